@@ -22,7 +22,6 @@ from pipekit.host.provenance import provenance, write
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = "docs/start.md"
-INSTALL = "install"
 _STEP = re.compile(r"^## \d+\. (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^    (.+)$|^```sh\n((?:.*\n)+?)```$", re.MULTILINE)
 _PROGRAM = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
@@ -40,20 +39,13 @@ def steps(page: str) -> dict[str, str]:
 
 def main(
     output: Annotated[Path, typer.Option(help="The folder for the table and its origin.")],
-    environment: Annotated[
-        Path | None, typer.Option(help="An installed .venv to take, in place of a new one.")
-    ] = None,
 ) -> None:
     """Clone, install, and run each step in turn; stop at the first that fails."""
     rows, machine = [], provenance("measured", page=PAGE)  # now: the checkout may change meanwhile
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "pipekit"
         subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
-        commands = steps((clone / PAGE).read_text())
-        if environment is None:
-            commands = {INSTALL: "make .venv/.installed", **commands}
-        else:
-            _borrow(environment.resolve(), clone / ".venv")
+        commands = {"install": "make .venv/.installed"} | steps((clone / PAGE).read_text())
         for step, command in commands.items():
             print(f"== {step}", flush=True)
             rows.append({"step": step, "cpu_s": round(cpu_seconds(command, clone), 1)})
@@ -64,32 +56,18 @@ def main(
     print(table.iloc[:, :2].to_string(index=False))
 
 
-def _borrow(environment: Path, to: Path) -> None:
-    """Make an installed environment a clone's own; make is told that it is up to date."""
-    to.mkdir()
-    for part in environment.iterdir():
-        (to / part.name).symlink_to(part)
-    (to / ".installed").unlink(missing_ok=True)
-    (to / ".installed").touch()
-
-
 def cpu_seconds(command: str, folder: Path) -> float:
     """Run lines in a shell in a folder, its environment active; return their CPU seconds.
 
     Raises:
         subprocess.CalledProcessError: one of them failed.
     """
-    settings = {
-        "PATH": f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(folder),  # whatever checkout the environment was installed from
-    }
+    path = f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
+    # PYTHONPATH: whatever checkout the environment was installed from
+    settings = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
     before = _children()
     subprocess.run(
-        ["bash", "-ec", command],
-        cwd=folder,
-        env=os.environ | settings,
-        stdout=sys.stderr,
-        check=True,
+        ["bash", "-ec", command], cwd=folder, env=settings, stdout=sys.stderr, check=True
     )
     return _children() - before
 

@@ -1,11 +1,10 @@
-"""Which networks enter a pipeline, by which way, and what it costs; and what is refused how.
+"""Which networks enter a pipeline, and what it costs; and what is refused how.
 
-    make networks                                                   # every network, both ways
+    make networks                                                   # every network
     python -m experiments.networks --network gpt2 --output mine
 
-Each network of ``make models`` is recorded and exported as it is.  If it is refused and the
-sentence names a remedy that is a setting, it is tried again with that.  Five more are drawn with
-the seed from torchvision's and transformers' lists, without those that the tests name.
+Each network of ``make models`` is recorded as it is.  Five more are drawn with the seed from
+torchvision's and transformers' lists, without those that the tests name.
 """
 
 import copy
@@ -37,13 +36,12 @@ from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from tests.engine.examples import data, mlp
 from tests.losses import test_checks
-from tests.partition import test_exported_model, test_original, test_record_refusals
+from tests.partition import test_original, test_record_refusals
 from tests.partition.networks import NETWORKS, Network, build, without_dropout
 from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop
 
 SEED, REPEATS = 2024, 5
 LOSS = nn.functional.mse_loss
-WAYS = ("record", "export")
 IMAGES, LANGUAGE = 3, 2
 """How many networks are drawn from torchvision's classifiers, and from causal language models."""
 SMALL = {
@@ -61,8 +59,7 @@ TRAPS = {
     "x[: len(x) // 2]": "takes_half",
     "an attribute set in forward": "remembers",
     "an autograd function between blocks": "custom",
-    "reentrant checkpoint between blocks": "checkpoints_again",
-    "checkpoint between blocks": "checkpoints_once",
+    "reentrant checkpoint between blocks": "checkpoints",
     "a hook on a tensor": "hooks",
     "an attribute edited in place": "edits_an_attribute",
     "a list that grows in forward": "logs",
@@ -108,42 +105,23 @@ def language_model(name: str, class_name: str) -> Network:
     return Network(model, {"input_ids": torch.randint(5, 100, (3, 12))})
 
 
-def settings_of(model: nn.Module, way: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield what a refusal may advise to set: how it is called, and what sets it."""
-    if way == "export" and (choose := getattr(model, "set_attn_implementation", None)):
-        yield "attn_implementation='eager'", partial(choose, "eager")
-    if way == "export" and any(isinstance(m, nn.MultiheadAttention) for m in model.modules()):
-        yield "fastpath off", partial(torch.backends.mha.set_fastpath_enabled, False)
-
-
-def tried(name: str, make: Callable[[], Network], way: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for a network as it is and, if it is refused, with what the refusal advises."""
-    row: dict[str, Any] = {"network": name, "way": way, "set": ""}
+def tried(name: str, make: Callable[[], Network]) -> dict[str, Any]:
+    """Return a row for a network as it is."""
     try:
         torch.manual_seed(0)
         model, batch = make()
         without_dropout(model)
     except Exception as error:
-        yield row | {"outcome": "cannot be built", "sentence": said(error)}
-        return
-    todo: list[tuple[str, Callable[[], object]]] = [("", lambda: None), *settings_of(model, way)]
-    try:
-        for setting, apply in todo:
-            apply()
-            outcome = entered(model, batch, way)
-            yield row | {"set": setting} | outcome
-            if outcome["outcome"] != "refused":
-                return
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
+        return {"network": name, "outcome": "cannot be built", "sentence": said(error)}
+    return {"network": name} | entered(model, batch)
 
 
-def entered(model: nn.Module, batch: Any, way: str) -> dict[str, Any]:
+def entered(model: nn.Module, batch: Any) -> dict[str, Any]:
     """Return how a network enters, how it trains, and what a forward and backward take."""
     judge = copy.deepcopy(model)
     start = time.perf_counter()
     try:
-        layers = pk.stages(model, batch, way=way)
+        layers = pk.stages(model, batch)
     except NotRecordable as error:
         return {"outcome": "refused", "sentence": said(error)}
     except Exception as error:
@@ -155,7 +133,7 @@ def entered(model: nn.Module, batch: Any, way: str) -> dict[str, Any]:
         "outcome": "equal" if trains_alike(judge, layers, batch) else "trains differently",
         "layers": len(layers),
         "cuts": len(layers) - 1,
-        "verified": " and ".join(layers.summary.verified),
+        "verified": layers.summary.verified,
         "ms_plain": 1e3 * plain,
         "ms_converted": 1e3 * converted,
         "seconds_to_enter": seconds,
@@ -192,23 +170,21 @@ def trains_alike(judge: nn.Module, layers: nn.Sequential, batch: Any) -> bool:
 
 
 def refusals() -> Iterator[dict[str, str]]:
-    """Yield what is refused by either way, and in training, with the sentence that it gets."""
+    """Yield what is refused, in recording and in training, with the sentence that it gets."""
     for title, name in TRAPS.items():
-        function = getattr(test_record_refusals, name, None) or getattr(test_exported_model, name)
-        for way in WAYS:
-            model = test_record_refusals.Between(function)
-            row = {"what": title, "way": way}
-            try:
-                pk.stages(model, test_record_refusals.X, way=way)
-                yield row | {"outcome": "equal", "sentence": ""}
-            except NotRecordable as error:
-                yield row | {"outcome": "refused", "sentence": said(error)}
+        model = test_record_refusals.Between(getattr(test_record_refusals, name))
+        row = {"what": title, "when": "recording"}
+        try:
+            pk.stages(model, test_record_refusals.X)
+            yield row | {"outcome": "equal", "sentence": ""}
+        except NotRecordable as error:
+            yield row | {"outcome": "refused", "sentence": said(error)}
     for title, make in UNTRAINED.items():
         layers, judge = make()
         pipeline = pk.Pipeline(
             layers, schedules.flush(2, 1).take(1), optimizer=OPTIMIZER, loss=judge
         )
-        row = {"what": title, "way": "training"}
+        row = {"what": title, "when": "training"}
         try:
             pipeline.train(data(1))
             yield row | {"outcome": "equal", "sentence": ""}
@@ -235,9 +211,8 @@ def main(
     makers |= drawn(Random(SEED))
     wanted = [name for name in makers if not network or name in network]
     rows: list[dict[str, Any]] = []
-    cases = [(name, way) for name in wanted for way in WAYS]
-    for name, way in tqdm(cases, unit="network"):
-        rows += tried(name, makers[name], way)
+    for name in tqdm(wanted, unit="network"):
+        rows.append(tried(name, makers[name]))
         if output:  # a long run that is broken off leaves what it has found
             save(output, "networks", rows)
     if output:

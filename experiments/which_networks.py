@@ -15,8 +15,7 @@ import pandas as pd
 PAGE = """\
 # Which networks enter
 
-Each network of `make models` is recorded and exported as it is; if that is refused and the
-sentence names a setting that helps, it is tried again with it. {verdict}
+Each network of `make models` is recorded as it is. {verdict}
 "Equal": two stages of PipeDream-Flush end with the weights and losses of a plain loop, to the bit.
 A stage may begin at each cut. Times are of a forward and a backward on one core, plain and
 converted, the least of several (measured on {cpu}, {beside}; torch {torch}, torchvision
@@ -49,12 +48,11 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def entered(networks: pd.DataFrame) -> pd.DataFrame:
-    """Return what became of each network by each way, a row each, to be shown."""
-    way = networks["way"] + networks["set"].map(lambda each: f", {each}" if each else "")
+    """Return what became of each network, a row each, to be shown."""
     outcome = networks["outcome"].mask(
         networks["sentence"] != "", networks["outcome"] + ": " + networks["sentence"]
     )
-    shown = pd.DataFrame({"network": networks["network"], "way": way})
+    shown = networks[["network"]].copy()
     for column in ("layers", "cuts"):
         shown[column] = networks[column].map(lambda count: f"{count:.0f}", na_action="ignore")
     shown["equal?"] = outcome
@@ -68,18 +66,6 @@ def milliseconds(ms: float) -> str:
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
-def verdict(networks: pd.DataFrame) -> str:
-    """Return how many networks enter by either way, and by each."""
-    equal = networks[networks["outcome"] == "equal"]
-    ways = [
-        f"{way}: {own['network'].nunique()} of "
-        f"{networks[networks['way'] == way]['network'].nunique()}"
-        for way, own in equal.groupby("way", sort=False)
-    ]
-    total = f"{equal['network'].nunique()} of {networks['network'].nunique()}"
-    return f"{total} enter ({', '.join(ways)})."
-
-
 def page(networks: pd.DataFrame, refused: pd.DataFrame, record: dict[str, Any]) -> str:
     """Return the page of a run of networks.py.
 
@@ -88,13 +74,14 @@ def page(networks: pd.DataFrame, refused: pd.DataFrame, record: dict[str, Any]) 
         refused: its rows of what is refused.
         record: its provenance.
     """
-    networks = networks.fillna({"set": "", "sentence": ""})
+    networks = networks.fillna({"sentence": ""})
     is_drawn = networks["network"].str.startswith(DRAWN_FROM)
+    equal = networks[~is_drawn]["outcome"] == "equal"
     load = record.get("load_average_at_start")
     said = {name: record[name] for name in ("cpu", "torch", "torchvision", "transformers", "seed")}
     return PAGE.format(
         beside="beside other work" if load is None else f"load {load:.1f} at the start",
-        verdict=verdict(networks[~is_drawn]),
+        verdict=f"{equal.sum()} of {len(equal)} enter.",
         known=markdown(entered(networks[~is_drawn])),
         drawn=markdown(entered(networks[is_drawn])),
         refused=markdown(refused),

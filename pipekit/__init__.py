@@ -23,7 +23,18 @@ if TYPE_CHECKING:
         traces,
     )
     from pipekit.emulation.emulate import emulate
-    from pipekit.engine import Pipeline, PipelinedModule, Run, Stalled, WorkerDied, measure_memory
+    from pipekit.engine import (
+        Checkpoints,
+        Execution,
+        Pipeline,
+        PipelinedModule,
+        Run,
+        Stalled,
+        Updates,
+        Watch,
+        WorkerDied,
+        measure_memory,
+    )
     from pipekit.layers import skips
     from pipekit.layers.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
@@ -42,7 +53,9 @@ if TYPE_CHECKING:
     from pipekit.traces import Memory, Trace
 
 _HOMES = {
+    "Checkpoints": "engine",
     "DeferredBatchNorm": "layers.batch_norm",
+    "Execution": "engine",
     "LossScale": "losses.loss_scale",
     "MeanOver": "losses.mean_over",
     "Memory": "traces",
@@ -55,6 +68,8 @@ _HOMES = {
     "ScheduleError": "schedules",
     "Trace": "traces",
     "Stalled": "engine",
+    "Updates": "engine",
+    "Watch": "engine",
     "WorkerDied": "engine",
     "convert_batch_norm": "layers.batch_norm",
     "emulate": "emulation",
@@ -95,7 +110,9 @@ _MODULES = {
 }
 
 __all__ = [
+    "Checkpoints",
     "DeferredBatchNorm",
+    "Execution",
     "LossScale",
     "MeanOver",
     "Memory",
@@ -108,6 +125,8 @@ __all__ = [
     "ScheduleError",
     "Stalled",
     "Trace",
+    "Updates",
+    "Watch",
     "WorkerDied",
     "claims",
     "clusters",

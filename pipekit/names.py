@@ -94,20 +94,18 @@ class Names(Mapping[str, P]):
         return self[name].load()
 
 
-_RUNNERS = "pipekit.engine.transports.runner"
-
 TRANSPORTS = Names(
     "transport",
     {
-        "threads": Transport(f"{_RUNNERS}:over_threads", in_process=True),
-        "distributed": Transport(f"{_RUNNERS}:over_processes"),
+        "threads": Transport("pipekit.engine.transports.threads:over_threads", in_process=True),
+        "distributed": Transport("pipekit.engine.transports.processes.runner:over_processes"),
     },
 )
 """The ways to run workers."""
 
 
 def _method(where: str, **about: Any) -> Method:
-    return Method(f"pipekit.schedules.methods.{where}:{where.rpartition('.')[2]}", **about)
+    return Method(f"pipekit.schedules.methods.{where}", **about)
 
 
 _LOOPED = {"stages_a_worker": 2, "takes_workers": True}
@@ -117,30 +115,30 @@ _PIPEDREAM = {"replicas": "stages", "microbatches": False}
 METHODS = Names(
     "method",
     {
-        "gpipe": _method("gpipe"),
-        "flush": _method("flush"),
-        "eager": _method("eager"),
-        "2bw": _method("asynchronous.two_bw"),
-        "zb-h1": _method("zero_bubble.zb_h1"),
-        "zb-h2": _method("zero_bubble.zb_h2"),
-        "interleaved": _method("looped.interleaved", **_LOOPED),
-        "interleaved-zero-bubble": _method("zero_bubble.interleaved_zero_bubble", **_LOOPED),
-        "looped-bfs": _method("looped.looped_bfs", **_LOOPED),
-        "hanayo": _method("looped.hanayo", **_LOOPED),
-        "zb-v": _method("zero_bubble.zb_v", **_V),
-        "v-half": _method("zero_bubble.v_half", **_V),
-        "v-min": _method("zero_bubble.v_min", **_V),
-        "chimera": _method("bidirectional.chimera"),
-        "dualpipe": _method("bidirectional.dualpipe"),
-        "dualpipe-v": _method("bidirectional.dualpipe_v", **_V),
-        "model-parallel": _method("model_parallel", microbatches=False),
-        "paci": _method("asynchronous.paci", replicas="none"),
-        "pipedream": _method("asynchronous.pipedream", **_PIPEDREAM),
+        "gpipe": _method("gpipe:gpipe"),
+        "flush": _method("one_f_one_b:flush"),
+        "eager": _method("one_f_one_b:eager"),
+        "2bw": _method("two_bw:two_bw"),
+        "zb-h1": _method("one_f_one_b:zb_h1"),
+        "zb-h2": _method("one_f_one_b:zb_h2"),
+        "interleaved": _method("looped:interleaved", **_LOOPED),
+        "interleaved-zero-bubble": _method("looped:interleaved_zero_bubble", **_LOOPED),
+        "looped-bfs": _method("looped:looped_bfs", **_LOOPED),
+        "hanayo": _method("hanayo:hanayo", **_LOOPED),
+        "zb-v": _method("zb_v:zb_v", **_V),
+        "v-half": _method("building_block:v_half", **_V),
+        "v-min": _method("building_block:v_min", **_V),
+        "chimera": _method("chimera:chimera"),
+        "dualpipe": _method("dualpipe:dualpipe"),
+        "dualpipe-v": _method("dualpipe:dualpipe_v", **_V),
+        "model-parallel": _method("gpipe:model_parallel", microbatches=False),
+        "paci": _method("pipedream:paci", replicas="none"),
+        "pipedream": _method("pipedream:pipedream", **_PIPEDREAM),
         "pipedream-vertical-sync": _method(
-            "asynchronous.pipedream", options={"vertical_sync": True}, **_PIPEDREAM
+            "pipedream:pipedream", options={"vertical_sync": True}, **_PIPEDREAM
         ),
         "pipedream-no-stashing": _method(
-            "asynchronous.pipedream", options={"stashing": False}, **_PIPEDREAM
+            "pipedream:pipedream", options={"stashing": False}, **_PIPEDREAM
         ),
     },
 )

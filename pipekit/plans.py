@@ -113,9 +113,8 @@ class Plan:
         """Return a plan that nobody computed.
 
         Args:
-            balance: layers of each stage.
+            balance, replicas: layers and workers of each stage; by default one worker.
             rows: of a microbatch.
-            replicas: workers of each stage; by default one each.
             recompute: which microbatches of a batch are recomputed, on every stage.
         """
         stops = list(accumulate(balance))
@@ -131,13 +130,9 @@ class Plan:
     def from_megatron_layout(cls, layout: str, workers: int | None = None) -> "Plan":
         """Return the plan of a string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        Every letter is a layer, so that "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.  Where
-        ranks have several stages these go round in a loop, as in
-        ``schedules.interleaved(stages, microbatches, workers=workers)``.
-
-        Args:
-            layout: the string; see :mod:`pipekit.megatron_layout`.
-            workers: the pipeline-parallel size; None: as many as there are stages.
+        Every letter of ``layout`` is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.
+        ``workers`` is the pipeline-parallel size, by default as many as there are stages; ranks
+        with several stages go round in a loop, as in ``schedules.interleaved``.
 
         Raises:
             ValueError: Megatron-LM would not take it; the message gives the position.
@@ -148,10 +143,8 @@ class Plan:
     def to_megatron_layout(self, predictors: int = 0) -> str:
         """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        The first layer is taken for the embedding, the last one for the output with the loss.
-
-        Args:
-            predictors: MTP layers right before the output.
+        The first layer is taken for the embedding, the last one for the output with the loss, and
+        ``predictors`` MTP layers come right before the output.
 
         Raises:
             ValueError: there are fewer layers than that, a stage has replicas (Megatron-LM's data

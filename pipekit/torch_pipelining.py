@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipekit.partition.checks import require_balance
-from pipekit.partition.cut import cut
+from pipekit.partition.partition import cut
 from pipekit.schedules import Schedule, ScheduleError
 
 

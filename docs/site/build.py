@@ -57,7 +57,7 @@ def main() -> int:
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
     notebooks = gallery.pages(ROOT, SOURCE)
     runs = {job: page for page, job in notebooks.items() if job}
-    (static / "report.html").write_text(report.page(ROOT, static, runs, code_page))
+    (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
     (SOURCE / "course").mkdir()

@@ -2,16 +2,14 @@
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-from pipekit.ledger.report import source
 
 NO_RUN = "<!doctype html><title>No report</title><p>No run is here yet: <code>make papers</code>"
 _HREF = re.compile(r'href="([^"#]+)(#[^"]*)?"')
 
 
-def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[Path], str]) -> str:
+def page(root: Path, static: Path, gallery: Mapping[str, str]) -> str:
     """Return the report's HTML, for ``report.html`` among the site's static files.
 
     What the site does not have is no link any more.
@@ -20,7 +18,6 @@ def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[P
         root: of the checkout.
         static: where the tables that it links to are copied.
         gallery: the notebooks' pages below ``gallery``, by the names that runs give them.
-        code: writes the page of a file of the checkout, and returns its name.
     """
     newest = sorted((root / "results/runs").glob("*/report.html"))
     if not newest:
@@ -29,12 +26,10 @@ def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[P
 
     def target(link: re.Match[str]) -> str:
         path = Path(link[1])
-        to = None
-        if path.is_relative_to(source.FOLDER):
-            here = root / path.relative_to(source.FOLDER).with_suffix("")
-            to = here.is_file() and f"../{code(here).removesuffix('.md')}.html"
-        elif path.suffix in (".ipynb", ".html"):
-            to = path.stem in gallery and f"../gallery/{gallery[path.stem]}.html"
+        to: str | None = None
+        if path.suffix in (".ipynb", ".html"):
+            page = gallery.get(path.stem)
+            to = page and f"../gallery/{page}.html"
         elif (run / path).is_file():
             to = Path("report", *path.parts[-2:]).as_posix()
             (static / to).parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import torch
 
 from experiments.attacks.interrupts import batches
 from experiments.attacks.parts import NAMED, UNHARMED, Row, pipeline
+from pipekit import Checkpoints
 
 WAY = "a full disk"
 
@@ -47,7 +48,7 @@ def attack(tries: int, seed: int) -> Iterator[Row]:
 def filled(folder: Path, bits: dict[str, Any]) -> Row:
     """Train on a small disk, then go on from what is there; return what came of it."""
     try:
-        pipeline().train(batches(), checkpoints=folder, every=1, keep=4)
+        pipeline().train(batches(), checkpoints=Checkpoints(folder, every=1, keep=4))
         outcome, failure, said = UNHARMED, "", ""
     except OSError as error:
         named = str(folder) in str(error) and error.errno == errno.ENOSPC

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.attacks.left import Snapshot, left, start_fork_server
-from pipekit import Pipeline, PipelinedModule, schedules
+from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
 
 ENDED_S = 30.0  # by then, also on a busy machine, a try has ended
 AGAIN = 0.2  # of the tries are followed by a whole training
@@ -70,7 +70,8 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
     with closing(pipeline):
         for _ in range(pipeline.resume(folder), 2):
             pipeline.train(
-                batches(), checkpoints=folder if saved else None, every=1 if saved else None
+                batches(),
+                checkpoints=Checkpoints(folder, every=1) if saved else None,
             )
         value = pipeline.evaluate(batches())
         return [torch.tensor(value), *pipeline.state_dict().values()]

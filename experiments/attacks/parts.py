@@ -25,7 +25,7 @@ from torch import nn
 
 from experiments.attacks import crafted
 from experiments.attacks.interrupts import batches, network
-from pipekit import Pipeline, schedules
+from pipekit import Checkpoints, Pipeline, schedules
 
 LIMIT_S = 120.0  # a try takes a tenth of a second; only a hang lasts so long
 EARLIER, NAMED, UNHARMED, MADE = "earlier one used", "refused by name", "unharmed", "trained"
@@ -99,7 +99,7 @@ class Trainings:
         whole.train(batches())
         self._bits = whole.state_dict()
         for name, loss in (("own", nn.MSELoss()), ("other", nn.L1Loss())):
-            pipeline(loss).train(batches(), checkpoints=folder / name, every=1, keep=3)
+            pipeline(loss).train(batches(), checkpoints=Checkpoints(folder / name, every=1, keep=3))
             shutil.rmtree(max((folder / name).glob("batch-*")))  # as if it had been cut off
 
     def tried(self, way: str, seed: int) -> Row:
@@ -134,7 +134,7 @@ class Trainings:
             try:
                 again = pipeline()
                 again.resume(folder)
-                again.train(batches(), checkpoints=folder, every=1)
+                again.train(batches(), checkpoints=Checkpoints(folder, every=1))
             except Exception as error:
                 said = " ".join([str(error), *getattr(error, "__notes__", [])])
                 if "weights_only" in said:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Pipeline, Schedule, schedules
+from pipekit import Checkpoints, Execution, Pipeline, Schedule, Updates, Watch, schedules
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.schedules import Op, Task
 
@@ -112,10 +112,12 @@ class Setting(NamedTuple):
             schedule,
             balance=BALANCE[schedule.stages],
             optimizer=makers[self.optimizer],
-            lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8),
+            updates=Updates(
+                lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8)
+            ),
+            execution=Execution(timeout=timeout),
             loss=nn.MSELoss(),
             transport=transport,
-            timeout=timeout,
         )
 
     def train(
@@ -140,4 +142,6 @@ class Setting(NamedTuple):
         torch.manual_seed(seed if begun else 2)
         for epoch in range(pipeline.resume(folder), EPOCHS):
             batches = around(epoch, Paced())
-            pipeline.train(batches, trace=False, checkpoints=folder, every=self.every)
+            pipeline.train(
+                batches, watch=Watch(trace=False), checkpoints=Checkpoints(folder, every=self.every)
+            )

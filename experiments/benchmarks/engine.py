@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
-from pipekit import Pipeline
+from pipekit import Execution, Pipeline, Watch
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
@@ -152,9 +152,9 @@ def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
         optimizer=partial(timed_sgd, case=case, stamps=stamps),
         loss=nn.MSELoss(),
         transport=contestant.engine,
-        devices=["cpu"] * case.stages,
+        execution=Execution(devices=["cpu"] * case.stages),
     )
-    pipeline.train(case.batches(), trace=contestant.tracing)
+    pipeline.train(case.batches(), watch=Watch(trace=contestant.tracing))
     return list(pipeline.state_dict().values())
 
 

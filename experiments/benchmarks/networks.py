@@ -43,7 +43,7 @@ from where_it_pays import (
     write_page,
 )
 
-from pipekit import Pipeline
+from pipekit import Execution, Pipeline
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance
 from pipekit.schedules import flush, replicate
@@ -106,7 +106,7 @@ def ours(name: str, transport: str, balance: list[int], replicated: bool = False
         optimizer=sgd,
         loss=NETWORKS[name].loss,
         transport=transport,
-        devices=["cpu"] * stages,
+        execution=Execution(devices=["cpu"] * stages),
     )
     timed = NETWORKS[name].timed
     frame = pipeline.train([batch] * (WARM_UP + timed)).trace.frame

@@ -3,7 +3,7 @@
     python experiments/benchmarks/prediction.py [--model GPT] [--repeats 5] [--output FOLDER]
 
 Three small networks by four methods on two workers, threads and processes: 24 cases, in three
-minutes.  Plain loops, a profile and trainings take turns (experiments.prediction.causes), after
+minutes.  Plain loops, a profile and trainings take turns (experiments.prediction), after
 a short calibration of the host.  A machine that does anything else beside leaves cases undecided.
 """
 
@@ -17,9 +17,8 @@ import typer
 from outcome import conclude, wide_console
 from tqdm import tqdm
 
-from experiments.prediction.causes import compared, summary
-from experiments.prediction.runs import cases
-from experiments.prediction.study import measure_hosts, trained_models
+from experiments.prediction import cases, compared, trained_models
+from pipekit.emulation import measured_host
 from pipekit.host.provenance import provenance
 
 METHODS = ("gpipe", "flush", "2bw", "pipedream")
@@ -37,19 +36,27 @@ def main(
     console = wide_console()
     record = provenance("measured", repeats=repeats, passes=passes, batches=batches)
     record["load_average_at_start"] = os.getloadavg()[0]
-    hosts = measure_hosts(transport or ("threads", "distributed"))
+    hosts = {each: measured_host(each) for each in transport or ("threads", "distributed")}
     record["hosts"] = {name: asdict(host) for name, host in hosts.items()}
     grid = cases(METHODS, [2], [4], batches)
     models = [each for each in trained_models() if each.name.startswith(model)]
-    rows = [
-        row
-        for each in tqdm(models, unit="network")
-        for row in compared(each, grid, hosts, repeats, passes)
-    ]
-    table = pd.DataFrame(rows)
+    each = [compared(x, grid, hosts, repeats, passes) for x in tqdm(models, unit="network")]
+    table = pd.concat(each, ignore_index=True)
     console.print(table.to_string(index=False, float_format="%.3g"))
-    console.print(summary(rows))
+    console.print(summary(table))
     conclude(console, "prediction", table, record, output)
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the mean and the worst error of the cases that are decided, in a sentence."""
+    decided = table.loc[table["outcome"] == "decided", "error"].abs()
+    counts = f"{len(decided)} of {len(table)} cases are decided"
+    if not len(decided):
+        return f"{counts}: the machine was not quiet"
+    return (
+        f"{counts}; seconds are predicted within {decided.mean():.1%} on average and "
+        f"{decided.max():.1%} at most (measured)"
+    )
 
 
 if __name__ == "__main__":

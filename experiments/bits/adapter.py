@@ -4,6 +4,7 @@ An older commit is driven by the adapter that it has itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,17 @@ def pipeline(
     given = dict(settings)
     if isinstance(given.get("loss_scale"), Mapping):
         given["loss_scale"] = pk.LossScale(**given["loss_scale"])
+    if given.get("validate") != "later":  # a case names it where it trains
+        given["short_batches"] = "fewer"
+    for argument, kind in (("updates", pk.Updates), ("execution", pk.Execution)):
+        given[argument] = of_kind(kind, given)
     return pk.Pipeline(model, schedule, optimizer=optimizer, loss=loss, **given)
+
+
+def of_kind(kind: Any, settings: dict[str, Any]) -> Any:
+    """Return a value of options, with the settings that are its fields; they are taken away."""
+    names = [field.name for field in fields(kind) if field.name in settings]
+    return kind(**{name: settings.pop(name) for name in names})
 
 
 def train(pipeline: Any, batches: Iterable[Any], told: list[Any], **settings: Any) -> Any:
@@ -105,6 +116,12 @@ def train(pipeline: Any, batches: Iterable[Any], told: list[Any], **settings: An
         told.append((done.loss, done.learning_rates, done.gradient_norm))
         return len(told) == last
 
+    settings.pop("short_batches", None)  # so are all
+    if "checkpoints" in settings:
+        folder = settings.pop("checkpoints")
+        settings["checkpoints"] = of_kind(pk.Checkpoints, settings | {"folder": folder})
+        settings.pop("every", None)
+    settings["watch"] = of_kind(pk.Watch, settings)
     run = pipeline.train(batches, on_batch=on_batch, **settings)
     kept = ("losses", "microbatch_losses", "outputs", "loss_scales", "skipped_updates")
     return {name: getattr(run, name) for name in (*kept, "weight_slots", "peak_in_flight")}

@@ -10,7 +10,7 @@ from torch.optim import SGD
 
 from experiments.study.differences import noted, relative_difference
 from experiments.study.tables import farthest
-from pipekit import is_checkpointing, is_recomputing
+from pipekit import Execution, Watch, is_checkpointing, is_recomputing
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.layers.batch_norm import DeferredBatchNorm
@@ -59,9 +59,9 @@ def moving_averages(
         gpipe(stages, microbatches),
         optimizer=partial(SGD, lr=0.0),
         loss=nn.CrossEntropyLoss(),
-        recompute=recompute,
+        execution=Execution(recompute=recompute),
     )
-    pipeline.train(batches, trace=False)
+    pipeline.train(batches, watch=Watch(trace=False))
     state = pipeline.state_dict()
 
     unsplit = network(nn.BatchNorm2d)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline, Updates
 from pipekit.layers.batch_norm import convert_batch_norm
 from pipekit.models import amoebanet_d
 from pipekit.schedules import gpipe, replicate
@@ -55,9 +55,9 @@ class ImageNet:
             model,
             replicate(gpipe(PARTITIONS, microbatches), replicas),
             optimizer=self.optimizer,
-            lr_scheduler=partial(self.scheduler, steps_an_epoch=steps_an_epoch),
+            updates=Updates(lr_scheduler=partial(self.scheduler, steps_an_epoch=steps_an_epoch)),
+            execution=Execution(recompute="always"),
             loss=LOSS,
-            recompute="always",
         )
 
 
@@ -75,7 +75,9 @@ def fine_tuning(
     model[-1].linear = nn.Sequential(dropout, nn.Linear(features, classes))
     optimizer = partial(SGD, lr=lr, momentum=0.9, weight_decay=l2)
     schedule, loss = gpipe(PARTITIONS, microbatches), nn.CrossEntropyLoss()
-    return Pipeline(model, schedule, optimizer=optimizer, loss=loss, recompute="always")
+    return Pipeline(
+        model, schedule, optimizer=optimizer, loss=loss, execution=Execution(recompute="always")
+    )
 
 
 def giant_amoebanet(

@@ -12,7 +12,7 @@ from experiments.gpipe.memory import STATES, plan_of, rmsprop
 from experiments.gpipe.scenarios import Scenario
 from experiments.study.search import largest_that_fits
 from experiments.study.traces import memory_of
-from pipekit import models
+from pipekit import Execution, Watch, models
 from pipekit.engine import Pipeline, measure_memory
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
@@ -59,11 +59,11 @@ def trained(scenario: Scenario, size: Size) -> Memory:
         balance=plan_of(profiled(scenario, size), scenario),
         optimizer=rmsprop,
         loss=nn.CrossEntropyLoss(),
-        devices=["cpu"] * scenario.stages,
+        execution=Execution(devices=["cpu"] * scenario.stages),
     )
     rows = scenario.rows * scenario.microbatches
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
-    return memory_of(pipeline.train([batch] * BATCHES, memory=True).trace)
+    return memory_of(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)).trace)
 
 
 def widest(
@@ -132,10 +132,9 @@ def kept_by_equal_layers(
         balance=[layers // stages] * stages,
         optimizer=partial(torch.optim.SGD, lr=0.01),
         loss=lambda output, _: output.square().mean(),
-        recompute=recompute,
-        devices=["cpu"] * stages,
+        execution=Execution(recompute=recompute, devices=["cpu"] * stages),
     )
     batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
-    frame = measure_memory(pipeline.train([batch], memory=True)).frame
+    frame = measure_memory(pipeline.train([batch], watch=Watch(memory=True))).frame
     frame = frame.assign(total=frame["activations"] + frame["recompute"])
     return frame.groupby("worker")[["activations", "total"]].max()

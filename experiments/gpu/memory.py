@@ -13,7 +13,7 @@ from experiments.gpu.network import (
     network,
     pipeline,
 )
-from pipekit import Plan, measure_memory, profile, simulate
+from pipekit import Plan, Watch, measure_memory, profile, simulate
 
 LIMIT = 0.05
 
@@ -30,7 +30,9 @@ def memory(places: list[str], width: int, rows: int) -> bool:
         measured = profile(model, batch(rows)[0], places[0], repeats=2)
     for method, schedule in METHODS.items():
         pipe = pipeline(model, method, places)
-        found = measure_memory(pipe.train([batch(rows * MICROBATCHES)] * BATCHES, memory=True))
+        found = measure_memory(
+            pipe.train([batch(rows * MICROBATCHES)] * BATCHES, watch=Watch(memory=True))
+        )
         plan = Plan.by_hand(pipe.balance or [], rows=rows)
         ours = simulate(schedule.take(BATCHES), measured, plan, optimizer_states=1).memory
         assert ours is not None

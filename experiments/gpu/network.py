@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, Schedule, models, schedules
+from pipekit import Execution, Pipeline, Schedule, models, schedules
 
 STAGES, MICROBATCHES, BATCHES = 4, 8, 5
 METHODS: dict[str, Schedule] = {
@@ -43,7 +43,7 @@ def pipeline(model: nn.Sequential, method: str, devices: list[str]) -> Pipeline:
         balance=balance(model),
         optimizer=sgd,
         loss=models.token_loss,
-        devices=devices,
+        execution=Execution(devices=devices),
     )
 
 

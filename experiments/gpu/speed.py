@@ -20,7 +20,7 @@ from experiments.gpu.network import (
     pipeline,
     unsplit,
 )
-from pipekit import models
+from pipekit import Watch, models
 from pipekit.devices import synchronize
 
 UNSPLIT = "unsplit, on one device"
@@ -67,7 +67,7 @@ def speed(places: list[str], width: int, rows: int) -> dict[str, float]:
         for trace in (False, True):
             pipe = pipeline(network(width), method, places)
             found[f"{method}{', traced' if trace else ''}, {STAGES} stages"] = milliseconds(
-                lambda n, p=pipe, t=trace: p.train([example] * n, trace=t),  # type: ignore[misc]
+                lambda n, p=pipe, t=trace: p.train([example] * n, watch=Watch(trace=t)),  # type: ignore[misc]
                 device,
             )
     ranks = peers.ranks_on(STAGES, len(set(places)))

@@ -10,9 +10,6 @@ from pipekit.profiling import LayerProfile, Profile
 STRAIGHT = [1, 1, 1, 1]
 """The replicas of four stages that have a machine each, as in Figures 3, 4 and 8."""
 
-TOO_FEW_IN_FLIGHT = "NOAM leaves no minibatch for the links"
-"""A cause that several of PipeDream's claims share, by its name in the report."""
-
 
 def one_layer_stages(
     stage_s: Sequence[tuple[float, float]], output_bytes: float = 0.0, parameter_bytes: float = 0.0

@@ -6,15 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from experiments.pipedream.links import MessageCounter
-from experiments.recorded.findings import Finding
-from pipekit.engine import Pipeline, WorkerDied
+from pipekit.engine import Pipeline, Watch, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 
 Epoch = Sequence[tuple[Tensor, Tensor]]
@@ -74,7 +72,7 @@ def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) 
     """Train, and return how many messages the workers sent."""
     counter = MessageCounter()
     for batches in epochs:
-        pipeline.train(batches, trace=False, checkpoints=folder, observers=[counter])
+        pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)
     return counter.seen.total()
 
 
@@ -104,7 +102,7 @@ def restart(
             batches: Epoch | Struck = epochs[number]
             if strike and number + 1 == len(epochs):
                 batches = Struck(epochs[number], len(batches) // 2, strike)
-            pipeline.train(batches, trace=False, checkpoints=where)
+            pipeline.train(batches, watch=Watch(trace=False), checkpoints=where)
 
     train(build("threads"), folder / "whole")
     killed = folder / "killed"
@@ -128,30 +126,6 @@ def restart(
     train(build("threads"), killed)
     ends = [sorted(where.iterdir())[-1] for where in (folder / "whole", killed)]
     return Restart(resumed, before, differences(*ends))
-
-
-def findings(build: Callable[[str], Pipeline], batches: Epoch) -> list[Finding]:
-    """Return whether checkpoints need no messages, and whether a restart loses nothing.
-
-    ``build`` makes the pipeline of four stages for a transport; the third epoch, in which a worker
-    is killed, has the batches four times.
-    """
-    epochs = [batches, batches, [*batches] * 4]
-    with TemporaryDirectory() as folder:
-        counted = coordination(build, epochs[:2], Path(folder, "counted"))
-        came = restart(build, epochs, worker=1, folder=Path(folder))
-    fewer = "messages between the workers of two epochs, less those without checkpoints"
-    killed = (
-        "worker 1 of 4 killed in epoch 3: resumed after 2 epochs, and after 1 where a stage's "
-        "file of the second was hidden; weights, stashed versions, optimizer, random numbers "
-        "and losses then equal to the bit to a training without a kill, though nothing is "
-        "drained"
-    )
-    as_if_nothing = came == Restart(2, 1, [])
-    return [
-        Finding.exact("pipedream-sec4-checkpoint-no-coordination", list(counted), fewer),
-        Finding.exact("pipedream-sec4-restart", as_if_nothing, killed),
-    ]
 
 
 def differences(one: Path, other: Path) -> list[str]:

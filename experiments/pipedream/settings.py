@@ -1,6 +1,5 @@
 """How PipeDream's authors trained, as data (PipeDream, section 5.1)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,8 +7,6 @@ from types import MappingProxyType
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, StepLR
-
-from pipekit.clusters import Cluster
 
 PROFILED_MINIBATCHES = 1000
 """Minibatches of a profile run (section 3.2)."""
@@ -74,29 +71,3 @@ class Data:
 DATA: Mapping[str, Data] = MappingProxyType(
     {"ILSVRC12": Data(1_300_000, 1000, 50_000), "MSVD": Data(1970, 12_594)}
 )
-
-
-@dataclass(frozen=True)
-class Machines:
-    """A cluster as printed, one GPU a machine; processor and main memory are in no model."""
-
-    gpu: str
-    gpu_gb: int
-    network_gbps: float
-    cpu: str
-    ram_gb: int
-
-    def are(self, cluster: Cluster) -> bool:
-        """Return whether a cluster has this GPU, its memory, and nothing but this network."""
-        device, (network, *others) = cluster.device, cluster.levels
-        return (
-            device.name == f"{self.gpu} {self.gpu_gb}GB"
-            and device.memory_bytes == self.gpu_gb * 2**30
-            and math.isclose(network.bandwidth, self.network_gbps * 1e9 / 8)
-            and network.effective is None
-            and not others
-        )
-
-
-CLUSTER_A = Machines("Titan X", 12, 25, "E5-2698Bv3", 64)
-CLUSTER_B = Machines("V100", 16, 10, "E5-2690", 64)

@@ -17,7 +17,7 @@ from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task, flush, gpipe, replicate, two_bw
-from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.flushed import require_positive
 
 TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "tensor MP",

@@ -16,7 +16,7 @@ from experiments.staleness.methods import METHODS
 from experiments.staleness.optimizers import OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
 from experiments.study.trainings import Course
-from pipekit import oracle
+from pipekit import Updates, Watch, oracle
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
@@ -128,10 +128,10 @@ def _by_engine(
         model,
         method.trained(case.stages, len(batches)),
         balance=case.proxy.balance(case.stages),
-        mitigation=method.mitigation and method.mitigation(len(batches)),
+        updates=Updates(mitigation=method.mitigation and method.mitigation(len(batches))),
         **_updates(case),
     )
-    losses = pipeline.train(batches, trace=False, observers=[past]).losses
+    losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too
         model.to(device)
     for start, end in pieces:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, Watch
 from pipekit.schedules import Schedule
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def pipeline_gradients(
     The model has no buffers that training edits; the loss is a mean over a microbatch's rows.
     """
     pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
-    pipeline.train(batches, trace=False)
+    pipeline.train(batches, watch=Watch(trace=False))
     return dict(pipeline.state_dict())
 
 

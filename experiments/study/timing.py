@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.datasets import Batch
-from pipekit.engine import Observer, Pipeline
+from pipekit.engine import Observer, Pipeline, Watch
 from pipekit.schedules import Step
 from pipekit.trees import Tree
 
@@ -47,7 +47,7 @@ def own_activities(
 
     def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
         own = OwnSeconds()
-        pipeline.train([batch] * BATCHES, observers=[own])
+        pipeline.train([batch] * BATCHES, watch=Watch(observers=[own]))
         return {activity: taken / BATCHES for activity, taken in own.seconds.items()}
 
     return [{name: seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]

@@ -11,7 +11,7 @@ from pipekit.emulation import emulate
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.time_slots import PAPER_SLOTS
+from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory

@@ -155,9 +155,10 @@ def _finite(value: float | None) -> float | None:
 
 def _keep(train: Callable[[S], Course], settings: S, file: Path) -> None:
     """Train and write the file, whole or not at all: an interrupted study goes on from there."""
+    course = train(settings).model_dump_json()  # first, as a training that fails leaves no file
     unfinished = file.with_suffix(".part")
     with unfinished.open("w", encoding="utf-8") as part:
-        part.write(train(settings).model_dump_json())
+        part.write(course)
         part.flush()
         os.fsync(part.fileno())
     unfinished.replace(file)

@@ -15,7 +15,7 @@ from experiments import study
 from experiments.study.rounds import Emulated
 from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline
 from pipekit.planning import balance
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task
@@ -44,7 +44,7 @@ def as_drawn(stages: int, microbatches: int) -> Schedule:
 def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
     """Return a pipeline of m microbatches on n CPU workers; ``how`` are its further arguments."""
     schedule = as_drawn(stages, microbatches).repeat()
-    return Pipeline(model, schedule, devices=["cpu"] * stages, **how)
+    return Pipeline(model, schedule, execution=Execution(devices=["cpu"] * stages), **how)
 
 
 def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:

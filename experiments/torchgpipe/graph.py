@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.study.figures import with_line
-from pipekit import plots
+from pipekit import Watch, plots
 from pipekit.engine import PipelinedModule
 from pipekit.engine.module import Place, link
 from pipekit.layers.autograd_graph import nodes
@@ -113,7 +113,7 @@ def device_orders(trace: Trace) -> list[list[PaperTask]]:
 def run(m: int, n: int, **options: Any) -> Ran:
     """Run a minibatch of m rows on n small stages; options are the pipelined module's."""
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(n)))
-    model = PipelinedModule(layers, [1] * n, chunks=m, trace=True, **options)
+    model = PipelinedModule(layers, [1] * n, chunks=m, watch=Watch(), **options)
     y = model(torch.randn(m, 4))
     passes = backward_nodes(y)
     edges = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from experiments.torchgpipe.graph import KINDS
-from pipekit.engine import Observer, Pipeline, PipelinedModule
+from pipekit.engine import Execution, Observer, Pipeline, PipelinedModule, Watch
 from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
@@ -72,7 +72,11 @@ def journals(n: int, m: int, *, stock: bool = False, late_s: float = 0.0) -> lis
     layers = (_Stock(each) if stock else nn.Linear(4, 4) for each in journal.devices)
     mode: Any = "never" if stock else "except_last"
     model = PipelinedModule(
-        nn.Sequential(*layers), [1] * n, chunks=m, checkpoint=mode, observers=[journal]
+        nn.Sequential(*layers),
+        [1] * n,
+        chunks=m,
+        checkpoint=mode,
+        watch=Watch(trace=False, observers=[journal]),
     )
     model(torch.randn(m, 4)).sum().backward()
     return journal.devices
@@ -102,9 +106,9 @@ def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int
         balance=list(balance),
         optimizer=partial(torch.optim.SGD, lr=0.0),
         loss=lambda output, target: output.square().mean(),
-        devices=["cpu"] * len(balance),
+        execution=Execution(devices=["cpu"] * len(balance)),
     )
-    traffic = pipeline.train([(x, torch.zeros(len(x)))], trace=False).traffic
+    traffic = pipeline.train([(x, torch.zeros(len(x)))], watch=Watch(trace=False)).traffic
     return Counter(traffic.groupby(["source", "destination"])["bytes"].sum().to_dict())
 
 

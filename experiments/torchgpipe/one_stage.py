@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.study.timing import own_seconds
 from experiments.torchgpipe.cells import pipeline
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
@@ -52,7 +52,9 @@ class OneStage:
         return own_seconds({mode: (each, batch) for mode, each in self._pipelines.items()}, count)
 
     def _held(self, pipeline: Pipeline) -> Kept:
-        memory = measure_memory(pipeline.train([(self.inputs, self.targets)], memory=True))
+        memory = measure_memory(
+            pipeline.train([(self.inputs, self.targets)], watch=Watch(memory=True))
+        )
         frame = memory.frame
         kept = float((frame["activations"] + frame["recompute"]).max())
         parameters = sum(p.numel() for p in self.model.parameters())

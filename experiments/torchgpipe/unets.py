@@ -15,7 +15,7 @@ from experiments.study.traces import memory_of
 from experiments.torchgpipe.cells import as_drawn, pipeline
 from experiments.torchgpipe.settings import Benchmark, plain_sgd
 from pipekit.clusters import P40
-from pipekit.engine import measure_memory
+from pipekit.engine import Watch, measure_memory
 from pipekit.models import unet
 from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
@@ -116,7 +116,7 @@ def beside_simulated(
         profile = Profile.analytic(network, batch[0][: rows // m], P40)
         plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
         trained = pipeline(network, stages, m, balance=plan, optimizer=plain_sgd, loss=LOSS)
-        measured = measure_memory(trained.train([batch], memory=True)).peak_bytes
+        measured = measure_memory(trained.train([batch], watch=Watch(memory=True))).peak_bytes
         simulated = peak_bytes(profile, plan, m)
         found += [(f"n = {stages}", *peaks) for peaks in zip(measured, simulated, strict=True)]
     return pd.DataFrame(found, columns=["what", "measured", "simulated"])

@@ -8,6 +8,7 @@ method: with ``v`` stages a worker a pass is a v-th as long, and an activation a
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -41,31 +42,41 @@ class Setting:
         return self.overlap * (self.forward + self.backward)
 
 
-@dataclass(frozen=True)
-class ClosedForm:
+class Said(NamedTuple):
+    """A formula or a condition of a setting, in words and to be computed."""
+
+    text: str
+    of: Callable[[Setting], float]
+
+
+class ClosedForm(NamedTuple):
     """The formulas of a method.
 
     Attributes:
-        bubble: what the worst worker idles in a batch, in words.
+        bubble: slots that the worst worker idles in a batch.
         part: "makespan" or "span": of what.
-        slots: the same in numbers.
         activations: whole microbatches' that the worst worker keeps.
         holds: for which settings.
-        where: the same in words.
         paper: where it is printed; "ours" if it is found here.
     """
 
-    bubble: str
+    bubble: Said
     part: str
-    slots: Callable[[Setting], float]
     activations: Callable[[Setting], float]
-    holds: Callable[[Setting], bool]
-    where: str
+    holds: Said
     paper: str
 
 
-def _always(_: Setting) -> bool:
-    return True
+def _workers(s: Setting) -> int:
+    return s.workers
+
+
+def _microbatches(s: Setting) -> int:
+    return s.microbatches
+
+
+def _twice(s: Setting) -> int:
+    return 2 * s.workers - 1
 
 
 def _enough(s: Setting) -> bool:
@@ -76,142 +87,79 @@ def _short_weights(s: Setting) -> bool:
     return _enough(s) and s.weights <= min(s.forward, s.inputs)
 
 
-def _equal(s: Setting) -> bool:
-    return s.forward == s.inputs == s.weights and s.microbatches >= 2 * s.workers - 1
+_ANY = Said("any", lambda s: True)
+_ENOUGH = Said("m >= p", _enough)
+_TWICE = Said("m >= 2p-1", lambda s: s.microbatches >= _twice(s))
+_AS_MANY = Said("m = p", lambda s: s.microbatches == s.workers)
+_DIVIDED = Said(
+    "p divides m", lambda s: s.microbatches % s.workers == 0 and s.microbatches > s.workers
+)
+_SHORT = Said("W <= F, I; m >= p", _short_weights)
+_SHORT_DIVIDED = Said(
+    "W <= F, I; p divides m", lambda s: _short_weights(s) and s.microbatches % s.workers == 0
+)
+_SHORT_TWICE = Said(
+    "W <= F, 2W <= F+I; m >= 2p-1",
+    lambda s: (
+        s.weights <= min(s.forward, (s.forward + s.inputs) / 2) and s.microbatches >= _twice(s)
+    ),
+)
+_EQUAL = Said(
+    "F = I = W; m >= 2p-1",
+    lambda s: s.forward == s.inputs == s.weights and s.microbatches >= _twice(s),
+)
+_CHIMERA = Said(
+    "m = p; F <= B <= 2F",
+    lambda s: s.microbatches == s.workers and s.forward <= s.backward <= 2 * s.forward,
+)
+_BETWEEN = Said(
+    "W <= I <= F; m >= 2p",
+    lambda s: s.weights <= s.inputs <= s.forward and s.microbatches >= 2 * s.workers,
+)
 
-
-def _between(s: Setting) -> bool:
-    return s.weights <= s.inputs <= s.forward and s.microbatches >= 2 * s.workers
-
-
-_M = "m >= p"
-_FLUSH = "(p-1)(F+B)"
-_HALVES = "(p-1)(F+B)/2"
-_ZERO = "(p-1)(F+I-W)"
+_FLUSH = Said("(p-1)(F+B)", lambda s: (s.workers - 1) * (s.forward + s.backward))
+_HALF = Said("(p-1)(F+B)/2", lambda s: (s.workers - 1) * (s.forward + s.backward) / 2)
+_WAVES = Said("(p-1) max(F,B)", lambda s: (s.workers - 1) * max(s.forward, s.backward))
+_H1 = Said("(p-1)(F+I-W)", lambda s: (s.workers - 1) * (s.forward + s.inputs - s.weights))
+_H2 = Said("(p-1)(F+I-2W)", lambda s: (s.workers - 1) * (s.forward + s.inputs - 2 * s.weights))
+_HALF_H1 = Said(
+    "(p-1)(F+I-W)/2", lambda s: (s.workers - 1) * (s.forward + s.inputs - s.weights) / 2
+)
+_NONE = Said("0", lambda s: 0)
+_TWO_WAYS = Said("(p-2) B", lambda s: (s.workers - 2) * s.backward)
+_DUAL = Said(
+    "(p/2-1)(F&B+F-2W)",
+    lambda s: (s.workers / 2 - 1) * (s.together + s.forward - 2 * s.weights),
+)
+_DUAL_V = Said(
+    "(p-1)(F&B+F-2W)/2",
+    lambda s: (s.workers - 1) * (s.together + s.forward - 2 * s.weights) / 2,
+)
+_DEEPSEEK = "ours; DeepSeek prints (p/2-1)(F&B+B-3W)"
+_MEGATRON = "Megatron-LM (SC '21) 2.2"
+_MAKESPAN, _SPAN = "makespan", "span"
 
 FORMS: Mapping[str, ClosedForm] = MappingProxyType(
     {
-        "gpipe": ClosedForm(
-            _FLUSH,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.backward),
-            lambda s: s.microbatches,
-            _always,
-            "any",
-            "GPipe 3.2",
-        ),
-        "flush": ClosedForm(
-            _FLUSH,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.backward),
-            lambda s: s.workers,
-            _enough,
-            _M,
-            "PipeDream-2BW 3.2",
-        ),
-        "eager": ClosedForm(
-            _FLUSH,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.backward),
-            lambda s: 2 * s.workers - 1,
-            lambda s: s.microbatches >= 2 * s.workers - 1,
-            "m >= 2p-1",
-            "ours",
-        ),
+        "gpipe": ClosedForm(_FLUSH, _MAKESPAN, _microbatches, _ANY, "GPipe 3.2"),
+        "flush": ClosedForm(_FLUSH, _MAKESPAN, _workers, _ENOUGH, "PipeDream-2BW 3.2"),
+        "eager": ClosedForm(_FLUSH, _MAKESPAN, _twice, _TWICE, "ours"),
         "interleaved": ClosedForm(
-            _HALVES,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.backward) / 2,
-            lambda s: s.workers + (s.workers - 1) / 2,
-            lambda s: s.microbatches % s.workers == 0 and s.microbatches > s.workers,
-            "p divides m",
-            "Megatron-LM (SC '21) 2.2",
+            _HALF, _MAKESPAN, lambda s: s.workers + (s.workers - 1) / 2, _DIVIDED, _MEGATRON
         ),
         "looped-bfs": ClosedForm(
-            _HALVES,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.backward) / 2,
-            lambda s: s.microbatches,
-            _enough,
-            _M,
-            "Lamy-Poirier (MLSys '23)",
+            _HALF, _MAKESPAN, _microbatches, _ENOUGH, "Lamy-Poirier (MLSys '23)"
         ),
-        "hanayo": ClosedForm(
-            "(p-1) max(F,B)",
-            "makespan",
-            lambda s: (s.workers - 1) * max(s.forward, s.backward),
-            lambda s: s.workers,
-            lambda s: s.microbatches == s.workers,
-            "m = p",
-            "ours",
-        ),
-        "zb-h1": ClosedForm(
-            _ZERO,
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.inputs - s.weights),
-            lambda s: s.workers,
-            _short_weights,
-            "W <= F, I; m >= p",
-            "Zero Bubble 2.1",
-        ),
-        "zb-h2": ClosedForm(
-            "(p-1)(F+I-2W)",
-            "span",
-            lambda s: (s.workers - 1) * (s.forward + s.inputs - 2 * s.weights),
-            lambda s: 2 * s.workers - 1,
-            lambda s: (
-                s.weights <= s.forward
-                and 2 * s.weights <= s.forward + s.inputs
-                and s.microbatches >= 2 * s.workers - 1
-            ),
-            "W <= F, 2W <= F+I; m >= 2p-1",
-            "Zero Bubble 2.2",
-        ),
+        "hanayo": ClosedForm(_WAVES, _MAKESPAN, _workers, _AS_MANY, "ours"),
+        "zb-h1": ClosedForm(_H1, _MAKESPAN, _workers, _SHORT, "Zero Bubble 2.1"),
+        "zb-h2": ClosedForm(_H2, _SPAN, _twice, _SHORT_TWICE, "Zero Bubble 2.2"),
         "interleaved-zero-bubble": ClosedForm(
-            "(p-1)(F+I-W)/2",
-            "makespan",
-            lambda s: (s.workers - 1) * (s.forward + s.inputs - s.weights) / 2,
-            lambda s: s.workers,
-            lambda s: _short_weights(s) and s.microbatches % s.workers == 0,
-            "W <= F, I; p divides m",
-            "ours",
+            _HALF_H1, _MAKESPAN, _workers, _SHORT_DIVIDED, "ours"
         ),
-        "zb-v": ClosedForm(
-            "0",
-            "span",
-            lambda s: 0,
-            lambda s: s.workers,
-            _equal,
-            "F = I = W; m >= 2p-1",
-            "Zero Bubble 6",
-        ),
-        "chimera": ClosedForm(
-            "(p-2) B",
-            "makespan",
-            lambda s: (s.workers - 2) * s.backward,
-            lambda s: s.workers,
-            lambda s: s.microbatches == s.workers and s.forward <= s.backward <= 2 * s.forward,
-            "m = p; F <= B <= 2F",
-            "Chimera 3.1",
-        ),
-        "dualpipe": ClosedForm(
-            "(p/2-1)(F&B+F-2W)",
-            "makespan",
-            lambda s: (s.workers / 2 - 1) * (s.together + s.forward - 2 * s.weights),
-            lambda s: s.workers + 1,
-            _between,
-            "W <= I <= F; m >= 2p",
-            "ours; DeepSeek prints (p/2-1)(F&B+B-3W)",
-        ),
-        "dualpipe-v": ClosedForm(
-            "(p-1)(F&B+F-2W)/2",
-            "makespan",
-            lambda s: (s.workers - 1) * (s.together + s.forward - 2 * s.weights) / 2,
-            lambda s: s.workers + 1 / 2,
-            _between,
-            "W <= I <= F; m >= 2p",
-            "ours",
-        ),
+        "zb-v": ClosedForm(_NONE, _SPAN, _workers, _EQUAL, "Zero Bubble 6"),
+        "chimera": ClosedForm(_TWO_WAYS, _MAKESPAN, _workers, _CHIMERA, "Chimera 3.1"),
+        "dualpipe": ClosedForm(_DUAL, _MAKESPAN, lambda s: s.workers + 1, _BETWEEN, _DEEPSEEK),
+        "dualpipe-v": ClosedForm(_DUAL_V, _MAKESPAN, lambda s: s.workers + 1 / 2, _BETWEEN, "ours"),
     }
 )
 """By the names of :data:`pipekit.schedules.methods.by_name.METHODS`, with two stages a worker."""

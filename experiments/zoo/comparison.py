@@ -58,7 +58,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
     rows = []
     for name in names:
         form = FORMS.get(name)
-        holds = form is not None and form.holds(setting)
+        holds = form is not None and form.holds.of(setting)
         one, made = idle(name, setting), schedule(name, setting).take(1)
         bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
         homes = [len(workers) for workers in made.stage_workers]
@@ -66,10 +66,10 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
         rows.append(
             {
                 "method": made.name,
-                "bubble of the worst worker": form.bubble if form else "no closed form",
+                "bubble of the worst worker": form.bubble.text if form else "no closed form",
                 "of": part,
-                "where it holds": form.where if form else "",
-                "closed form (slots)": form.slots(setting) if form and holds else None,
+                "where it holds": form.holds.text if form else "",
+                "closed form (slots)": form.bubble.of(setting) if form and holds else None,
                 "exact (slots)": one[part],
                 "makespan, %": bubbles["makespan"],
                 "spans, %": bubbles["span"],
@@ -88,13 +88,7 @@ def seconds(
 ) -> pd.DataFrame:
     """Return simulated and emulated seconds of each method, and their speed over Flush's.
 
-    Tasks that are meant to overlap run one after the other in both.
-
-    Args:
-        setting: its passes take so many slots; its ``overlap`` is left out.
-        slot_s: seconds of a slot.
-        batches: how many are run.
-        names: of the methods.
+    A slot takes ``slot_s`` seconds; tasks that are meant to overlap run one after another in both.
     """
     rows = []
     for name in names:
@@ -122,14 +116,7 @@ def validated(
     batches: int = 4,
     names: Iterable[str] = ("flush", "zb-h1", "zb-h2", "zb-v"),
 ) -> pd.DataFrame:
-    """Return what a global stop before each update costs, and validating it later instead.
-
-    Args:
-        setting: its passes take so many slots.
-        slot_s: seconds of a slot.
-        batches: how many are run, one after another.
-        names: of the methods.
-    """
+    """Return what a global stop before each update costs, and validating it later instead."""
     rows = []
     for name in names:
         made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)

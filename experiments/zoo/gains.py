@@ -42,10 +42,6 @@ def block_profile(repeats: int = 20, others: int = 0) -> Profile:
     """Return the profile of one block, its backward's parts measured apart.
 
     It is the second of two: the first one's input wants no gradient.
-
-    Args:
-        repeats: how many count.
-        others: how many workers compute meanwhile.
     """
     x = torch.randn(ROWS, TOKENS, HIDDEN)
     both = profile(gpt(1)[1 : 1 + BLOCKS], x, repeats=repeats, others=others)
@@ -69,12 +65,7 @@ def emulated(
 ) -> pd.DataFrame:
     """Return simulated and emulated seconds of each method, once.
 
-    Args:
-        block: the costs of one block.
-        setting: workers and microbatches; the rest of it does not count.
-        batches: how many are run.
-        overlap: what overlapped passes take, as a share; None: they run one after the other.
-        names: of the methods.
+    ``overlap`` is what overlapped passes take, as a share; None: they run one after the other.
     """
     rows = []
     for name in names:
@@ -102,14 +93,7 @@ def trained(setting: Setting, batches: int = 2, names: Iterable[str] = NAMES) ->
 
 
 def pairs(network: str, setting: Setting, count: int, batches: int) -> pd.DataFrame:
-    """Return measured seconds of Flush and ZB-H1 in turn, ``count`` times each.
-
-    Args:
-        network: one of :data:`NETWORKS`.
-        setting: workers and microbatches.
-        count: how many of each.
-        batches: of each run.
-    """
+    """Return measured seconds of Flush and ZB-H1 in turn, ``count`` times each."""
     runs = {
         name: _seconds(_pipeline(name, setting, network), batches, setting, network)
         for name in ("flush", "zb-h1")

@@ -71,9 +71,9 @@ def methods(gains: pd.DataFrame, trained: pd.DataFrame, setting: Setting) -> pd.
         rows.append(
             {
                 "method": schedule(name, setting).name,
-                "bubble of the worst worker": form.bubble if form else "no closed form",
+                "bubble of the worst worker": form.bubble.text if form else "no closed form",
                 "of": form.part if form else "",
-                "where it holds": form.where if form else "",
+                "where it holds": form.holds.text if form else "",
                 "source": form.paper if form else "",
                 "activations (microbatches, exact)": activations(name, setting),
                 "gain over Flush, % (simulated, 4 workers)": apart.loc[name, "simulated gain, %"],

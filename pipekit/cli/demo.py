@@ -89,5 +89,5 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
         loss=workload.loss,
         seed=seed,
     )
-    run = pipeline.train(data.batches(BATCH_ROWS, seed), progress=True)
+    run = pipeline.train(data.batches(BATCH_ROWS, seed), watch=pipekit.Watch(progress=True))
     return run, pipeline.evaluate(data.test_batches(BATCH_ROWS), workload.metric.of)

@@ -146,7 +146,7 @@ class OwnModel:
         """The entries of the data's first batch, a dict, that the network's forward takes."""
         from torch import nn
 
-        from pipekit.partition.recorded.model_input import is_for_the_loss
+        from pipekit.partition.recording.model_input import is_for_the_loss
 
         module, example = self._made
         if isinstance(module, nn.Sequential):
@@ -173,7 +173,7 @@ class OwnModel:
         """The entry of the data's batches, which are dicts, that the default loss compares with."""
         from torch import Tensor
 
-        from pipekit.partition.recorded.model_input import is_for_the_loss
+        from pipekit.partition.recording.model_input import is_for_the_loss
 
         taken = self._taken
         tensors = [str(name) for name, entry in self._first.items() if isinstance(entry, Tensor)]

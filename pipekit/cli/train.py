@@ -173,11 +173,13 @@ def train(
     import pipekit
     from pipekit.cli import trained
     from pipekit.cli.learning import known, own
-    from pipekit.engine.transports.distributed import torchrun
+    from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 
     if resume and checkpoints is None:
         raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
+    if every is not None and checkpoints is None:
+        raise ValueError("--every says how often: name the folder of --checkpoints as well")
     if text is not None and model != "gpt":
         raise ValueError("--text is for a network that learns text: name it, --model gpt")
     is_own = ":" in model
@@ -197,11 +199,12 @@ def train(
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=learning.loss,
         transport=transport,
-        autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
-        loss_scale=_number(loss_scale),
-        mitigation=mitigation,
         seed=seed,
-        timeout=timeout,
+        updates=pipekit.Updates(loss_scale=_number(loss_scale), mitigation=mitigation),
+        execution=pipekit.Execution(
+            autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
+            timeout=timeout,
+        ),
     )
     begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
     if begin >= epochs:
@@ -211,9 +214,8 @@ def train(
         for epoch in range(begin, epochs):
             run = pipeline.train(
                 learning.batches(epoch),
-                progress=shown and not quiet,
-                checkpoints=checkpoints,
-                every=every,
+                checkpoints=checkpoints and pipekit.Checkpoints(checkpoints, every),
+                watch=pipekit.Watch(progress=shown and not quiet),
             )
             score = None
             if learning.test is not None:

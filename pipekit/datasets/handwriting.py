@@ -24,14 +24,7 @@ class ShiftedImages(Dataset):
     def batches(
         self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
     ) -> list[Batch]:
-        """Return one epoch of batches, shuffled and shifted as a pure function of (seed, epoch).
-
-        Args:
-            batch_rows: rows a batch.
-            seed: of the order and of the shifts.
-            epoch: as ``seed``.
-            drop_last: leave out the rows that do not fill a batch.
-        """
+        """Return one epoch's batches, shifted; see :meth:`pipekit.datasets.Dataset.batches`."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"shift/{seed}/{epoch}".encode()))
         batches = super().batches(batch_rows, seed, epoch, drop_last)
         return [(self._shifted(images, generator), classes) for images, classes in batches]

@@ -32,16 +32,7 @@ def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
 
 
 def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
-    """Return handwritten digits of 8x8 pixels, 10 classes: the smallest real images.
-
-    Args:
-        rows: images in all, training and test; scikit-learn carries 1,797.
-        test_rows: how many of them to test on.
-        seed: chooses the images and the split.
-
-    Raises:
-        ValueError: there are not so many images, or none is left for training.
-    """
+    """Return 1,797 handwritten digits of 8x8 pixels; see :func:`pipekit.datasets.mnist`."""
     from sklearn.datasets import load_digits  # here, since it takes a second
 
     bunch = load_digits()

@@ -17,20 +17,11 @@ _EACH_FIFTH = 5
 def installed_text(
     sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000, seed: int = 0
 ) -> Dataset:
-    """Return the bytes of Python's standard library and of all installed packages' text files.
+    """Return all installed packages' text; see :func:`pipekit.datasets.python_source`.
 
-    A fifth of the packages is for testing, besides :func:`python_source`'s test files, so that no
-    package of these is in both parts.  Another environment holds another text: ``source`` has
-    its size and a checksum.
-
-    Args:
-        sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
-        seed: chooses the windows.
-
-    Raises:
-        ValueError: there is too little text, or no row is left for training.
+    It is the standard library and the packages' text files.  A fifth of the packages is for
+    testing, besides :func:`python_source`'s test files, so that no package of these is in both
+    parts.  Another environment holds another text: ``source`` has its size and a checksum.
     """
     train, test, packages = _texts()
     digest = hashlib.sha256(train + test).hexdigest()[:12]

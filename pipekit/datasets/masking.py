@@ -29,16 +29,9 @@ class MaskedText(Dataset):
     def batches(
         self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
     ) -> list[Batch]:
-        """Return one epoch of batches, shuffled and masked as a pure function of (seed, epoch).
+        """Return one epoch's batches, masked; see :meth:`pipekit.datasets.Dataset.batches`.
 
-        Args:
-            batch_rows: B.
-            seed: of the order and of what is masked.
-            epoch: as ``seed``.
-            drop_last: leave out a last batch of fewer rows.
-
-        Returns:
-            Pairs of tokens ``[B, T]``, some of them hidden, and what to guess there ``[B, T]``.
+        Pairs of tokens ``[B, T]``, some of them hidden, and what to guess there ``[B, T]``.
         """
         generator = torch.Generator().manual_seed(zlib.crc32(f"mask/{seed}/{epoch}".encode()))
         batches = super().batches(batch_rows, seed, epoch, drop_last)

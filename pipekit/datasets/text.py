@@ -43,14 +43,7 @@ def text_file(
     test_rows: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Return the bytes of a file, as :func:`python_source`; its last tenth is for testing.
-
-    Args:
-        path: the file.
-        sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
-        seed: chooses the windows.
+    """Return a file's bytes, the last tenth to test on; see :func:`pipekit.datasets.python_source`.
 
     Raises:
         OSError: the file cannot be read.

@@ -16,10 +16,11 @@ import torch
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.emulation.stage import EmulatedStageConfig
-from pipekit.engine import arguments
+from pipekit.engine import arguments, combinations
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.threads import ThreadRunner
@@ -72,14 +73,16 @@ def emulate(
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     arguments.require_watchers(observers, "threads")
-    require_choice("validate", validate, (None, *arguments.VALIDATE))
+    require_choice("validate", validate, (None, *VALIDATE))
     costs = stage_costs(schedule, profile, plan)
     checked = Tables(schedule.excerpt(batches)).schedule
     workers = len(checked.workers)
-    arguments.require_slowable(cluster, "threads", workers)
-    arguments.resolve_recompute([cost.recompute for cost in costs], checked)
+    if cluster is not None:
+        cluster.require_room(workers)
+    if any(cost.recompute != "never" for cost in costs) and not checked.stashing:
+        combinations.require_compatible({combinations.RECOMPUTE, combinations.NO_STASHING})
     if validate:
-        arguments.require_joint_updates(checked, "validate")
+        combinations.require_joint_updates(checked, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
     table = Table.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
@@ -93,11 +96,9 @@ def emulate(
         made=(0,) * checked.stages,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
-        clip_norm=math.inf if validate else None,
-        validate_later=validate == "later",
-        trace=True,
-        cluster=cluster,
-        observers=tuple(observers),
+        updates=Updates(clip_norm=math.inf, validate=validate) if validate else Updates(),
+        execution=Execution(cluster=cluster),
+        watch=Watch(observers=tuple(observers)),
     )
     together = checked.overlaps if overlap is not None else frozenset()
     stages = [

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline
 from pipekit.host.memory import keep_freed_memory
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile
 from pipekit.schedules import gpipe
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 _WIDTH, _ROWS = 640, 16  # weights that fill caches, in passes of about a millisecond
 _FIRST, _LAST = 3, 5  # linear layers of each stage: the last never waits for another forward
@@ -120,7 +120,7 @@ def _measured(model: nn.Sequential, split: Plan, transport: str, repeats: int) -
         balance=split,
         optimizer=optimizer,
         loss=loss,
-        devices=["cpu"] * 2,
+        execution=Execution(devices=["cpu"] * 2),
         transport=transport,
     )
     whole = torch.cat([rows] * _MICROBATCHES)

@@ -4,6 +4,7 @@ from pipekit.engine.config import Loss
 from pipekit.engine.module.pipelined_module import PipelinedModule
 from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Observer
+from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.runs.run import Run, measure_memory
 from pipekit.engine.transports.processes.member import WorkerDied
@@ -12,6 +13,8 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 
 __all__ = [
     "BatchDone",
+    "Checkpoints",
+    "Execution",
     "Loss",
     "Observer",
     "OptimizerFactory",
@@ -19,6 +22,8 @@ __all__ = [
     "PipelinedModule",
     "Run",
     "Stalled",
+    "Updates",
+    "Watch",
     "WorkerDied",
     "measure_memory",
 ]

@@ -7,13 +7,10 @@ from typing import Any, Protocol, cast, get_args
 
 import torch
 
-from pipekit.choices import require_choice
-from pipekit.clusters import Cluster
-from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
+from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.beginning import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
@@ -25,24 +22,6 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
-
-
-def require_callable(**functions: object) -> None:
-    """Raise TypeError for the first that cannot be called."""
-    for name, function in functions.items():
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-
-
-def require_callable_if_given(**functions: object) -> None:
-    """Raise TypeError for the first that is neither None nor can be called."""
-    require_callable(**{name: each for name, each in functions.items() if each is not None})
-
-
-def require_timeout(timeout: float | None) -> None:
-    """Raise ValueError unless it is a number of seconds, or None."""
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 s, or None for never, not {timeout}")
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
@@ -65,82 +44,17 @@ def require_replicas(plan: Plan, schedule: Schedule) -> None:
     )
 
 
-def require_joint_updates(schedule: Schedule, reason: str) -> None:
-    """Raise ScheduleError if the stages cannot make each update together."""
-    try:
-        check(schedule, joint_updates=True)
-    except ScheduleError as error:
-        raise ScheduleError(
-            f"with {reason} the updates of a batch wait for one another, and so {error}"
-        ) from None
-    if len(set(schedule.excerpt().updates)) > 1:
-        raise ScheduleError(
-            f"with {reason} an update must sum the same microbatches on all stages: let every "
-            f"stage update after the same ones"
-        )
-
-
-def require_every(every: int | None, checkpoints: object, keep: int) -> None:
-    """Raise ValueError unless checkpoints can be written so often, and so many be kept."""
-    if every is not None and checkpoints is None:
-        raise ValueError("every says how often checkpoints are written: name their folder as well")
-    if every is not None and every < 1:
-        raise ValueError(f"every must be at least 1 batch, not {every}")
-    if keep < 1:
-        raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
-
-
 def resolve_recompute(
-    recompute: Recompute | Sequence[Recompute], schedule: Schedule
-) -> list[Recompute]:
-    """Return what each stage recomputes.
-
-    Raises:
-        ValueError: there is no such mode, a list of another length than there are stages, or a
-            schedule in which a second forward would not be the first again.
-    """
-    stages = schedule.stages
-    modes = [recompute] * stages if isinstance(recompute, str) else list(recompute)
-    for mode in modes:
-        require_choice("recompute", mode, get_args(Recompute))
+    recompute: Recompute | Sequence[Recompute], stages: int
+) -> tuple[Recompute, ...]:
+    """Return what each stage recomputes; raises ValueError for a list of another length."""
+    modes = (recompute,) * stages if isinstance(recompute, str) else tuple(recompute)
     if len(modes) != stages:
         raise ValueError(
             f"recompute names {len(modes)} stages and the schedule has {stages}: name one of "
             f"{', '.join(get_args(Recompute))} for each"
         )
-    if not schedule.stashing and any(mode != "never" for mode in modes):
-        raise ValueError(
-            "without weight stashing a recomputed forward would read other weights than the "
-            "first did: use recompute='never'"
-        )
     return modes
-
-
-def require_mitigation(rule: object, stashing: bool, repeats: bool) -> None:
-    """Raise TypeError or ValueError unless a mitigation goes with a schedule.
-
-    Args:
-        rule: what is done about stale weights.
-        stashing: whether a backward reads the version of its forward.
-        repeats: whether updates may be skipped, or made twice.
-    """
-    if not isinstance(rule, Mitigation):
-        raise TypeError(
-            f"mitigation must be a pipekit.staleness.Mitigation or the name of one, not "
-            f"{type(rule).__name__}"
-        )
-    if rule.stashing not in (None, stashing):
-        use = (
-            "a schedule with weight stashing, as schedules.pipedream and two_bw are"
-            if rule.stashing
-            else "one without, e.g. schedules.pipedream(stages, stashing=False)"
-        )
-        raise ValueError(f"{rule} goes with other weight versions than this schedule's: use {use}")
-    if repeats:
-        raise ValueError(
-            "a mitigation counts updates, of which a loss scale may skip some and "
-            "validate='later' may make some twice: leave both out"
-        )
 
 
 def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
@@ -165,28 +79,6 @@ def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
                 )
 
 
-def require_seed(
-    seed: int | None, schedule: Schedule, transport: str, recompute: Sequence[Recompute]
-) -> None:
-    """Raise ValueError if layers cannot draw from the default generator as in a plain loop."""
-    alone = schedule.worker_count == schedule.stages == 1 and TRANSPORTS[transport].in_process
-    if seed is None and not (alone and recompute[0] == "never"):
-        raise ValueError(
-            "seed=None lets layers draw as in a plain loop, which takes one stage on one worker, "
-            "transport='threads' and recompute='never': several would take turns at one generator "
-            "in no fixed order; give a seed"
-        )
-
-
-def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> None:
-    """Raise ValueError if the links cannot be slowed down to a cluster's."""
-    if cluster is None:
-        return
-    if not TRANSPORTS[transport].in_process:
-        raise ValueError("links can be slowed between threads only: use transport='threads'")
-    cluster.require_room(workers)
-
-
 def length(batches: Iterable[Any]) -> int | None:
     """Return how many batches there are, if they say so."""
     try:
@@ -206,20 +98,6 @@ def sized(batches: Iterable[Any]) -> Batches:
     if not length(batches):
         raise ValueError(NO_BATCHES)
     return cast(Batches, batches)
-
-
-VALIDATE = ("first", "later")
-"""When updates are validated."""
-
-
-def require_repeatable(validate: str, transport: str, devices: Sequence[torch.device]) -> None:
-    """Raise ValueError if forwards may have to be sent again, and the transport cannot do that."""
-    on_accelerators = any(map(is_accelerator, devices))
-    if validate == "later" and on_accelerators and not TRANSPORTS[transport].in_process:
-        raise ValueError(
-            'validate="later" may send activations a second time, for which NCCL has no tags: use '
-            'transport="threads" between GPUs, or validate="first"'
-        )
 
 
 def counted(batches: Iterable[Any], steps: int | None) -> tuple[Batches, int | None]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.clusters import Cluster
 from pipekit.engine.ending import Ends
-from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.mean_over import MeanOver
+from pipekit.losses.parts import is_mean
 from pipekit.partition.ties import Tie
 from pipekit.schedules.lowering.boundaries import Boundary
 from pipekit.schedules.lowering.recurring import Recurring
@@ -71,30 +71,20 @@ class RunConfig:
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in its table before the run.
         loss: of the last stage's output and the target; a number a microbatch.
-        mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
-            their rows, and the batches of an update alike.
+        updates: how weights are updated.
+        execution: how passes are computed.
+        watch: what is recorded.
         training: False for inference.
         first_microbatch: microbatches that earlier runs have seen.
-        clip_norm: largest global norm of an update's gradient, or None.
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
-        validate_later: whether updates are made before all stages have agreed to them, and are
-            validated later; otherwise they wait.
         loss_versions: of which each update's losses have the scale, if they are scaled.
         ties: weights that stages share.
-        autocast: what the loss is computed in, where that is safe, or None.
-        trace: whether to record events.
-        memory: whether to follow what lies in memory.
-        cluster: links to slow the messages down to, or None.
         checkpoints: how checkpoints are written, or None.
         resume: where an interrupted run is taken up again, or None.
-        observers: what else watches the run.
-        timeout: seconds without progress after which the run fails, or None.
         ends: where the run may end early.
         begin: the first microbatch of the table that it has.
         end: the first behind it, where its length is known and the table has no end.
-        outputs: whether to keep the last stage's outputs.
-        finite: whether a loss that is not finite is an error.
         keeps: whether older weight versions stay, for a run that goes on where this one ends.
     """
 
@@ -106,29 +96,29 @@ class RunConfig:
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
     loss: Loss
-    mean_loss: bool = True
+    updates: Updates = field(default_factory=Updates)
+    execution: Execution = field(default_factory=Execution)
+    watch: Watch = field(default_factory=Watch)
     training: bool = True
     first_microbatch: int = 0
-    clip_norm: float | None = None
     parameters: int = 0
     norm_dtype: torch.dtype = torch.float32
-    validate_later: bool = False
     loss_versions: Recurring[int] | None = None
     ties: tuple[Tie, ...] = ()
-    autocast: torch.dtype | None = None
-    trace: bool = False
-    memory: bool = False
-    cluster: Cluster | None = None
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
-    observers: Watchers = ()
-    timeout: float | None = None
     ends: Ends = field(default_factory=Ends)
     begin: int = 0
     end: int = sys.maxsize
-    outputs: bool = False
-    finite: bool = False
     keeps: bool = False
+
+    @property
+    def mean_loss(self) -> bool:
+        """Whether the loss is a mean over rows.
+
+        A batch's microbatches then count by their rows, and the batches of an update alike.
+        """
+        return is_mean(self.loss)
 
     @property
     def count(self) -> Callable[[Any], float] | None:

@@ -4,23 +4,29 @@ import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit.choices import require_choice
-from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
-from pipekit.engine import arguments
+from pipekit.engine import arguments, combinations
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.runs.batch_reader import BatchReader, Inputs
+from pipekit.engine.options import (
+    Checkpoints,
+    Execution,
+    Updates,
+    Watch,
+    refusing_fields,
+    require_callable,
+)
+from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
@@ -29,20 +35,18 @@ from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.updates.mitigated_weights import StageMitigation
-from pipekit.engine.updates.optimizer_state import Groups, NamedState
-from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
+from pipekit.engine.updates.optimizer_state import NamedState
+from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
-from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.layers.twin import copied
-from pipekit.losses.loss_scale import LossScale
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.reordered import in_plan_order
-from pipekit.plans import Plan, Recompute
+from pipekit.partition.stages import in_plan_order
+from pipekit.plans import Plan
 from pipekit.schedules import Schedule
-from pipekit.staleness import Mitigation, named
+from pipekit.staleness import Mitigation
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -65,15 +69,8 @@ class Pipeline:
             batches are dicts.  A mean over rows (anything
             whose ``reduction`` is not "sum") stays the mean over the whole batch; one over other
             things, say tokens that are no padding, does as a :class:`pipekit.MeanOver`.
-        inputs: of batches that are dicts or longer tuples (see :meth:`train`), which entries the
-            model takes: a name or several, or a function from a batch to the model's input.  A
-            model from :func:`pipekit.stages` takes those of its example.
         transport: "threads", all workers in this process; or "distributed", one process each,
             started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by gloo, NCCL).
-        devices: one for each worker; by default the GPUs in turn, or the CPU.
-        recompute: "never", unless a plan says otherwise; "always": keep only the input of a stage
-            for the backward and run its forward again; "except_last": likewise but for the last
-            microbatch of each batch (torchgpipe, section 2.1).  Or a list, one for each stage.
         seed: of the layers' random numbers; with it, results are equal to the bit whatever the
             transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
             the balance.
@@ -82,33 +79,8 @@ class Pipeline:
             no recomputation: several workers would take turns at one generator in no fixed order,
             and another order, as any pipeline's is, gives each layer other numbers.  With a seed,
             each layer and microbatch has a stream of its own, which no plain loop has.
-        autocast: ``torch.bfloat16`` or ``torch.float16``: mixed precision (PipeDream-2BW, section
-            5.1).  Forwards and the loss compute in it where that is safe (:class:`torch.autocast`),
-            and activations travel as they come; weights, their gradients and the optimizer's state
-            keep their types.
-        loss_scale: a number by which losses are multiplied, and gradients divided at their update,
-            so that small ones survive in float16; "dynamic": it follows the rule of
-            ``torch.amp.GradScaler``; or a :class:`pipekit.LossScale`, that rule with other numbers.
-            An update whose gradient is not finite on any stage is then skipped on all of them:
-            neither optimizer nor scheduler takes a step.  1 skips without scaling.
-        clip_norm: largest norm of an update's gradient over all stages, or None; ``math.inf``: only
-            find it out, for ``on_batch``.
-        validate: when stages agree on clipping and skipping an update: "first", before it, which
-            is a global stop; or "later": each makes it, goes on with forwards, and goes back if it
-            was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal to the bit;
-            it takes a copy of the weights, their gradients and the optimizer's state.
-        groups: ``groups(name, parameter)`` gives the optimizer's options for a parameter, by its
-            name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
-            Those with the same options form a group; ``optimizer`` gets a list of groups.
-        lr_scheduler: makes a learning-rate scheduler from an optimizer.
-        mitigation: what is done about stale weights, a :class:`pipekit.staleness.Mitigation`, or
-            its name, perhaps with arguments: "spectrain", "pipeoptim", "pipemare:anneal=500",
-            "gap-aware", "error-feedback".  Each goes with some schedules only; predicted weights
-            take slots of their own.
-        lr_step: when it is stepped: after each "update", or by a "call" of :meth:`step_lr`.
-        cluster: links to slow the messages between workers down to; over "threads" only.
-        timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
-            further; None: never.  After 30 s it is said anyway who is at what and waits for what.
+        updates: how weights are updated: clipping, loss scale, learning rates, stale weights.
+        execution: where and how passes are computed: devices, recomputation, mixed precision.
 
     Raises:
         TypeError: ``model`` is neither layers nor from :func:`pipekit.stages`, or a callable is
@@ -117,115 +89,77 @@ class Pipeline:
         ScheduleError: the schedule cannot be executed.
     """
 
+    @refusing_fields
     def __init__(
         self,
         model: nn.Sequential | Sequence[nn.Module],
         schedule: Schedule,
         *,
-        balance: Sequence[int] | Plan | str = "auto",
         optimizer: OptimizerFactory,
         loss: Loss,
-        inputs: Inputs = None,
+        balance: Sequence[int] | Plan | str = "auto",
         transport: str = "threads",
-        devices: Sequence[torch.device | str] | None = None,
-        recompute: Recompute | Sequence[Recompute] | None = None,
         seed: int | None = 0,
-        autocast: torch.dtype | None = None,
-        loss_scale: float | str | LossScale | None = None,
-        clip_norm: float | None = None,
-        validate: str = "first",
-        groups: Groups | None = None,
-        lr_scheduler: LRSchedulerFactory | None = None,
-        lr_step: str = "update",
-        mitigation: Mitigation | str | None = None,
-        cluster: Cluster | None = None,
-        timeout: float | None = None,
+        updates: Updates = Updates(),
+        execution: Execution = Execution(),
     ) -> None:
         layers = sequence_of(model)
         require_data(layers)
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         TRANSPORTS.require(transport)
-        arguments.require_callable(optimizer=optimizer, loss=loss)
-        arguments.require_callable_if_given(groups=groups, lr_scheduler=lr_scheduler)
-        require_choice("autocast", autocast, DTYPES)
-        require_choice("validate", validate, arguments.VALIDATE)
-        require_choice("lr_step", lr_step, ("update", "call"))
-        self._steps_by_call = lr_step == "call" and lr_scheduler is not None
-        arguments.require_timeout(timeout)
-        scale = LossScale.of(loss_scale)
+        require_callable(optimizer=optimizer, loss=loss)
         tables = Tables(schedule)
-        rule = named(mitigation) if isinstance(mitigation, str) else mitigation
-        if rule is not None:
-            repeats = scale is not None or validate == "later"
-            arguments.require_mitigation(rule, schedule.stashing, repeats)
         self.stages, self.workers = schedule.stages, schedule.worker_count
+        recompute = execution.recompute
         if isinstance(balance, Plan):
             layers, balance = in_plan_order(layers, balance)
             arguments.require_replicas(balance, schedule)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
-        arguments.require_slowable(cluster, transport, self.workers)
         require_balance(balance, layers, self.stages)
-        recomputed = arguments.resolve_recompute(recompute or "never", schedule)
+        modes = arguments.resolve_recompute(recompute or "never", self.stages)
+        execution = replace(execution, recompute=modes)
+        if execution.cluster is not None:
+            execution.cluster.require_room(self.workers)
+        devices = resolve_for_workers(execution.devices, self.workers)
+        used = combinations.of_pipeline(
+            schedule, updates, execution, seed=seed, transport=transport, devices=devices
+        )
+        combinations.require_compatible(used)
         configure = partial(
             StageConfig.of,
-            seed=seed,
-            autocast=autocast,
             optimizer=optimizer,
-            groups=groups,
-            lr_scheduler=lr_scheduler,
-            steps_lr=lr_step == "update",
-            recompute=recomputed,
-            loss_scale=scale,
-            mitigations=_placed(rule, tables),
+            updates=updates,
+            execution=execution,
+            seed=seed,
+            mitigations=_placed(updates.rule, tables),
         )
-        arguments.require_seed(seed, schedule, transport, recomputed)
         trained = as_trained(copied(layers))
         self._model = ModelStages(layers, trained, self.stages, balance, configure)
-        self._loss = loss
-        where = resolve_for_workers(devices, self.workers)
-        arguments.require_repeatable(validate, transport, where)
-        self._runner: Runner = TRANSPORTS.load(transport)(where)
-        workers = Workers(
-            tables,
-            self._model,
-            self._runner,
-            where,
-            loss=loss,
-            autocast=autocast,
-            clip_norm=clip_norm,
-            is_scaled=scale is not None,
-            validate_later=validate == "later",
-            cluster=cluster,
-            timeout=timeout,
-            mitigation=rule,
+        self._loss, self._updates = loss, updates
+        self._runner: Runner = TRANSPORTS.load(transport)(devices)
+        workers = Workers(tables, self._model, self._runner, devices, loss, updates, execution)
+        reader = BatchReader(layers, execution.inputs, execution.short_batches == "fewer")
+        self._runs = Runs(
+            tables, self._model, workers, self._runner.agree, used, transport, seed, reader
         )
-        reader = BatchReader(layers, inputs)
-        self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed, reader)
 
     @property
     def balance(self) -> list[int] | None:
         """How many layers each stage has; None until a batch has told, if it is "auto"."""
         return self._model.balance
 
+    @refusing_fields
     def train(
         self,
         batches: Iterable[Any],
         *,
         steps: int | None = None,
-        restart: bool = True,
-        trace: bool = True,
-        memory: bool = False,
-        progress: bool = False,
-        outputs: bool = False,
-        finite: bool = False,
-        short_batches: str = "refuse",
         on_batch: OnBatch | None = None,
-        checkpoints: str | os.PathLike[str] | None = None,
-        every: int | None = None,
-        keep: int = 2,
-        observers: Watchers = (),
+        checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
+        watch: Watch = Watch(),
+        restart: bool = True,
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
@@ -242,11 +176,19 @@ class Pipeline:
             batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
                 Or dicts, or tuples of another length: the model gets the entries that it takes (by
                 the names of its arguments if :func:`pipekit.stages` has recorded it with a dict,
-                the first ones of a tuple; else see ``inputs``), and the loss the whole batch, as
-                ``loss(output, batch)``.  Tensors with as many rows as most of the model's are cut
-                into microbatches; what has none (numbers, strings, weights of classes) stays whole.
+                the first ones of a tuple; else see ``Execution.inputs``), and the loss the whole
+                batch, as ``loss(output, batch)``.  Tensors with as many rows as most of the model's
+                are cut into microbatches; what has none (numbers, strings, weights of classes)
+                stays whole.
             steps: train on the first so many batches at most; streams that never end need it, or
                 an ``on_batch`` that stops them.  Batches are read as they are needed.
+            on_batch: called in this thread with each :class:`BatchDone` once the last stage has
+                made its update: loss, learning rates, norm of the gradient; under ``torchrun``
+                where the last stage is.  True stops the run: no more batches are read, and those
+                that are on their way are finished.
+            checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  To
+                :meth:`resume`, a run that ended early is one that was interrupted there.
+            watch: what is recorded and shown.
             restart: begin with an empty pipeline, in which all microbatches read the newest weights
                 first.  With False, the call goes on where the last such one has ended: its
                 microbatches read the versions which they would read were both calls one, so that
@@ -255,31 +197,6 @@ class Pipeline:
                 more on the last stage of parallel pipelines.  At the end of each call all its
                 batches are done on all stages, also in :meth:`state_dict`.  Where updates of
                 replicas average batches, a call takes whole rounds of these.
-            trace: whether to record what every worker does.
-            memory: whether to follow what lies in every worker's memory, for
-                :func:`pipekit.measure_memory`; it takes time.
-            progress: whether to show a bar with the loss.
-            outputs: whether to keep what the last stage gives, as ``Run.outputs``.
-            finite: whether a loss that is not finite ends the run, with a FloatingPointError,
-                before its batch changes any weights.  On GPUs the host then waits for each loss.
-            short_batches: what becomes of a batch with fewer rows than microbatches, as the last
-                one of an epoch may be: "refuse" it, before training begins if the batches are a
-                list or a ``DataLoader``; or train on it in "fewer" microbatches, of a row each.
-            on_batch: called in this thread with each :class:`BatchDone` once the last stage has
-                made its update: loss, learning rates, norm of the gradient; under ``torchrun``
-                where the last stage is.  True stops the run: no more batches are read, and those
-                that are on their way are finished.
-            checkpoints: a folder where every worker writes its part of a checkpoint, without
-                waiting for the others or for the pipeline to drain (PipeDream, section 4); for
-                workers on several machines, one that they share.  To :meth:`resume`, a run that
-                ended early is one that was interrupted there.
-            every: batches from one checkpoint to the next (rounded up to where all stages have
-                made whole updates); by default there is one at the end.
-            keep: how many complete checkpoints stay, the newest ones; of older ones the last whose
-                weights and loss are finite stays as well.
-            observers: watch the workers (:class:`pipekit.engine.Observer`): over "threads" objects
-                that all workers call; over either transport functions from a worker's number to its
-                observer, which is made where the worker runs.
 
         Returns:
             The losses, the trace and what was measured.
@@ -294,18 +211,10 @@ class Pipeline:
         return self._runs.train(
             batches,
             steps=steps,
-            restart=restart,
-            checkpoints=checkpoints,
-            every=every,
-            keep=keep,
-            progress=progress,
             on_batch=on_batch,
-            short_batches=short_batches,
-            outputs=outputs,
-            finite=finite,
-            trace=trace,
-            memory=memory,
-            observers=observers,
+            checkpoints=checkpoints,
+            watch=watch,
+            restart=restart,
         )
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
@@ -455,8 +364,10 @@ class Pipeline:
         Raises:
             ValueError: updates step the schedulers (``lr_step``), or there are none.
         """
-        if not self._steps_by_call:
-            raise ValueError("build the pipeline with an lr_scheduler and lr_step='call'")
+        if self._updates.lr_scheduler is None or self._updates.lr_step != "call":
+            raise ValueError(
+                "build the pipeline with updates=Updates(lr_scheduler=..., lr_step='call')"
+            )
         given = () if metric is None else (metric,)
 
         def step(_: Optimizer, scheduler: LRScheduler | None) -> None:

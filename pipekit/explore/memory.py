@@ -11,7 +11,7 @@ from pipekit.explore.page.controls import choice, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.explore.runs import cut, made
-from pipekit.planning.balanced import Of
+from pipekit.planning.balance import Of
 from pipekit.plans import Recompute
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate

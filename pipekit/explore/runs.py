@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from pipekit.clusters import flat
 from pipekit.planning import plan
-from pipekit.planning.balanced import Of
+from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule

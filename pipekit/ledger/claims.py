@@ -1,19 +1,17 @@
 """Write what a notebook found about the papers' claims, and read it back."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel
 
 from pipekit.host.provenance import LABELS, provenance
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
-from pipekit.ledger.spread import Error, same_shape
+from pipekit.ledger.spread import Error
 from pipekit.reading import parse_json, read_text
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]
@@ -74,27 +72,24 @@ def record(
     if label == "paper" or label not in LABELS:
         ours = ", ".join(known for known in LABELS if known != "paper")
         raise ValueError(f"label must be one of {ours}, not {label!r}: a record is our own value")
-    plain, others = _plain(value, id), [_plain(repeat, id) for repeat in repeats]
-    if not all(same_shape(plain, other) for other in others):
-        raise ValueError(f"the repeats of {id} must be of the same shape as its value, {plain}")
-    tried = [replace(cause, value=_plain(cause.value, id)) for cause in causes]
-    entry = {
-        "id": id,
-        "value": plain,
-        "repeats": others,
-        "invalid": invalid,
-        "shown_only": shown_only,
-        "causes": [asdict(cause) for cause in tried],
-        "contradiction": contradiction,
-        "known_error": known_error,
-        "note": note,
-        "figure": None if figure is None else _figure(figure, folder),
-        "provenance": provenance(label, **extra),
-    }
+    entry = Record(
+        id=id,
+        value=_plain(value, id),
+        repeats=tuple(_plain(repeat, id) for repeat in repeats),
+        invalid=invalid,
+        shown_only=shown_only,
+        causes=tuple(replace(cause, value=_plain(cause.value, id)) for cause in causes),
+        contradiction=contradiction,
+        known_error=known_error,
+        note=note,
+        figure=None if figure is None else _figure(figure, folder),
+        provenance=provenance(label, **extra),
+        folder=folder.resolve(),
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
-    return judge(claim, _record(entry, folder))
+        file.write(entry.model_dump_json() + "\n")
+    return judge(claim, entry)
 
 
 def outcomes(folder: str | Path) -> list[Outcome]:
@@ -103,7 +98,11 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     Raises:
         ValueError: there is no such folder, or a record in it cannot be read.
     """
-    newest = _newest(Path(folder))
+    if not Path(folder).is_dir():
+        raise ValueError(f"there is no folder {folder}: run an experiment first, see pipekit run")
+    # Sorted by time and then as written: of two records of one second, the later line is newer.
+    records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
+    newest = {record.id: record for record in records}
     return [judge(claim, newest.get(claim.id)) for claim in load().values()]
 
 
@@ -165,71 +164,17 @@ def _figure(name: str, folder: Path) -> str:
     return name
 
 
-def _newest(folder: Path) -> dict[str, Record]:
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: run an experiment first, see pipekit run")
-    # Sorted by time and then as written: of two records of one second, the later line is newer.
-    records = sorted(_read(folder), key=lambda record: str(record.provenance["utc"]))
-    return {record.id: record for record in records}
-
-
-class _Provenance(BaseModel, extra="allow"):
-    label: Literal["measured", "emulated", "simulated", "exact"]
-    utc: str
-
-
-class _CauseEntry(BaseModel):
-    name: str
-    value: Any
-    label: Literal["measured", "emulated", "simulated", "exact"]
-    changed: str = ""
-
-
-class _Entry(BaseModel):
-    """A line of the file of records."""
-
-    id: str
-    value: Any
-    repeats: list[Any] = []
-    invalid: str = ""
-    shown_only: str = ""
-    causes: list[_CauseEntry] = []
-    contradiction: str = ""
-    known_error: Error = 0.0
-    note: str
-    figure: str | None
-    provenance: _Provenance
-
-
 def _read(folder: Path) -> Iterator[Record]:
     claims = load()
     for path in sorted(folder.rglob(FILE)):
         # Notes may hold what splitlines() takes for the end of a line.
         for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
             try:
-                entry = parse_json(line, _Entry)
-                _check(entry)
+                record = parse_json(line, Record)
             except ValueError as error:
                 raise ValueError(
                     f"{path}, line {number} is no record, delete it: {error}"
                 ) from None
-            record = _record(entry.model_dump(), path.parent)
             if record.id not in claims:
                 raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")
-            yield record
-
-
-def _check(entry: _Entry) -> None:
-    value = _plain(entry.value, entry.id)
-    if not all(same_shape(value, _plain(repeat, entry.id)) for repeat in entry.repeats):
-        raise ValueError("its repeats are not of its value's shape")
-    for cause in entry.causes:
-        _plain(cause.value, entry.id)
-
-
-def _record(entry: dict[str, Any], folder: Path) -> Record:
-    plural = {
-        "repeats": tuple(entry["repeats"]),
-        "causes": tuple(Cause(**cause) for cause in entry["causes"]),
-    }
-    return Record(**{**entry, **plural}, folder=folder.resolve())
+            yield record.model_copy(update={"folder": path.parent.resolve()})

@@ -23,6 +23,7 @@ A bound is a number, or a list with one bound for each value, null where there i
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,23 +53,35 @@ class Term:
         """Return the bounds of the value's number at an index, from 0; None where it has none."""
         return [bound[number] if isinstance(bound, tuple) else bound for bound in self.bounds]
 
-    def in_words(self, bounds: Sequence[float | None], aim: str) -> str:
-        """Return what it asks of one number, say "between 0.8 and 1.2" or "within 15 % of 7.04".
+    def in_words(self, aim: str) -> str:
+        """Return what must be true of a value, say "within 15 % of the paper's value".
 
         Args:
-            bounds: those that hold for the number, None where there is none.
-            aim: what ``within`` compares with.
+            aim: what ``within``, ``equal`` and ``same order`` compare with.
         """
-        shown = ["" if bound is None else f"{bound:.4g}" for bound in bounds]
-        if self.word == "between":
-            low, high = shown
-            if low and high:
+        if self.word in _PHRASES:
+            return _PHRASES[self.word].format(aim)
+        if self.word == "values":
+            return str(self)
+        sizes = [len(bound) for bound in self.bounds if isinstance(bound, tuple)]
+        if not sizes:
+            return self.limit_in_words(0, aim)
+        limited = [n for n in range(min(sizes)) if any(b is not None for b in self.bounds_of(n))]
+        return ", ".join(f"value {n + 1} {self.limit_in_words(n, aim)}" for n in limited)
+
+    def limit_in_words(self, number: int, aim: str) -> str:
+        """Return what it asks of the value's number at an index, say "between 0.8 and 1.2"."""
+        shown = ["" if bound is None else f"{bound:.4g}" for bound in self.bounds_of(number)]
+        match self.word, shown:
+            case "between", [low, ""]:
+                return f"at least {low}"
+            case "between", ["", high]:
+                return f"at most {high}"
+            case "between", [low, high]:
                 return f"between {low} and {high}"
-            return f"at least {low}" if low else f"at most {high}"
-        (limit,) = shown
-        if self.word == "within":
-            return f"within {limit}{' %' * self.percent} of {aim}"
-        return f"{self.word} {limit}"
+            case "within", [limit]:
+                return f"within {limit}{' %' * self.percent} of {aim}"
+        return f"{self.word} {shown[0]}"
 
     def __str__(self) -> str:
         if self.word == "values":
@@ -97,6 +110,17 @@ _NEIGHBOURS: dict[str, Callable[[float, float], bool]] = {
     "decreasing": lambda a, b: a > b,
     "not decreasing": lambda a, b: a <= b,
 }
+
+_PHRASES = {
+    "holds": "found to hold",
+    "report": "nothing to pass: ours is only shown",
+    "increasing": "each value above the one before",
+    "decreasing": "each value below the one before",
+    "not decreasing": "no value below the one before",
+    "equal": "equal to {}",
+    "same order": "ranked as {}",
+}
+"""Conditions without bounds, in words."""
 
 _ALONE = ("holds", "report", "equal")
 
@@ -139,16 +163,21 @@ def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
     terms = parse(text)
     if target is None and any(term.needs_target for term in terms):
         raise ValueError(f"{text!r} needs a target to compare with")
-    first = terms[0]
-    if first.word == "report":
-        return Verdict(None)
-    if first.word == "holds":
-        return Verdict(True) if value is True else Verdict(False, _holds_not(value))
-    if first.word == "equal":
-        same = _same(value, target)
-        return Verdict(same, "" if same else f"{_show(value)} is not {_show(target)}")
+    match terms[0].word:
+        case "report":
+            return Verdict(None)
+        case "holds" if value is False:
+            return Verdict(False, "it does not hold")
+        case "holds":
+            return _verdict(value is True, f"{_show(value)} is not a truth value")
+        case "equal":
+            return _verdict(_same(value, target), f"{_show(value)} is not {_show(target)}")
     failures = _failures(terms, value, target)
-    return Verdict(not failures, "; ".join(failures))
+    return _verdict(not failures, "; ".join(failures))
+
+
+def _verdict(passed: bool, why: str) -> Verdict:
+    return Verdict(passed, "" if passed else why)
 
 
 def _term(part: str, text: str) -> Term:
@@ -169,19 +198,17 @@ def _bound(text: str, criterion: str) -> Bound:
         bound = json.loads(text)
     except json.JSONDecodeError:
         bound = None
-    if _is_number(bound):
+    if is_number(bound):
         return float(bound)
-    if isinstance(bound, list) and all(b is None or _is_number(b) for b in bound):
+    if isinstance(bound, list) and all(b is None or is_number(b) for b in bound):
         return tuple(None if b is None else float(b) for b in bound)
     raise ValueError(f"{text!r} in the criterion {criterion!r} must be a number or a list of them")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _holds_not(value: Any) -> str:
-    return "it does not hold" if value is False else f"{_show(value)} is not a truth value"
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, and no truth value."""
+    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_plain and abs(value) <= sys.float_info.max
 
 
 def _same(value: Any, target: Any) -> bool:
@@ -191,14 +218,14 @@ def _same(value: Any, target: Any) -> bool:
             and len(value) == len(target)
             and all(_same(v, t) for v, t in zip(value, target, strict=True))
         )
-    if _is_number(target):
-        return _is_number(value) and math.isclose(value, target, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    if is_number(target):
+        return is_number(value) and math.isclose(value, target, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     return type(value) is type(target) and bool(value == target)
 
 
 def _failures(terms: Sequence[Term], value: Any, target: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    if not values or not all(_is_number(v) for v in values):
+    if not values or not all(is_number(v) for v in values):
         return [f"{_show(value)} is not a number, nor a list of numbers"]
     if any(term.needs_target for term in terms):
         asked = len(target) if isinstance(target, list) else 1
@@ -226,10 +253,9 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
     if sizes - {len(values)}:
         return f"{len(values)} numbers where {min(sizes)} are asked for"
     for i, value in enumerate(values):
-        bounds = term.bounds_of(i)
-        if not _met(term, value, bounds, targets[i]):
+        if not _met(term, value, term.bounds_of(i), targets[i]):
             aim = f"{targets[i]:.4g}" if term.word == "within" else ""
-            return f"{value:.4g} is not {term.in_words(bounds, aim)}"
+            return f"{value:.4g} is not {term.limit_in_words(i, aim)}"
     return ""
 
 
@@ -241,9 +267,9 @@ def _met(term: Term, value: float, bounds: Sequence[float | None], target: float
     if bound is None:
         return True
     if term.word == "within":
-        if target is None:
-            return True
-        return abs(value - target) <= (bound / 100 * abs(target) if term.percent else bound)
+        return target is None or abs(value - target) <= (
+            bound / 100 * abs(target) if term.percent else bound
+        )
     return _EACH[term.word](value, bound)
 
 

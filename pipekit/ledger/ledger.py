@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from pipekit.ledger.criteria import parse
+from pipekit.ledger.criteria import evaluate, parse
 from pipekit.reading import read_text
 
 OUT_OF_REACH = "out-of-reach"
@@ -68,13 +68,24 @@ class Claim:
         """Whether the claim can be checked nowhere here."""
         return self.label == OUT_OF_REACH
 
+    def met_by(self, value: Any) -> bool:
+        """Return whether a value meets the criterion."""
+        return bool(evaluate(self.check, value, self.target).passed)
+
+    @property
+    def printed(self) -> float | None:
+        """The paper's value, if it is one number."""
+        try:
+            return float(self.value)
+        except ValueError:
+            return None
+
     @property
     def reference(self) -> Any:
         """The paper's number(s) that ours are divided by; None if it prints none."""
         if self.record:
             return self.target
-        printed = _number(self.value)
-        return self.target if printed is None else printed
+        return self.target if self.printed is None else self.printed
 
 
 @functools.cache
@@ -119,10 +130,3 @@ def _claim(row: dict[str, Any], path: Path) -> Claim:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}, {row['id']}: {error}") from error
     return Claim(**{**row, "target": target})
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -6,10 +6,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pipekit.ledger.criteria import evaluate
-from pipekit.ledger.ledger import Claim
-from pipekit.ledger.spread import Error, decided, spread
+from pydantic import BaseModel, Field, model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
 
+from pipekit.ledger.criteria import evaluate, is_number, parse
+from pipekit.ledger.ledger import Claim
+from pipekit.ledger.spread import Error, decided, same_shape, spread
+
+OURS = ("measured", "emulated", "simulated", "exact")
+"""The labels that a value of ours may have."""
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
@@ -38,8 +43,6 @@ MEANING = {
     Status.NOT_RUN: "nothing was recorded",
     Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
 }
-"""What each status says."""
-
 
 CAUSE_UNKNOWN = "unknown"
 """The cause of a miss that no experiment has turned."""
@@ -48,7 +51,7 @@ CONTRADICTION = "the paper contradicts itself"
 """The cause of a miss whose claim has another number beside it in its own paper."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class Cause:
     """What may make our value miss, and our value once that one thing is changed.
 
@@ -63,31 +66,45 @@ class Cause:
     changed: str = ""
 
 
-@dataclass(frozen=True)
-class Record:
-    """A value that a notebook wrote for a claim.
+class Record(BaseModel, frozen=True):
+    """A value that a notebook wrote for a claim: a line of its folder's file.
 
-    ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
-    is a record of :func:`pipekit.host.provenance.provenance`.  ``repeats`` are all values that
-    ``value`` is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it
-    is shown but not judged.  ``causes`` are the experiments made to explain a miss;
-    ``contradiction`` says both numbers where the paper has two, so that no experiment can.
+    ``folder`` is the notebook's folder of results, in which ``figure`` names a file.  ``repeats``
+    are all values that ``value`` is the mean or median of; ``invalid`` says why it says nothing,
+    ``shown_only`` why it is shown but not judged.  ``causes`` are the experiments made to explain a
+    miss; ``contradiction`` says both numbers where the paper has two, so that no experiment can.
     ``known_error`` is by what part of itself a number may be wrong because of how it was found, or
-    that of each.
+    that of each; ``provenance`` is a record of :func:`pipekit.host.provenance.provenance`.
     """
 
     id: str
     value: Any
-    note: str
-    figure: str | None
-    provenance: dict[str, Any]
-    folder: Path
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
     contradiction: str = ""
     known_error: Error = 0.0
+    note: str = ""
+    figure: str | None = None
+    provenance: dict[str, Any]
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Record":
+        labels = [self.provenance.get("label"), *(cause.label for cause in self.causes)]
+        if not {*labels} <= {*OURS}:
+            raise ValueError(f"each label must be one of {', '.join(OURS)}, not {labels}")
+        if not isinstance(self.provenance.get("utc"), str):
+            raise ValueError("its provenance says no time, 'utc'")
+        values = (self.value, *self.repeats, *(cause.value for cause in self.causes))
+        if not all(map(_is_plain, values)):
+            raise ValueError("a value is not a finite number, a truth value, a text or a list")
+        if not all(same_shape(self.value, repeat) for repeat in self.repeats):
+            raise ValueError(
+                f"the repeats of {self.id} must be of the same shape as its value, {self.value}"
+            )
+        return self
 
     @property
     def label(self) -> str:
@@ -114,10 +131,10 @@ class Outcome:
         """Our value as text, with its spread if it was repeated."""
         if self.record is None:
             return ""
-        record = self.record
-        if len(record.repeats) < 2:
-            return show(record.value)
-        values, halves = record.value, spread(record.value, record.repeats)
+        values, repeats = self.record.value, self.record.repeats
+        if len(repeats) < 2:
+            return show(values)
+        halves = spread(values, repeats)
         if not isinstance(values, list):
             values, halves = [values], [halves]
         return ", ".join(map(_show_spread, values, halves))
@@ -125,9 +142,7 @@ class Outcome:
     @property
     def ratio(self) -> str:
         """Ours over the paper's, as text; empty where the paper prints no such number."""
-        if self.record is None:
-            return ""
-        reference, value = self.claim.reference, self.record.value
+        reference, value = self.claim.reference, self.record and self.record.value
         if isinstance(value, list) and isinstance(reference, list):
             ratios = [_ratio(v, r) for v, r in zip(value, reference, strict=False)]
             return ", ".join(ratio or "–" for ratio in ratios) if any(ratios) else ""
@@ -150,9 +165,17 @@ class Outcome:
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        check, target = self.claim.check, self.claim.target
-        met = (c.name for c in self.record.causes if evaluate(check, c.value, target).passed)
+        met = (cause.name for cause in self.record.causes if self.claim.met_by(cause.value))
         return next(met, CONTRADICTION if self.record.contradiction else CAUSE_UNKNOWN)
+
+    @property
+    def passes_if(self) -> str:
+        """The claim's criterion in words, say "within 15 % of the paper's value; above 1"."""
+        claim = self.claim
+        papers = claim.target is None or claim.target == claim.printed
+        papers = papers or str(claim.target) == claim.value
+        aim = "the paper's value" if papers else show(claim.target)
+        return "; ".join(term.in_words(aim) for term in parse(claim.check))
 
     @property
     def weakly_decided(self) -> bool:
@@ -185,28 +208,32 @@ def weaker(label: str, wanted: str) -> bool:
 
 def judge(claim: Claim, record: Record | None) -> Outcome:
     """Return what becomes of a claim, computed from the recorded value and nothing else."""
+    return Outcome(claim, record, *_judged(claim, record))
+
+
+def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
     if claim.preset:
-        return Outcome(claim, record, Status.PRESET, claim.preset)
+        return Status.PRESET, claim.preset
     if claim.out_of_reach:
-        why = "; ".join(filter(None, [claim.tolerance, claim.note]))
-        return Outcome(claim, record, Status.OUT_OF_REACH, why)
+        return Status.OUT_OF_REACH, "; ".join(filter(None, [claim.tolerance, claim.note]))
     if record is None:
-        return Outcome(claim, None, Status.NOT_RUN, "no notebook has recorded a value")
+        return Status.NOT_RUN, "no notebook has recorded a value"
     if record.invalid:
-        return Outcome(claim, record, Status.INVALID, record.invalid)
+        return Status.INVALID, record.invalid
     if record.shown_only:
-        return Outcome(claim, record, Status.REPORTED, record.shown_only)
+        return Status.REPORTED, record.shown_only
     verdict = evaluate(claim.check, record.value, claim.target)
     if verdict.passed is None:
-        return Outcome(claim, record, Status.REPORTED, "no criterion: ours is only shown")
+        return Status.REPORTED, "no criterion: ours is only shown"
     if not decided(claim.check, record.value, record.repeats, claim.target):
         why = f"the criterion lies within the spread of {len(record.repeats)} repeats"
     elif not decided(claim.check, record.value, (), claim.target, record.known_error):
-        why = f"the criterion lies within the value's known error, {_percent(record.known_error)}"
+        known = record.known_error
+        largest = max(known) if isinstance(known, tuple) else known
+        why = f"the criterion lies within the value's known error, {largest:.1%}"
     else:
-        status = Status.PASS if verdict.passed else Status.MISS
-        return Outcome(claim, record, status, verdict.why)
-    return Outcome(claim, record, Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why])))
+        return Status.PASS if verdict.passed else Status.MISS, verdict.why
+    return Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why]))
 
 
 @dataclass(frozen=True)
@@ -223,7 +250,7 @@ class Summary:
 
     @property
     def decided(self) -> int:
-        """Those that passed or missed."""
+        """How many passed or missed."""
         return self.having[Status.PASS] + self.having[Status.MISS]
 
     @property
@@ -243,12 +270,17 @@ def summaries(outcomes: Iterable[Outcome]) -> dict[str, Summary]:
     for outcome in outcomes:
         papers.setdefault(outcome.claim.paper, []).append(outcome)
     return {
-        paper: Summary(
-            {status: sum(o.status is status for o in members) for status in Status},
-            sum(o.weakly_decided for o in members),
-        )
-        for paper, members in papers.items()
+        paper: Summary(count(each), sum(o.weakly_decided for o in each))
+        for paper, each in papers.items()
     }
+
+
+def count(outcomes: Iterable[Outcome]) -> dict[Status, int]:
+    """Return how many outcomes have each status."""
+    having = dict.fromkeys(Status, 0)
+    for outcome in outcomes:
+        having[outcome.status] += 1
+    return having
 
 
 def show(value: Any) -> str:
@@ -265,16 +297,15 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | str) or is_number(value)
+
+
 def _ratio(value: Any, reference: Any) -> str:
-    numbers = all(
-        isinstance(x, int | float) and not isinstance(x, bool) for x in (value, reference)
-    )
-    return f"{value / reference:.3g}" if numbers and reference else ""
-
-
-def _percent(known_error: Error) -> str:
-    each = known_error if isinstance(known_error, tuple) else (known_error,)
-    return f"{max(each):.1%}"
+    numbers = is_number(value) and is_number(reference) and reference
+    return f"{value / reference:.3g}" if numbers else ""
 
 
 def _show_spread(value: Any, half_width: Any) -> str:

@@ -8,12 +8,12 @@ has a narrower spread than that, repeated or not.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from statistics import stdev
 from typing import Any
 
-from pipekit.ledger.criteria import Term, evaluate, parse
+from pipekit.ledger.criteria import Term, evaluate, is_number, parse
 
 Error = float | tuple[float, ...]
 """By what part of itself a number may be wrong; or that of each number of a list."""
@@ -65,8 +65,9 @@ def decided(
         known_error: how wrong a number may be, repeated or not.
     """
     verdict = evaluate(check, value, target).passed
-    terms, numeric = parse(check), _is_numeric(value)
-    others = _within(terms, value, repeats, target, known_error) if numeric else iter(repeats)
+    others: Iterable[Any] = repeats
+    if all(map(is_number, value if isinstance(value, list) else [value])):
+        others = _within(parse(check), value, repeats, target, known_error)
     return all(evaluate(check, other, target).passed == verdict for other in others)
 
 
@@ -80,12 +81,7 @@ def same_shape(a: Any, b: Any) -> bool:
         )
     if isinstance(a, bool | str):
         return type(a) is type(b)
-    return isinstance(b, int | float) and not isinstance(b, bool)
-
-
-def _is_numeric(value: Any) -> bool:
-    numbers = value if isinstance(value, list) else [value]
-    return all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+    return is_number(b)
 
 
 def _within(
@@ -97,24 +93,23 @@ def _within(
     the spread; one that meets them is there or, if the spread is wider than they are, at a bound.
     """
     if not isinstance(value, list):
-        half = max(half_width(repeats), _error(known_error, 0) * abs(value))
-        aims = [target, *(bound for term in terms for bound in term.bounds)]
-        yield from _points(value, half, aims)
+        alone = _within(terms, [value], [[repeat] for repeat in repeats], [target], known_error)
+        yield from (moved for (moved,) in alone)
         return
     points = []
+    limits = [target, *(bound for term in terms for bound in term.bounds)]
     for i, number in enumerate(value):
-        limits = [target, *(bound for term in terms for bound in term.bounds)]
         aims = [each[i] if _has(each, i) else each for each in limits]
-        seen = half_width([repeat[i] for repeat in repeats])
-        half = max(seen, _error(known_error, i) * abs(number))
+        known = known_error[i] if isinstance(known_error, tuple) else known_error
+        half = max(half_width([repeat[i] for repeat in repeats]), known * abs(number))
         points.append(_points(number, half, aims))
     if len(value) <= _MOST_CORNERS:
         yield from map(list, product(*points))
         return
-    for i, own in enumerate(points):
-        yield from ([*value[:i], point, *value[i + 1 :]] for point in own)
-    yield [own[0] for own in points]
-    yield [own[-1] for own in points]
+    for i, each in enumerate(points):
+        yield from ([*value[:i], point, *value[i + 1 :]] for point in each)
+    yield [each[0] for each in points]
+    yield [each[-1] for each in points]
 
 
 def _points(value: float, half: float, aims: Sequence[Any]) -> list[float]:
@@ -122,10 +117,6 @@ def _points(value: float, half: float, aims: Sequence[Any]) -> list[float]:
         return [value]
     inner = (float(a) for a in aims if isinstance(a, int | float) and abs(a - value) <= half)
     return sorted({value - half, value, value + half, *inner})
-
-
-def _error(known: Error, i: int) -> float:
-    return known[i] if isinstance(known, tuple) else known
 
 
 def _has(bounds: Any, i: int) -> bool:

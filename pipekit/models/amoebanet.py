@@ -39,12 +39,10 @@ def amoebanet_d(
     - L + 5: average pool and linear layer
 
     Every cell also passes on what it was given, which the next but one works on, so that from the
-    first cell to the last a pair goes from layer to layer.
-
-    The cells are those of Real et al., "Regularized Evolution for Image Classifier Architecture
-    Search" (AAAI 2019), as their published TensorFlow program has them: there a normal cell gives
-    states 0, 3, 4 and 6, in the paper's figure 4, 5 and 6, and only the former leads to GPipe's
-    numbers of parameters.
+    first cell to the last a pair goes from layer to layer.  The cells are those of Real et al.,
+    "Regularized Evolution for Image Classifier Architecture Search" (AAAI 2019), as their published
+    TensorFlow program has them: there a normal cell gives states 0, 3, 4 and 6, in the paper's
+    figure 4, 5 and 6, and only the former leads to GPipe's numbers of parameters.
 
     Args:
         layers: L, the normal cells of all three groups; GPipe's L is a third of this.

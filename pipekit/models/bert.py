@@ -24,17 +24,12 @@ def bert_large(
     - L + 1 to L + 3: linear layer, GELU and norm of the head, ``[B, T, h]``
     - L + 4: logits ``[B, T, V]``
 
-    Published as 340M parameters; counted with this head 335,174,458.  So many it has if the last
-    layer is tied to the token embeddings, as BERT's is; with weights of its own V h more:
-    366,428,986 (:func:`gpt` says what that changes).  Every sequence is one segment, without
-    padding.
-
-    Train with :func:`pipekit.models.token_loss`.
+    Published as 340M parameters; counted with this head 335,174,458 if the last layer is tied to
+    the token embeddings, as BERT's is, and 366,428,986 if not.  Every sequence is one segment,
+    without padding.  Train with :func:`pipekit.models.token_loss`.
 
     Args:
-        layers: L, number of blocks.
-        hidden: h.
-        heads: attention heads of a block.
+        layers, hidden, heads: L, h, and attention heads of a block.
         vocabulary: number of word pieces.
         sequence: most tokens in a sequence.
         dropout: probability of dropping an attention weight, or a feature.

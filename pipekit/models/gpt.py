@@ -10,13 +10,7 @@ from pipekit.models.transformer import Block, Embedding, initialise
 
 
 class Layout(NamedTuple):
-    """The sizes that tell one GPT from another.
-
-    Attributes:
-        layers: how many blocks.
-        hidden: features of a token.
-        heads: of each block's attention.
-    """
+    """The ``layers`` (blocks) of a GPT, ``hidden`` features of a token, ``heads`` of attention."""
 
     layers: int
     hidden: int
@@ -54,16 +48,11 @@ def gpt(
     - L + 2: head, to logits ``[B, T, V]``
 
     With h hidden, V vocabulary and s sequence there are 12 L h^2 (1 + 13 / (12 h)) + (V + s) h
-    parameters, as Megatron counts, and 2 h of the final norm.  Unless the head is tied to the token
-    embeddings, as Megatron's is, its V h come on top.  Either way the first stage and the last have
-    V h each; what tying adds is a sum of the two copies' gradients at each update.
-
-    Train with :func:`pipekit.models.token_loss`.
+    parameters, as Megatron counts, and 2 h of the final norm; V h more unless the head is tied to
+    the token embeddings.  Train with :func:`pipekit.models.token_loss`.
 
     Args:
-        layers: L, number of blocks.
-        hidden: h.
-        heads: attention heads of a block.
+        layers, hidden, heads: L, h, and attention heads of a block.
         vocabulary: number of tokens; by default GPT-2's 50,257 padded as Megatron pads them for
             eight GPUs.
         sequence: most tokens in a sequence; 512 in PipeDream-2BW (section 5.1).

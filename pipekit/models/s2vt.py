@@ -32,14 +32,11 @@ def s2vt(
 
     PipeDream (section 5.1) prints 349 MB in all and a vocabulary of 12,594, no layer sizes.
     Assumed here: S2VT's own 4096 features of a frame (VGG's fc7, computed beforehand) and
-    embeddings of 500; its 1000 hidden units would give 148 MB, so ``hidden`` is the number that
-    gives 349 MB in float32.
+    embeddings of 500; ``hidden`` units of each LSTM are the number that gives 349 MB in float32.
 
     Args:
-        vocabulary: number of words.
-        features: numbers that describe a frame.
-        embedding: numbers that a frame or word becomes.
-        hidden: units of each LSTM.
+        vocabulary, features, embedding, hidden: words; numbers of a frame; of both once embedded;
+            units of each LSTM.
         device: where the weights are made; "meta" for shapes without data.
     """
     with on(device):

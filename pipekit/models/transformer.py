@@ -17,11 +17,7 @@ Norm = Literal["pre", "post"]
 class SelfAttention(nn.Module):
     """Mixes tokens: ``[B, T, h]`` to ``[B, T, h]``, with 4 h^2 + 4 h parameters.
 
-    Args:
-        hidden: h.
-        heads: a.
-        causal: whether a token sees only itself and those before it.
-        dropout: probability of dropping an attention weight.
+    ``causal``: a token sees only itself and those before it.
 
     Raises:
         ValueError: the heads cannot have equal shares of the hidden size.
@@ -53,17 +49,8 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """Attention, then a two-layer perceptron, each added to what went in: ``[B, T, h]`` to itself.
 
-    It has 12 h^2 + 13 h parameters.
-
-    Args:
-        hidden: h.
-        heads: a.
-        causal: whether a token sees only itself and those before it.
-        norm: "pre" or "post", see :data:`Norm`.
-        dropout: probability of dropping an attention weight, or a feature of either half's result.
-
-    Raises:
-        ValueError: the heads cannot have equal shares of the hidden size.
+    It has 12 h^2 + 13 h parameters; ``norm`` is one of :data:`Norm`, the rest as in
+    :class:`SelfAttention`.
     """
 
     def __init__(
@@ -95,14 +82,7 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Turns tokens, int64 ``[B, T]``, into ``[B, T, h]``: one vector a token plus one a position.
-
-    Args:
-        vocabulary: number of different tokens.
-        sequence: most tokens in a sequence.
-        hidden: h.
-        dropout: probability of dropping a feature.
-    """
+    """Turns tokens, int64 ``[B, T]``, into ``[B, T, h]``: a vector a token plus one a position."""
 
     def __init__(self, vocabulary: int, sequence: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()

@@ -5,8 +5,8 @@ auxiliary classifier, in training.  ``state_dict()`` holds the same tensors in t
 torchvision's, under other names.  ReLUs that stand alone write to a tensor of their own, so that a
 layer never edits what another has passed on.
 
-Images are ``[B, 3, H, W]``, logits ``[B, classes]``.  ``device="meta"`` makes no data: for counting
-parameters and shapes.
+Images are ``[B, 3, H, W]``, logits ``[B, classes]``; ``device`` is where the weights are made, by
+default PyTorch's, and "meta" makes shapes without data.
 """
 
 from collections.abc import Iterable
@@ -26,8 +26,7 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 15-21: dropouts, linear layers and ReLUs of 4096 features, to ``[B, classes]``
 
     Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
+        classes, device: how many logits, and where the weights are made.
     """
     model = _torchvision("alexnet", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -43,8 +42,7 @@ def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
 
     Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
+        classes, device: how many logits, and where the weights are made.
     """
     model = _torchvision("vgg16", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -59,8 +57,7 @@ def resnet50(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 20-22: average pool, flattening to ``[B, 2048]`` and linear layer, to ``[B, classes]``
 
     Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
+        classes, device: how many logits, and where the weights are made.
     """
     return _resnet_sequence(_torchvision("resnet50", classes, device))
 
@@ -71,8 +68,7 @@ def resnet101(classes: int = 1000, device: Device = None) -> nn.Sequential:
     As :func:`resnet50`, with 3, 4, 23 and 3 bottlenecks.
 
     Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
+        classes, device: how many logits, and where the weights are made.
     """
     return _resnet_sequence(_torchvision("resnet101", classes, device))
 
@@ -92,8 +88,7 @@ def inception_v3(classes: int = 1000, device: Device = None) -> nn.Sequential:
       ``[B, classes]``
 
     Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
+        classes, device: how many logits, and where the weights are made.
     """
     # Its own initialisation is the paper's; leaving it unsaid makes torchvision warn.
     model = _torchvision("inception_v3", classes, device, aux_logits=False, init_weights=True)

@@ -1,13 +1,18 @@
-"""Whether a model can be cut as somebody wants it; each error says the remedy."""
+"""Whether a model can be cut and trained as somebody wants it; each error says the remedy."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from pipekit.choices import require_choice
-from pipekit.partition.cut import cut
+from pipekit.layers.buffers import buffers_untouched
+from pipekit.partition.partition import cut
 
 
 def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
@@ -64,13 +69,7 @@ def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
 def require_own_edits(
     model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]]
 ) -> None:
-    """Raise ValueError if two stages share a weight that a forward edits: copies would differ.
-
-    Args:
-        model: layers.
-        balance: how many each stage has.
-        edited: layers, and names of weights in them.
-    """
+    """Raise ValueError if two stages share a weight that a forward edits: copies would differ."""
     weights: set[Tensor] = {model[layer].get_parameter(name) for layer, name in edited}
     _require_own(model, balance, weights, "weight, which a forward edits,")
 
@@ -101,3 +100,46 @@ def require_ties_on_one_device(
                     f"the parameter {name!r} is shared by stages on {other} and {device}: put them "
                     f"on one device, or train with pipekit.Pipeline, which keeps a copy on each"
                 )
+
+
+@contextmanager
+def original_unused(original: nn.Module) -> Iterator[None]:
+    """Refuse forwards of a copy that read a trained weight of the original, or edit its buffers.
+
+    Copies of modules hold the very functions of the originals: a lambda, a replaced forward or a
+    hook may lead back to a module of the original, whose weights no stage trains.  Frozen weights
+    and buffers that stay as they are may be read: they are equal in both.
+
+    Raises:
+        ValueError: one does; the message names the tensor.
+    """
+    with buffers_untouched(original), _OriginalUnread(original):
+        yield
+        for name, buffer in original.named_buffers():
+            if buffer._version:  # it is a new copy, for as long as this lasts
+                raise ValueError(_refusal("edits the buffer", name))
+
+
+class _OriginalUnread(TorchDispatchMode):
+    """Looks for the trained weights of a model among the arguments of all operators."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = {p: name for name, p in original.named_parameters() if p.requires_grad}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for argument in tree_iter((args, kwargs)):
+            if isinstance(argument, nn.Parameter) and argument in self._names:
+                raise ValueError(_refusal("reads the weight", self._names[argument]))
+        return func(*args, **(kwargs or {}))
+
+
+def _refusal(what: str, name: str) -> str:
+    return (
+        f"the pipeline trains a copy of the model, in which something still {what} {name!r} of the "
+        f"original, which stays as it is: a lambda, a replaced forward or a hook that holds a "
+        f"module of the model. Make it a method of the module, which calls self.<name>(...); what "
+        f"is not to be trained needs .requires_grad_(False)"
+    )

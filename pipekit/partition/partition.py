@@ -8,7 +8,6 @@ from itertools import accumulate, pairwise
 from torch import nn
 
 from pipekit.layers.skips import Name, Skip, between, links
-from pipekit.partition.cut import cut
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
 from pipekit.schedules.lowering.steps import FIRST_TIE
@@ -87,13 +86,7 @@ class Partition:
 
 
 def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
-    """Cut a model; the layers are its own.
-
-    Args:
-        model: layers in order, possibly with skip connections (:mod:`pipekit.layers.skips`).
-        balance: how many layers each stage gets.
-        tried: what one microbatch told of the layers.
-    """
+    """Cut a model; the layers are its own."""
     skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
@@ -111,6 +104,11 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
         for index, ((first, _), module) in places
     )
     return Partition(tuple(stages), tuple(skips), find_ties(modules))
+
+
+def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:
+    """Return stages of so many layers each; the layers are the model's own."""
+    return [layers[first:behind] for first, behind in pairwise([0, *accumulate(balance)])]
 
 
 def sequence_of(model: object) -> nn.Sequential:

@@ -1,19 +1,21 @@
 """Any module, cut into layers that pipelines, profiles and planners take."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from pipekit.choices import require_choice
 from pipekit.partition.checks import require_data
-from pipekit.partition.independent_rows import mixed_rows
-from pipekit.partition.recorded.export import export
-from pipekit.partition.recorded.record import record
-from pipekit.partition.recorded.sequence import RecordedSequence
 from pipekit.partition.recording.blocks import Wish
-from pipekit.partition.verify import verify
+from pipekit.partition.recording.record import record, warn_of_hooks
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.sequence import RecordedSequence
+from pipekit.partition.verify import mixed_rows, verify
+from pipekit.plans import Plan
+
+_KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
 
 
 def stages(
@@ -21,23 +23,17 @@ def stages(
     example: Any,
     blocks: Wish | None = None,
     *,
-    way: str = "record",
     freeze: bool = False,
 ) -> RecordedSequence:
     """Return any module as a sequence of layers, each of which may begin a stage.
 
-    There are two ways, with one result.
-
-    ``way="record"``: the model runs on the example, and what its modules are called with is
-    recorded.  Its blocks stay the model's own modules, called as they are, with their hooks,
-    autograd functions and activation checkpointing; the operations of torch between them are run
-    again from the record.  Lengths other than the number of rows are those of the example for ever;
-    a batch of other lengths is refused when it comes.
-
-    ``way="export"``: ``torch.export`` traces the model, blocks and all, into a graph of operators
-    for any number of rows and, where the model allows it, any lengths.  Images keep their height
-    and width if the model takes no larger ones, or cuts them into windows or patches.  What the
-    graph would lose is refused.
+    The model runs on the example, and what its modules are called with is recorded.  Its blocks
+    stay the model's own modules, called as they are, with their hooks, autograd functions and
+    activation checkpointing; the operations of torch between them are run again from the record,
+    for any number of rows, and for any lengths where the model allows it: where it takes others,
+    runs the same operations then, and can be cut at as many places.  Lengths that are equal in two
+    of the example's tensors are one length.  Other lengths stay as in the example, and a batch with
+    another is refused when it comes.
 
     Tensors that are used later go along from layer to layer.  The layers are then compared with the
     unsplit model on another number of rows, and on other lengths if they may vary: outputs in
@@ -51,8 +47,7 @@ def stages(
         blocks: modules that stay whole, by name or class.  By default the outermost repeated ones:
             elements of ``nn.Sequential``, ``nn.ModuleList`` and ``nn.ModuleDict``, and three or
             more children of one class.
-        way: "record" or "export".
-        freeze: in recording, whether to hold what Python reads from tensors between blocks
+        freeze: whether to hold what Python reads from tensors between blocks
             (``.item()``, ``if``) to be always as in the example, with a warning; otherwise it is
             refused.
 
@@ -61,7 +56,7 @@ def stages(
 
     Raises:
         TypeError: the model is no module.
-        ValueError: there is no such way, or the model has no data.
+        ValueError: the model has no data.
         NotRecordable: the model cannot be cut so, or the layers do not do what it does; the message
             says where and what to do.
 
@@ -69,21 +64,22 @@ def stages(
         UserWarning: with ``freeze``, what was read where; the forward mixes rows; modules outside
             the blocks have forward hooks, whose other effects stages do not have.
     """
-    require_choice("way", way, ["record", "export"])
     _require_module(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
-    if way == "export":
-        recorded = export(model, example, blocks)
-    else:
-        recorded = record(model, example, blocks, freeze=freeze)
+    warn_of_hooks(model, blocks)
+    recorded = record(model, example, blocks, freeze=freeze)
+    try:
+        seconds = verify(recorded)
+    except NotRecordable:
+        recorded = record(model, example, blocks, freeze=freeze, vary=False)
+        seconds = verify(recorded)
     if recorded.frozen:
         warnings.warn(
             f"what follows is held to be as in the example for all batches: "
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )
-    seconds = verify(recorded)
     if mixed := mixed_rows(recorded):
         warnings.warn(
             f"the rows of a batch are not independent of one another: without the first, {mixed}, "
@@ -102,3 +98,55 @@ def _require_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
     require_data(model)
+
+
+def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:
+    """Return layers in the order of a plan, and the plan for them.
+
+    Raises:
+        ValueError: they cannot run in it (:func:`reordered`).
+    """
+    if not plan.order:
+        return layers, plan
+    return reordered(layers, plan.order), replace(plan, order=())
+
+
+def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
+    """Return the layers of a recorded model in another order in which they can run.
+
+    They are compared with the unsplit model as :func:`pipekit.stages` compared them.
+
+    Args:
+        layers: what :func:`pipekit.stages` returned.
+        order: the number that each layer has there, each once (:attr:`pipekit.Plan.order`).
+
+    Raises:
+        ValueError: the layers are no recorded model's, one would come before what it reads, or in
+            this order they do not do the same to the bit: a tensor read by three layers, say, gets
+            its gradient as a sum in the order of these.
+    """
+    origin = layers.origin if isinstance(layers, RecordedSequence) else None
+    if origin is None or not isinstance(layers, RecordedSequence):
+        raise ValueError(
+            f"the plan has another order of the layers than the model, and only what "
+            f"pipekit.stages returned, no copy or part of it, can be put into another: "
+            f"{_KEEP_ORDER}"
+        )
+    if sorted(order) != list(range(len(layers))):
+        raise ValueError(f"an order of {len(layers)} layers names each of them once")
+    place = {layer: number for number, layer in enumerate(order)}
+    for value in layers.passed:
+        first = min(value.users, key=place.__getitem__)
+        if value.source is not None and place[first] < place[value.source]:
+            raise ValueError(
+                f"layer {first} reads what layer {value.source} makes: let that be first"
+            )
+    recorded = origin.recorded.in_order(order)
+    try:
+        return RecordedSequence.of(recorded, verify(recorded))
+    except NotRecordable as error:
+        raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
+    except KeyError as error:  # of a value, or a size of the batch
+        raise ValueError(
+            f"a layer has not all that it needs in this order: {_KEEP_ORDER}"
+        ) from error

@@ -1,60 +1,57 @@
 """A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pipekit.layers.autocast import rounding
 from pipekit.layers.buffers import named_buffers
 from pipekit.layers.modes import set_mode
 from pipekit.layers.python_state import state_untouched
-from pipekit.layers.weights import KeptWeights, weights_untouched
-from pipekit.partition.recorded.extra_state import owners
-from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
+from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording import batch as batches
+from pipekit.partition.recording.dry_run import left_as_it_was, run_to_look_at
+from pipekit.partition.recording.extra_state import owners
+from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.stage import RecordedStage
 from pipekit.partition.recording.templates import encode, leaves, tensors
-from pipekit.partition.recording.untouched import left_as_it_was
 from pipekit.trees import Tree
 
 SEED = 20_240_229
+_ADVICE = (
+    "name a module around the part in question as a block by blocks=[...]; for transformers try "
+    "attn_implementation='eager' and use_cache=False; torch.utils.checkpoint needs "
+    "use_reentrant=False"
+)
+
+_Outcome = dict[str, Tensor | None]
+"""What one run left, by what it is called in messages; None: a gradient that nothing reached."""
+
+_Forward = Callable[[Any], tuple[Any, Callable[[], None]]]
+"""Takes a batch; gives the output, and what runs the rest of the backward after the output's."""
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What one run left: tensors by what they are called in messages.
+class _Case(NamedTuple):
+    """In which mode a trial runs, and whether its floating-point inputs track gradients."""
 
-    ``None`` stands for a gradient that nothing reached.
-    """
-
-    tensors: dict[str, Tensor | None] = field(default_factory=dict)
-
-    def first_difference(self, other: "_Outcome") -> str | None:
-        """Return the name of the first tensor that differs, in the order in which they were put."""
-        for name in dict.fromkeys([*self.tensors, *other.tensors]):
-            if name not in self.tensors or name not in other.tensors:
-                return name
-            if not _equal(self.tensors[name], other.tensors[name]):
-                return name
-        return None
+    training: bool
+    tracked: bool
 
 
 def verify(recorded: RecordedModel) -> list[float]:
     """Compare every layer as a stage of its own with the unsplit model, in both modes.
 
-    Both run on batches of other sizes than any recording had, with equal random numbers.  Outputs,
+    Both run on a batch of other sizes than any recording had, with equal random numbers.  Outputs,
     buffers, the gradients of all parameters and of floating-point inputs must be equal to
     the bit, and the names must be the model's.  In training, floating-point inputs are tried with
     and without gradients: without, as most batches come, a module may do something else (weights
     in a reentrant checkpoint get no gradient).  Model and generators are left as they were.
-
-    Args:
-        recorded: the model as layers, and the batches.
 
     Returns:
         The seconds that each layer's forward took in training mode, once.
@@ -62,43 +59,41 @@ def verify(recorded: RecordedModel) -> list[float]:
     Raises:
         NotRecordable: the first tensor that differs, by name, and what to do.
     """
-    model = recorded.model
     stages = recorded.stages([1] * len(recorded))
-    _require_names(model, stages)
+    _require_names(recorded.model, stages)
     seconds = [0.0] * len(stages)
-    with left_as_it_was(model):
-        for training in (True, False):
-            for trial in recorded.trials:
-                floats = any(tensor.is_floating_point() for tensor in tensors(trial.batch))
-                for tracked in (False, True) if training and floats else (True,):
-                    _compare(recorded, stages, trial, training, tracked, seconds)
+    floats = any(tensor.is_floating_point() for tensor in tensors(recorded.trial.batch))
+    with left_as_it_was(recorded.model):
+        for tracked in (False, True) if floats else (True,):
+            _compare(recorded, stages, _Case(True, tracked), seconds)
+        _compare(recorded, stages, _Case(False, True), seconds)
     return seconds
 
 
 def _compare(
-    recorded: RecordedModel,
-    stages: list[Any],
-    trial: Trial,
-    training: bool,
-    tracked: bool,
-    seconds: list[float],
+    recorded: RecordedModel, stages: list[RecordedStage], case: _Case, seconds: list[float]
 ) -> None:
     """Refuse stages that do not do what the model does with a batch; note their seconds."""
-    model, batch = recorded.model, trial.batch
-    mode = f"in {'training' if training else 'evaluation'} mode, with {trial.sizes}"
-    mode += "" if tracked else " and inputs that need no gradient"
-    set_mode(model, training, recorded.kept)
-    with _said("the unsplit model fails", mode, recorded.advice):
-        whole = _run_whole(model, batch, training, tracked)
+    model, trial = recorded.model, recorded.trial
+    mode = f"in {'training' if case.training else 'evaluation'} mode, with {trial.sizes}"
+    mode += "" if case.tracked else " and inputs that need no gradient"
+    set_mode(model, case.training, recorded.kept)
+
+    def whole(sample: Any) -> tuple[Any, Callable[[], None]]:
+        return batches.call(model, sample), lambda: None
+
+    with _said("the unsplit model fails", mode):
+        expected = _outcome(model, [model], trial.batch, case, whole)
     for stage in stages:
-        set_mode(stage, training, recorded.kept)
-    with _said("the model cut into stages fails", mode, recorded.advice):
-        cut = _run_stages(model, stages, batch, training, tracked, seconds)
-    name = whole.first_difference(cut)
+        set_mode(stage, case.training, recorded.kept)
+    with _said("the model cut into stages fails", mode):
+        cut = partial(_run_stages, stages, case.training, seconds)
+        found = _outcome(model, stages, trial.batch, case, cut)
+    name = _first_difference(expected, found)
     if name is None:
         return
-    set_mode(model, training, recorded.kept)
-    again = whole.first_difference(_run_whole(model, batch, training, tracked))
+    set_mode(model, case.training, recorded.kept)
+    again = _first_difference(expected, _outcome(model, [model], trial.batch, case, whole))
     if again is not None:
         raise NotRecordable(
             f"two runs of the unsplit model differ {mode}, first in {again}: it keeps state in "
@@ -106,76 +101,81 @@ def _compare(
         )
     raise NotRecordable(
         f"the model cut into stages is not the unsplit one {mode}: the first tensor that differs "
-        f"is {name}; {recorded.advice}"
+        f"is {name}; {_ADVICE}"
     )
 
 
 @contextmanager
-def _said(what: str, mode: str, advice: str) -> Iterator[None]:
+def _said(what: str, mode: str) -> Iterator[None]:
     """Refuse a model that fails with a batch made from the example, whatever it raises."""
     try:
         yield
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
-        raise NotRecordable(f"{what} {mode} ({type(error).__name__}: {said}); {advice}") from error
+        raise NotRecordable(f"{what} {mode} ({type(error).__name__}: {said}); {_ADVICE}") from error
 
 
-def _run_whole(model: nn.Module, batch: Any, training: bool, tracked: bool) -> _Outcome:
-    inputs: list[Tensor] = []
-    sample = _copied(batch, tracked, inputs)
-    outcome = _Outcome()
-    with _fresh(model, [model]) as weights, torch.set_grad_enabled(training):
-        output = batches.call(model, sample)
-        _put_forward(outcome, output, model, [model])
-        if training:
-            roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
-            if roots:
-                torch.autograd.backward(roots, _cotangents(roots))
-            _put_gradients(outcome, model, inputs)
-        _put_edited(outcome, model, weights)
+def _outcome(
+    model: nn.Module, parts: Sequence[nn.Module], batch: Any, case: _Case, forward: _Forward
+) -> _Outcome:
+    """Return what a forward of the model's parts leaves, and in training a backward."""
+    kept = {parameter: parameter.grad for parameter in model.parameters()}
+    for parameter in kept:
+        parameter.grad = None
+    inputs: list[Tensor] = []  # each gets its gradient
+    sample = (
+        batches.differentiable_copy(batch, inputs.append)
+        if case.tracked
+        else batches.plain_copy(batch)
+    )
+    outcome: _Outcome = {}
+    torch.manual_seed(SEED)
+    try:
+        with (
+            state_untouched(nn.ModuleList(parts)),
+            weights_untouched(model) as weights,
+            torch.set_grad_enabled(case.training),
+        ):
+            output, go_on = forward(sample)
+            _put_forward(outcome, output, model, parts)
+            if case.training:
+                roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
+                if roots:
+                    torch.autograd.backward(roots, _cotangents(roots))
+                go_on()
+                for name, parameter in model.named_parameters():
+                    outcome[f"the gradient of {name!r}"] = parameter.grad
+                for number, tensor in enumerate(inputs):
+                    outcome[f"the gradient of floating-point input {number}"] = tensor.grad
+            for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
+                weight = model.get_parameter(name).detach().clone()
+                outcome[f"the weight {name!r}, edited in the forward"] = weight
+    finally:
+        for parameter, gradient in kept.items():
+            parameter.grad = gradient
     return outcome
-
-
-def _copied(batch: Any, tracked: bool, inputs: list[Tensor]) -> Any:
-    """Return a copy of a batch; if gradients are tracked, ``inputs`` gets what they come to."""
-    if not tracked:
-        return batches.plain_copy(batch)
-    return batches.differentiable_copy(batch, inputs.append)
 
 
 def _run_stages(
-    model: nn.Module,
-    stages: list[Any],
-    batch: Any,
-    training: bool,
-    tracked: bool,
-    seconds: list[float],
-) -> _Outcome:
+    stages: list[RecordedStage], training: bool, seconds: list[float], tree: Tree
+) -> tuple[Any, Callable[[], None]]:
     """Run stages one by one; between them go detached tensors forth and their gradients back."""
-    inputs: list[Tensor] = []
-    tree: Tree = _copied(batch, tracked, inputs)
-    outcome = _Outcome()
     cuts: list[_Cut] = []
-    with _fresh(model, stages) as weights, torch.set_grad_enabled(training):
-        for number, stage in enumerate(stages):
-            if number:
-                cuts.append(_Cut(tensors(tree), training))
-                taken = tuple(cuts[-1].received)
-                tree = taken[0] if isinstance(tree, Tensor) else taken
-            start = time.perf_counter()
-            tree = stage(tree)
-            if training:
-                seconds[number] = time.perf_counter() - start
-        _put_forward(outcome, tree, model, stages)
+    for number, stage in enumerate(stages):
+        if number:
+            cuts.append(_Cut(tensors(tree), training))
+            taken = tuple(cuts[-1].received)
+            tree = taken[0] if isinstance(tree, Tensor) else taken
+        start = time.perf_counter()
+        tree = stage(tree)
         if training:
-            roots = [tensor for tensor in tensors(tree) if tensor.requires_grad]
-            if roots:
-                torch.autograd.backward(roots, _cotangents(roots))
-            for cut in reversed(cuts):
-                cut.backward()
-            _put_gradients(outcome, model, inputs)
-        _put_edited(outcome, model, weights)
-    return outcome
+            seconds[number] = time.perf_counter() - start
+
+    def backward() -> None:
+        for cut in reversed(cuts):
+            cut.backward()
+
+    return tree, backward
 
 
 class _Cut:
@@ -202,7 +202,7 @@ class _Cut:
         self._made, self._gradients = [], {}
 
 
-def _require_names(model: nn.Module, stages: list[Any]) -> None:
+def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
     held: Mapping[str, Any] = {}
     for stage in stages:
         held = {**held, **stage.state_dict(keep_vars=True), **dict(owners(stage))}
@@ -213,7 +213,7 @@ def _require_names(model: nn.Module, stages: list[Any]) -> None:
             raise NotRecordable(
                 f"{type(entry).__name__} has extra state (get_extra_state), {name!r}, and no stage "
                 f"has that module whole, as its forward is recorded: make it part of a block by "
-                f"blocks=[...], with way='record', or let a module within a block have the state"
+                f"blocks=[...], or let a module within a block have the state"
             )
         raise NotRecordable(f"no stage has {name!r} of the model: please report this")
 
@@ -227,28 +227,21 @@ def _put_forward(
     outcome: _Outcome, output: Any, model: nn.Module, parts: Sequence[nn.Module]
 ) -> None:
     template = encode(output, lambda leaf: leaf)
-    outcome.tensors[f"the structure of the output ({type(output).__name__})"] = None
+    outcome[f"the structure of the output ({type(output).__name__})"] = None
     for number, leaf in enumerate(leaves(template)):
         if isinstance(leaf, Tensor):
-            outcome.tensors[f"tensor {number} of the output"] = leaf.detach().clone()
+            outcome[f"tensor {number} of the output"] = leaf.detach().clone()
     held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
     for name in named_buffers(model):
-        outcome.tensors[f"the buffer {name!r}"] = held[name].detach().clone()
+        outcome[f"the buffer {name!r}"] = held[name].detach().clone()
 
 
-def _put_gradients(outcome: _Outcome, model: nn.Module, inputs: list[Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        outcome.tensors[f"the gradient of {name!r}"] = parameter.grad
-    for number, tensor in enumerate(inputs):
-        outcome.tensors[f"the gradient of floating-point input {number}"] = tensor.grad
-
-
-def _put_edited(outcome: _Outcome, model: nn.Module, weights: KeptWeights) -> None:
-    """Put the weights that the forward has edited, be it to what they were."""
-    for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
-        outcome.tensors[f"the weight {name!r}, edited in the forward"] = (
-            model.get_parameter(name).detach().clone()
-        )
+def _first_difference(one: _Outcome, other: _Outcome) -> str | None:
+    """Return the name of the first tensor that differs, in the order in which they were put."""
+    for name in dict.fromkeys([*one, *other]):
+        if name not in one or name not in other or not _equal(one[name], other[name]):
+            return name
+    return None
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
@@ -264,20 +257,33 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     )
 
 
-@contextmanager
-def _fresh(model: nn.Module, parts: Sequence[nn.Module]) -> Iterator[KeptWeights]:
-    """Run parts of a model with seeded generators and no gradients; put back what is edited.
+def mixed_rows(recorded: RecordedModel) -> str | None:
+    """Return what tells that a model mixes the rows of a batch; None: nothing does.
 
-    Yields:
-        The model's weights, as they were.
+    In evaluation mode, where batch norm does not, its outputs for a batch are compared with those
+    for the same batch without its first row.  Outputs without rows, a loss say, tell nothing, nor
+    does a model that draws random numbers or takes no such batch.
     """
-    gradients = {parameter: parameter.grad for parameter in model.parameters()}
-    for parameter in gradients:
-        parameter.grad = None
-    torch.manual_seed(SEED)
-    try:
-        with state_untouched(nn.ModuleList(parts)), weights_untouched(model) as weights:
-            yield weights
-    finally:
-        for parameter, gradient in gradients.items():
-            parameter.grad = gradient
+    if any(step.random for step in recorded.evaluation.steps):
+        return None
+    model = recorded.model
+    whole = recorded.trial.batch
+    rows = batches.rows_of(whole)
+    with left_as_it_was(model), torch.no_grad():
+        set_mode(model, False, recorded.kept)
+        try:
+            outputs = []
+            for batch in (whole, batches.without_first_row(whole)):
+                with run_to_look_at(model):
+                    outputs.append(tensors(batches.call(model, batch)))
+        except Exception:  # of one row less: whatever it says of that
+            return None
+    for number, (full, rest) in enumerate(zip(*outputs, strict=False)):
+        if not full.is_floating_point() or not full.dim() or len(full) != rows:
+            continue
+        if rest.shape != full[1:].shape:
+            return f"tensor {number} of the output has the shape {list(rest.shape)} then"
+        furthest, largest = (full[1:] - rest).abs().max().item(), full.abs().max().item()
+        if furthest > rounding(full.dtype) * largest:
+            return f"tensor {number} of the output changes by {furthest:.2g} then"
+    return None

@@ -4,8 +4,7 @@
 follow from the profile and the cluster in closed form.
 """
 
-from pipekit.planning.balance import balance
-from pipekit.planning.balanced import balanced
+from pipekit.planning.balance import balance, balanced
 from pipekit.planning.parallel_pipelines import parallel_pipelines
 from pipekit.planning.pipedream import pipedream
 from pipekit.planning.plan import PLANNERS, plan

@@ -1,15 +1,22 @@
-"""Stages of about equal cost, as GPipe and torchgpipe look for them."""
+"""Stages of about equal cost, one worker each, as GPipe and torchgpipe plan them."""
 
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
+from pipekit.planning.layer_ranges import Floats, LayerRanges, bytes_text
+from pipekit.planning.objectives import transfer_seconds
+from pipekit.planning.timing import milliseconds
+from pipekit.plans import Plan, Recompute, StagePlan
+from pipekit.profiling import Profile
 
 By = Literal["variance", "block", "max"]
+Of = Literal["time", "size"]
 
 
 def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
@@ -91,3 +98,122 @@ def _without_empty(ends: Sequence[int]) -> list[int]:
         longest = full.index(max(full))
         full[longest : longest + 1] = [full[longest] - 1, 1]
     return full
+
+
+def balanced(
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    stages: int | None = None,
+    by: By = "max",
+    of: Of = "time",
+    microbatches: int = 1,
+    recompute: Recompute = "never",
+    optimizer_states: float = 1,
+) -> Plan:
+    """Return stages of about equal cost, stage i on worker i.
+
+    These methods look at no link and no memory: the plan is refused if it does not fit.  A
+    microbatch takes the seconds of the slowest stage's passes, recomputation counted, or of the
+    slowest transfer there and back.  A worker keeps one weight version, gradients, the optimizer's
+    state, buffers, and the activations of all microbatches; with recomputation all inputs, and the
+    activations of one microbatch (and of the last, if that is not recomputed).
+
+    Args:
+        profile: costs of a microbatch.
+        cluster: the workers and their links.
+        stages: how many; by default one a worker.
+        by: see :func:`balance`, which says how good each is.
+        of: "time" (forward and backward seconds) or "size" (bytes that one microbatch takes:
+            weights, gradients, optimizer's state, buffers, activations).
+        microbatches: in a batch.
+        recompute: which microbatches are recomputed.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
+            plain SGD, 1 with momentum, 2 for Adam.
+
+    Raises:
+        ValueError: there are more stages than layers or workers, or they do not fit the memory.
+    """
+    stages = cluster.workers if stages is None else stages
+    if stages > cluster.workers:
+        raise ValueError(
+            f"{stages} stages need {stages} workers, and cluster {cluster.name!r} has "
+            f"{cluster.workers}: use at most {cluster.workers} stages"
+        )
+    stop = np.cumsum(balance(_costs(profile, of, optimizer_states), stages, by))
+    first = np.array([0, *stop[:-1]])
+    ranges = LayerRanges(profile)
+    again = 1 if recompute == "never" else 2
+    seconds = again * ranges.forward_s(first, stop) + ranges.backward_s(first, stop)
+    memory = _gpipe_bytes(ranges, first, stop, microbatches, recompute, optimizer_states)
+    if memory.max() > cluster.device.memory_bytes:
+        raise ValueError(
+            f"stage {memory.argmax()} does not fit the "
+            f"{bytes_text(cluster.device.memory_bytes)} of a worker: give each at least "
+            f"{bytes_text(memory.max())}"
+        )
+    transfers = [
+        float(transfer_seconds(ranges.boundary_bytes[layer], cluster.level_between(a, b)))
+        for (a, b), layer in zip(pairwise(range(stages)), stop[:-1], strict=True)
+    ]
+    slowest = int(seconds.argmax())
+    what = f"the compute of stage {slowest} ({milliseconds(seconds.max())})"
+    if transfers and max(transfers) > seconds.max():
+        slowest = int(np.argmax(transfers))
+        what = f"the transfer from stage {slowest} ({milliseconds(transfers[slowest])})"
+    return Plan(
+        method="balance",
+        stages=tuple(
+            StagePlan(int(a), int(b), 1, recompute, float(s), float(m))
+            for a, b, s, m in zip(first, stop, seconds, memory, strict=True)
+        ),
+        microbatch_rows=profile.rows,
+        microbatches=microbatches,
+        in_flight=microbatches,
+        predicted_s=max(float(seconds.max()), *transfers, 0.0),
+        why=f"Balanced {of} by {by}. The slowest is {what}; stages of equal time would take "
+        f"{milliseconds(seconds.mean())}.",
+    )
+
+
+def _gpipe_bytes(
+    ranges: LayerRanges,
+    first: Any,
+    stop: Any,
+    microbatches: int,
+    recompute: Recompute,
+    states: float,
+) -> Floats:
+    """Return the most bytes of each stage, reached as one of the first two backwards starts.
+
+    At the first all microbatches are in flight, at the second all gradients are there.
+    """
+    made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
+    found = [
+        ranges.worker_bytes(
+            first,
+            stop,
+            versions=1,
+            optimizer_states=states,
+            in_flight=in_flight,
+            kept=min(made, in_flight),
+            gradients=gradients,
+        )
+        for in_flight, gradients in (
+            (microbatches, ranges.first_gradient_bytes(first, stop)),
+            (microbatches - 1, ranges.parameter_bytes(first, stop)),
+        )
+    ]
+    return np.maximum(*found)
+
+
+def _costs(profile: Profile, of: Of, optimizer_states: float) -> list[float]:
+    if of == "time":
+        return [layer.forward_s + layer.backward_s for layer in profile.layers]
+    if of == "size":
+        copies = 2 + optimizer_states  # weights and gradients
+        return [
+            copies * layer.parameter_bytes + layer.buffer_bytes + layer.saved_bytes
+            for layer in profile.layers
+        ]
+    raise ValueError(f"of must be 'time' or 'size', not {of!r}")

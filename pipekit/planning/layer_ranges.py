@@ -1,7 +1,7 @@
 """What runs of consecutive layers cost, and what a worker that holds one has to store."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,8 +13,6 @@ from pipekit.profiling import Profile
 from pipekit.units import BYTES, written
 
 Floats = NDArray[np.float64]
-Members = int | Floats
-"""How many, or an array of such numbers."""
 Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes", "saved_bytes")
@@ -49,19 +47,6 @@ class Tables:
     unsaved_output: Floats
     possible: NDArray[np.bool_]
     pairs: Callable[[], "PairTables"]
-
-    def at(self, cuts: Sequence[int]) -> "Tables":
-        """Return the tables of some of the cuts, the first and the last among them."""
-        pairs = np.ix_(cuts, cuts)
-        tables = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Tables(
-            **{
-                name: table[cuts] if table.ndim == 1 else table[pairs]
-                for name, table in tables.items()
-                if name != "pairs"
-            },
-            pairs=lambda: PairTables(*(table[pairs] for table in self.pairs())),
-        )
 
 
 class PairTables(NamedTuple):
@@ -112,21 +97,18 @@ class LayerRanges:
     """Costs of the layers between two cuts of a profile, for one microbatch.
 
     Every method takes numbers or arrays, so that one call gives the costs of all possible stages.
-    In a chain, cut k is before layer k, so that ``first`` and ``stop`` are a stage's first layer
-    and the layer after its last.
+    In a chain, cut k is before layer k: ``first`` and ``stop`` are a stage's first layer and the
+    layer after its last.
 
     Args:
-        costs: a profile, whose layers run in the order of their numbers; or a graph's tables
-            (:func:`pipekit.planning.dynamic_program.graph_tables.graph_tables`).
+        costs: a profile, whose layers run in the order of their numbers; or a graph's tables.
 
     Attributes:
         layers: the number of the last cut; in a chain, how many layers there are.
         boundary_bytes: what passes each cut: the model's input at the first, the main tensor and
-            all skips that are under way there, and at the last what leaves the last layer.  A
-            pipeline sends a skip straight past the stages between its ends, so that it is counted
-            on links which it does not use; the bytes are exact where they cross a level of links,
-            or between two stages.  PipeDream's optimizer, whose pipeline hands everything from
-            stage to stage, counts so too.
+            all skips that are under way there, and at the last what leaves the last layer.  A skip
+            is so counted on links past which a pipeline sends it straight, as in PipeDream's
+            optimizer.
         possible: ``[first, stop]``: whether there are layers between two cuts, and they can be a
             stage.
     """
@@ -136,15 +118,7 @@ class LayerRanges:
         self.layers = len(tables.forward_s) - 1
         self.boundary_bytes = tables.boundary_bytes
         self.possible = tables.possible
-        self._forward = tables.forward_s
-        self._backward = tables.backward_s
-        self._update = tables.update_s
         self._compute = tables.forward_s + tables.backward_s + tables.update_s
-        self._parameters = tables.parameter_bytes
-        self._buffers = tables.buffer_bytes
-        self._saved = tables.saved_bytes
-        self._input = tables.input_bytes
-        self._unsaved_output = tables.unsaved_output
         self._tables = tables
 
     @cached_property
@@ -167,19 +141,19 @@ class LayerRanges:
 
     def forward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the forward."""
-        return self._forward[stop] - self._forward[first]
+        return self._tables.forward_s[stop] - self._tables.forward_s[first]
 
     def backward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the backward."""
-        return self._backward[stop] - self._backward[first]
+        return self._tables.backward_s[stop] - self._tables.backward_s[first]
 
     def update_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the optimizer's step."""
-        return self._update[stop] - self._update[first]
+        return self._tables.update_s[stop] - self._tables.update_s[first]
 
     def parameter_bytes(self, first: Index, stop: Index) -> Floats:
         """Return bytes of the trained parameters."""
-        return self._parameters[stop] - self._parameters[first]
+        return self._tables.parameter_bytes[stop] - self._tables.parameter_bytes[first]
 
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
         """Return how far gradients raise the bytes in the first backward of a batch.
@@ -188,7 +162,11 @@ class LayerRanges:
         the gradients of the layers behind l, and of the activations only those up to l.  In later
         backwards of a batch all gradients are there from the start.
         """
-        return self._parameters[stop] - self._saved[stop] + self._pairs.lead[first, stop]
+        return (
+            self._tables.parameter_bytes[stop]
+            - self._tables.saved_bytes[stop]
+            + self._pairs.lead[first, stop]
+        )
 
     def worker_bytes(
         self,
@@ -204,25 +182,16 @@ class LayerRanges:
         """Return the bytes on a worker that runs these layers as a stage, as a backward starts.
 
         They are weight versions, the optimizer's state, buffers, the stage's input for every
-        microbatch in flight, what its layers save and its output for every microbatch that is not
-        to be recomputed, or is just now, and gradients.  Skips from other stages are part of the
-        input, those to other stages of the output.
-
-        Args:
-            first: its first layer.
-            stop: the layer after its last.
-            versions: of the weights.
-            optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
-            in_flight: microbatches that have been forward and not yet backward.
-            kept: those of which more than the input is there.
-            gradients: bytes of them: of all parameters, or :meth:`first_gradient_bytes`.
+        microbatch ``in_flight``, what its layers save and its output for every microbatch of which
+        more is ``kept``, and ``gradients`` (of all parameters, or :meth:`first_gradient_bytes`).
+        Skips from other stages are part of the input, those to other stages of the output.
         """
-        sent = self._unsaved_output[stop] + self._pairs.unsaved_stashed[first, stop]
-        made = self._saved[stop] - self._saved[first] + sent
+        sent = self._tables.unsaved_output[stop] + self._pairs.unsaved_stashed[first, stop]
+        made = self._tables.saved_bytes[stop] - self._tables.saved_bytes[first] + sent
         total: Floats = (
             (versions + optimizer_states) * self.parameter_bytes(first, stop)
-            + (self._buffers[stop] - self._buffers[first])
-            + in_flight * (self._input[first] + self._pairs.popped[first, stop])
+            + (self._tables.buffer_bytes[stop] - self._tables.buffer_bytes[first])
+            + in_flight * (self._tables.input_bytes[first] + self._pairs.popped[first, stop])
             + kept * made
             + gradients
         )

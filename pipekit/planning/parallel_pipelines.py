@@ -7,8 +7,7 @@ import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.planning.layer_ranges import LayerRanges, bytes_text
-from pipekit.planning.placement import Placement
-from pipekit.planning.sweep import Stages, balances, sweep
+from pipekit.planning.sweep import Placement, Stages, balances, sweep
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 

@@ -6,18 +6,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
-from pipekit.planning.dynamic_program.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.dynamic_program.objectives import (
-    Bytes,
+from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.layer_ranges import bytes_text
+from pipekit.planning.objectives import (
     Cost,
     Links,
     Seconds,
     stage_seconds,
     sync_seconds,
 )
-from pipekit.planning.dynamic_program.search_space import SearchSpace, Settled
-from pipekit.planning.dynamic_program.timing import Timed, Timing, milliseconds
-from pipekit.planning.layer_ranges import LayerRanges, bytes_text
+from pipekit.planning.search_space import SearchSpace, Settled
+from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -38,29 +37,25 @@ def pipedream(
     These seconds are those of the slowest stage or transfer.  A stage of m replicas takes
     max(compute, sync) / m, or (compute + sync) / m as in the released optimizer, where ``compute``
     is one minibatch's forward, backward and optimizer step, and ``sync`` is ``4 (m - 1) / m |w|`` /
-    bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient; the
-    released optimizer leaves it out unless told otherwise, here it always counts.  Latencies do
-    not; every link is taken to be its member's own.
+    bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient.
+    Latencies do not count; every link is taken to be its member's own.
 
-    With several levels the plan is hierarchical: the program is solved for the innermost level, and
-    what it finds for all workers of a group is what one member computes at the next.  The plan
-    returned is the best of the hierarchical ones for the cluster and for one of its groups at each
-    level, and of the flat one that takes all links to be as slow as the slowest.  So it is never
-    worse than that one.  Workers, and members of the outermost level that is used, may stay idle.
+    With several levels the plan is hierarchical: what the program finds for all workers of a group
+    is what one member computes at the next level.  The plan returned is the best of the
+    hierarchical ones for the cluster and for one of its groups at each level, and of the flat one
+    that takes all links to be as slow as the slowest.  Workers, and members of the outermost level
+    that is used, may stay idle.
 
     A worker's memory has to hold, for every minibatch in flight, a weight version and the
-    activations, and once the gradients (which come as a minibatch's activations go), the
-    optimizer's state and the buffers.  In flight are
+    activations, and once the gradients, the optimizer's state and the buffers.  In flight are
     ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
     stage is NOAM.  The plan is the best of those that fit.
 
     A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
-    hold, with a layer, also what it reads, as in the released optimizer; every value that crosses a
-    cut counts once.  The plan's stages then name layers in the plan's order, which is the profile's
-    own within each stage if that fits.  Of a graph with too many states
-    (:data:`pipekit.planning.dynamic_program.states.MOST_STATES`) only those in the profile's own
-    order are looked at, and the plan says so.  A chain made of the graph (:func:`merged`) has no
-    better plan; but its memory, of which a merged layer shows only both ends, may seem less.
+    hold, with a layer, also what it reads, as in the released optimizer.  The plan's stages then
+    name layers in the plan's order.  If a graph has more than
+    :data:`pipekit.planning.states.MOST_STATES`, only cuts in the profile's own order are tried, and
+    the plan says so.
 
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.
@@ -70,9 +65,8 @@ def pipedream(
         cluster: the workers and their links.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         links: "one": a transfer takes 2 C, however many replicas send and receive it (the paper).
-            "each": every replica has a link of its own, so that a transfer takes 2 C / m for the
-            stage that receives it and, unless it is the first, for the one that sends it (the
-            released optimizer, told to count transfers).
+            "each": it takes 2 C / m for the stage that receives it and, unless it is the first, for
+            the one that sends it (the released optimizer, told to count transfers).
         replicate: False for a straight pipeline, each stage on one worker.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
             plain SGD, 1 with momentum, 2 for Adam.
@@ -138,7 +132,6 @@ class _Planner:
         self._cost, self._links = cost, links
         self._optimizer_states = optimizer_states
         self._space = SearchSpace(profile, optimizer_states)
-        self._few_cuts = self._space.few_cuts()
         self._ranges, self._memory = self._space.ranges, self._space.memory
         self.remark = self._space.remark
 
@@ -158,41 +151,22 @@ class _Planner:
         )
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
-        """Return the programs of the hierarchies that may have the best plan.
-
-        A plan takes no less than if its workers shared all the compute evenly.
-        """
+        """Return the programs of the hierarchies that may have the best plan."""
         programs = []
         compute, least = self._ranges.compute_s(0, self._ranges.layers), math.inf
         for levels in self._hierarchies():
             evenly = compute / math.prod(level.width for level in levels)
             if evenly <= least * (1 + TIE):
-                program = self._bounded_program(levels, replicate)
+                program = self._program(levels, replicate)
                 least = min(least, program.least(self._progress))
                 programs.append((program, levels))
         return programs
 
-    def _bounded_program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
-        """Return the program for all cuts, which knows what is possible with few of them."""
-        bound = math.inf
-        if self._few_cuts is not None:
-            bound = self._program(self._few_cuts, levels, replicate).least()
-        return self._program(self._ranges, levels, replicate, bound)
-
-    def _program(
-        self,
-        ranges: LayerRanges,
-        levels: Sequence[Level],
-        replicate: bool,
-        bound: float = math.inf,
-    ) -> BottleneckProgram:
-        memory = self._memory
-        if ranges is not self._ranges:
-            memory = Bytes(ranges, self._optimizer_states)
+    def _program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
         limit = self._cluster.device.memory_bytes
-        objective = Seconds(ranges, levels, self._cost, memory, limit, self._links)
+        objective = Seconds(self._ranges, levels, self._cost, self._memory, limit, self._links)
         widths = [level.width for level in levels]
-        return BottleneckProgram(objective, ranges.layers, widths, replicate, bound)
+        return BottleneckProgram(objective, self._ranges.layers, widths, replicate)
 
     def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
         """Return the stages that a nested plan makes, with their times."""

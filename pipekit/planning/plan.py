@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipekit.clusters import Cluster
-from pipekit.planning.balanced import balanced
+from pipekit.planning.balance import balanced
 from pipekit.planning.parallel_pipelines import parallel_pipelines
 from pipekit.planning.pipedream import pipedream
 from pipekit.plans import Plan
@@ -30,12 +30,10 @@ def plan(
     Args:
         profile: costs of each layer; for "parallel_pipelines" there may be several, by rows.
         cluster: the workers and their links.
-        method: "pipedream" (:func:`pipedream`), "parallel_pipelines" (PipeDream-2BW's,
-            :func:`parallel_pipelines`) or "balance" (GPipe's and torchgpipe's,
-            :func:`balanced`).
+        method: "pipedream", "parallel_pipelines" (PipeDream-2BW's) or "balance" (GPipe's and
+            torchgpipe's, :func:`balanced`); each has a function of its own here.
         progress: whether to show a bar, if it takes more than a second.
-        options: the planner's own, such as ``cost="released"`` for "pipedream", ``max_batch`` for
-            "parallel_pipelines" or ``by="variance"`` for "balance".
+        options: the planner's own, such as ``cost="released"`` or ``max_batch``.
 
     Raises:
         ValueError: there is no such method or option, or no plan; the message says the least

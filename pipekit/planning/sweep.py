@@ -1,6 +1,7 @@
 """Every configuration of parallel pipelines, and what it would do (PipeDream-2BW, section 4)."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from itertools import count, groupby, product, takewhile
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
+from pipekit.clusters.paths import Paths
 from pipekit.partition.balance import balance_by_cost
 from pipekit.planning.layer_ranges import Floats, LayerRanges
-from pipekit.planning.placement import Placement
 from pipekit.planning.progress import planning_bar
 from pipekit.profiling import LayerProfile, Profile
 
@@ -29,29 +30,23 @@ def sweep(
 
     Compared are all widths w and depths d on at most all workers, every microbatch size b, with and
     without recomputation.  A single profile is scaled to b = 1, 2, 4, ... rows.  A pipeline runs as
-    many microbatches a batch as max_batch allows, m = floor(max_batch / (w b)), and at least d.
-    Which layers make a stage, :func:`block_balance` says.
+    many microbatches a batch as max_batch allows, m = floor(max_batch / (w b)), and at least d;
+    :func:`block_balance` says which layers make a stage.
 
-    The paper's Appendix A was not at hand.  A microbatch of one pipeline takes
-    max over stages of max(compute + transfers, all-reduce / m): ``compute`` is forward and backward
-    and 1 / m of the optimizer's step, and the forward again if it is recomputed; ``transfers`` are
-    the activation and the gradient that come in, not hidden behind compute; the all-reduce is
-    hidden behind the m microbatches of a batch.  :class:`Placement` says over which links.  The
-    throughput is w b a such time.  (The late updates of :func:`replicate` hide it
-    behind m - d + 1 + i of them on stage i.)
+    The paper's Appendix A was not at hand.  A microbatch of one pipeline takes max over stages of
+    max(compute + transfers, all-reduce / m): ``compute`` is forward and backward and 1 / m of the
+    optimizer's step, and the forward again if it is recomputed; ``transfers`` are the activation
+    and the gradient that come in; the all-reduce is hidden behind the m microbatches of a batch.
+    The throughput is w b a such time.
 
     Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,
-    its buffers, and for d - i microbatches in flight their activations, or only their inputs
-    and one microbatch's activations if it is recomputed.  If w > 1, a second sum of gradients waits
-    for its late update, and the last stage has one weight version, which its updates replace.
-    (That is too much by up to one sum for the first stage if m = d.)
+    its buffers, and for d - i microbatches in flight their activations, or only their inputs and
+    one microbatch's activations if it is recomputed.  If w > 1, a second sum of gradients waits for
+    its late update, and the last stage has one weight version.
 
     Args:
-        profile: as for :func:`parallel_pipelines`.
-        cluster: the workers and their links.
-        max_batch: rows that a global batch may have at most.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
-        progress: whether to show a bar, if it takes more than a second.
+        profile, cluster, max_batch, optimizer_states, progress: as for
+            :func:`parallel_pipelines`.
 
     Returns:
         Columns width, depth, microbatch_rows, microbatches, batch_rows, recompute, seconds (a
@@ -89,6 +84,50 @@ def sweep(
                     }
                 )
     return pd.DataFrame(records)
+
+
+class Placement:
+    """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
+
+    Replica r of stage i is worker ``i * width + r``, so that the all-reduce of a stage has a
+    server's fast links as far as it can (PipeDream-2BW, section 3.3).  The simulator's rule
+    (:class:`.paths.Paths`) says what a message or a sum passes.
+
+    Attributes:
+        reducing: seconds of each stage's all-reduce a byte of its parameters, shape ``(depth,)``,
+            if it has its links to itself; in the cluster's way of summing.
+        passing: seconds for a microbatch of every pipeline to go from each stage to the next, a
+            byte of one, shape ``(depth - 1,)``.  All set out together, and share the links.
+    """
+
+    def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
+        self._paths, self._width = Paths(cluster), width
+        # Stages that begin at the same place of their server use the same links of another one.
+        self._period = cluster.group_size(cluster.levels[-2]) if len(cluster.levels) > 1 else 1
+        self.reducing = self._of_each(self._reducing, depth)
+        self.passing = self._of_each(self._passing, depth - 1)
+
+    def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
+        known: dict[int, float] = {}
+        for first in range(0, stages * self._width, self._width):
+            place = first % self._period
+            if place not in known:
+                known[place] = seconds(first)
+        firsts = range(0, stages * self._width, self._width)
+        return np.array([known[first % self._period] for first in firsts], dtype=float)
+
+    def _reducing(self, first: int) -> float:
+        if self._width == 1:
+            return 0.0
+        path = self._paths.all_reduce(range(first, first + self._width))
+        return path.flow / path.alone
+
+    def _passing(self, first: int) -> float:
+        load = defaultdict[int, float](float)
+        for source in range(first, first + self._width):
+            for port, share in self._paths.message(source, source + self._width).ports:
+                load[port] += share
+        return max(share / self._paths.capacity[port] for port, share in load.items())
 
 
 class Stages:
@@ -132,10 +171,10 @@ class Stages:
 def block_balance(profile: Profile, depth: int) -> list[int]:
     """Return how many layers each stage gets: equal numbers of blocks, if they divide so.
 
-    The blocks are the longest run of layers with parameters and outputs of equal size, provided
-    that they make up half of the computation; layers before and after them go to the first and the
-    last stage.  Where there are no such blocks, or ``depth`` does not divide their number, the
-    stage that computes longest is as short as can be.
+    The blocks are the longest run of layers with parameters and outputs of equal size, if they make
+    up half of the computation; the first and the last stage have the layers before and after them.
+    Where there are no such blocks, or ``depth`` does not divide their number, the stage that
+    computes longest is as short as can be.
 
     Raises:
         ValueError: there are more stages than layers.

@@ -14,10 +14,10 @@ from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
 from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.recorded.stage import input_of
+from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import Contents
-from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.layer_runs.work import Work
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes
+from pipekit.profiling.work import Work
 from pipekit.trees import Tree, tree_bytes, tree_map
 
 
@@ -33,21 +33,18 @@ def analytic(
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
     Operators run one after another, and each takes as long as its operations at ``efficiency``
-    times the device's peak, or as the bytes that it reads and writes at ``memory_efficiency`` times
-    the bandwidth of its memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No
-    two are fused, and no cache holds anything.  Starting kernels is free, so that many short layers
-    cost less here than on a real device; updates count 0 s, and each of a backward's two parts is
-    assumed to be half.
+    times the device's peak, or as its bytes at ``memory_efficiency`` times the bandwidth of its
+    memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No two are fused, no
+    cache holds anything, and starting kernels is free; updates count 0 s, and each of a backward's
+    two parts is assumed to be half.
 
     - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
       (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).
-    - XLA fuses operators (Cloud TPU performance guide, "Fusion"), so that while some compute others
-      read and write: a pass takes as long as all its operations or as all its bytes.  That all
-      operators of a layer overlap so is assumed.
+    - XLA fuses operators (Cloud TPU performance guide, "Fusion"): a pass is assumed to take as long
+      as all its operations or as all its bytes.
 
-    Nothing is computed: model and sample may be on device "meta", and are left untouched.  Bytes
-    are those of the CPU's kernels, and equal to those that :func:`pipekit.profile` finds on a CPU;
-    only the workspace of its LSTMs is missing.
+    Nothing is computed: model and sample may be on device "meta".  Bytes are those of the CPU's
+    kernels, as :func:`pipekit.profile` finds them, without the workspace of its LSTMs.
 
     Args:
         model: layers.

@@ -5,9 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
-from pipekit.profiling.layer_profile import renumbered
+from pipekit.profiling.layer_profile import ValueProfile, renumbered
 from pipekit.profiling.profile import Profile
-from pipekit.profiling.values import ValueProfile
 
 What = Literal["all", "branches"]
 

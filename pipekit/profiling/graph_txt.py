@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pipekit.profiling.layer_profile import Contents, LayerProfile
-from pipekit.profiling.values import ValueProfile
+from pipekit.profiling.layer_profile import Contents, LayerProfile, ValueProfile
 from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
@@ -139,11 +138,7 @@ def _layer(found: re.Match[str]) -> LayerProfile:
 
 
 def _order(graph: _Graph, path: str) -> list[str]:
-    """Return the layers in an order in which they can run, as the file has them where it can.
-
-    Raises:
-        ValueError: the graph has a cycle.
-    """
+    """Return the layers in an order in which they can run, as the file has them where it can."""
     import networkx as nx  # here, since few profiles are such files
 
     edges = nx.DiGraph()

@@ -1,16 +1,19 @@
-"""What one layer of a model costs, and one skip connection."""
+"""What one layer of a model costs, and what layers hand on and share."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from pipekit.profiling.values import ValueProfile
 from pipekit.schedules import Op
 
 INPUT_PART = 0.5
 """Of a backward's seconds, those that count for its part for the input where nobody has measured
 them: half, since each of a linear layer's two products has as many operations as its forward."""
+
+_PARTS = {"backward_input_s": Op.BACKWARD_INPUT, "backward_weight_s": Op.BACKWARD_WEIGHT}
+_OF_THE_LAST = {"name", "output_bytes", "saves_output", *_PARTS}
+"""Of several layers as one these are the last layer's; the rest adds up."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +123,7 @@ class SkipProfile:
     saved: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bytes < math.inf:
-            raise ValueError(
-                f"skip {self.name!r}: bytes must be 0 or a positive number, not {self.bytes}"
-            )
+        _require_bytes(f"skip {self.name!r}", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -145,19 +145,93 @@ class TieProfile:
         object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
         if len(self.layers) < 2:
             raise ValueError(f"weights are shared by two layers or more, not by {self.layers}")
-        if not 0 <= self.bytes < math.inf:
-            raise ValueError(
-                f"shared weights: bytes must be 0 or a positive number, not {self.bytes}"
-            )
+        _require_bytes("shared weights", self.bytes)
+
+
+@dataclass(frozen=True)
+class ValueProfile:
+    """A tensor, or some that travel together, that one layer makes and later layers read.
+
+    Attributes:
+        source: the layer that makes it; None if it is the model's input.
+        users: the layers that read it, all behind the source; none if it is the model's output or
+            is not needed, and then it stays where it was made.
+        bytes: of it, for one microbatch.
+        saved: whether a backward needs it, so that it is among the ``saved_bytes`` of its source;
+            otherwise it costs memory of its own where it is handed over.
+
+    Raises:
+        ValueError: a user comes before the source, or there can be no such layer; or the bytes are
+            negative or not finite; or an input, or a value without users, is not saved: the first
+            stage holds the input and the backward starts from an output, so that both are kept.
+    """
+
+    source: int | None
+    users: tuple[int, ...]
+    bytes: float
+    saved: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "users", tuple(sorted(set(self.users))))
+        _require_bytes(str(self), self.bytes)
+        if self.source is not None and self.source < 0:
+            raise ValueError(f"{self}: there is no such layer")
+        if self.users and self.users[0] <= (-1 if self.source is None else self.source):
+            raise ValueError(f"{self} has the user {self.users[0]}, which is not behind its source")
+        if not self.saved and (self.source is None or not self.users):
+            raise ValueError(f"{self} is kept for the backward: it counts as saved")
+
+    def __str__(self) -> str:
+        return (
+            "a value of the model's input" if self.source is None else f"a value of {self.source}"
+        )
+
+
+class Hop(NamedTuple):
+    """One step of a value on its way along a chain of layers.
+
+    Attributes:
+        value: its number.
+        source: the layer that has it.
+        destination: the layer that reads it next.
+        own: whether ``source`` made it.
+    """
+
+    value: int
+    source: int
+    destination: int
+    own: bool
+
+
+def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]:
+    """Yield the steps by which values travel if the layers run in the order of their numbers.
+
+    A value goes from its source to its first user, from there to the second, and so on: it crosses
+    every cut between its source and its last user exactly once.  The model's input starts from
+    layer 0, since the first stage is given it.
+
+    Args:
+        values: of a graph.
+        relayed: whether all layers between its source and its last user hand a value on.
+    """
+    for number, value in enumerate(values):
+        place = value.source or 0
+        stops = value.users
+        if relayed and stops:
+            stops = tuple(range(place + 1, stops[-1] + 1))
+        for user in stops:
+            if user != place:
+                yield Hop(number, place, user, own=place == value.source)
+                place = user
+
+
+def _require_bytes(what: str, size: float) -> None:
+    if not 0 <= size < math.inf:
+        raise ValueError(f"{what}: bytes must be 0 or a positive number, not {size}")
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:
-    """Return what layers share once they have other numbers, which several may have in common.
-
-    Args:
-        ties: between them.
-        number: of each.
-    """
+    """Return what layers share once they have other numbers, which several may have in common."""
     places = ((tie, {number[layer] for layer in tie.layers}) for tie in ties)
     return tuple(TieProfile(tuple(at), tie.bytes) for tie, at in places if len(at) > 1)
 
@@ -178,24 +252,10 @@ class Contents(NamedTuple):
 def combined(layers: Sequence[LayerProfile]) -> LayerProfile:
     """Return what consecutive layers cost as one, whose output is the last one's."""
     last = layers[-1]
-    known = any(layer.backward_input_s is not None for layer in layers)
-    return LayerProfile(
-        name=last.name if len(layers) == 1 else f"{layers[0].name} to {last.name}",
-        forward_s=sum(layer.forward_s for layer in layers),
-        backward_s=sum(layer.backward_s for layer in layers),
-        output_bytes=last.output_bytes,
-        parameter_bytes=sum(layer.parameter_bytes for layer in layers),
-        saved_bytes=sum(layer.saved_bytes for layer in layers),
-        saves_output=last.saves_output,
-        buffer_bytes=sum(layer.buffer_bytes for layer in layers),
-        flops=sum(layer.flops for layer in layers),
-        update_s=sum(layer.update_s for layer in layers),
-        copy_s=sum(layer.copy_s for layer in layers),
-        backward_input_s=_sum_of(layers, Op.BACKWARD_INPUT) if known else None,
-        backward_weight_s=_sum_of(layers, Op.BACKWARD_WEIGHT) if known else None,
-        input_only_bytes=sum(layer.input_only_bytes for layer in layers),
-    )
-
-
-def _sum_of(layers: Sequence[LayerProfile], op: Op) -> float:
-    return sum(layer.seconds(op) for layer in layers)
+    names = [item.name for item in fields(LayerProfile) if item.name not in _OF_THE_LAST]
+    costs: dict[str, Any] = {name: sum(getattr(each, name) for each in layers) for name in names}
+    if any(layer.backward_input_s is not None for layer in layers):
+        for name, op in _PARTS.items():
+            costs[name] = sum(layer.seconds(op) for layer in layers)
+    name = last.name if len(layers) == 1 else f"{layers[0].name} to {last.name}"
+    return replace(last, name=name, **costs)

@@ -18,18 +18,18 @@ from pipekit.layers.twin import copied
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.recorded.stage import input_of
+from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile
-from pipekit.profiling.layer_runs.background_load import background_load
-from pipekit.profiling.layer_runs.layer_times import (
+from pipekit.profiling.layer_times import (
     OptimizerFactory,
+    Stopwatch,
+    background_load,
     time_parts,
     time_step,
     time_updates,
 )
-from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.layer_runs.stopwatch import Stopwatch
 from pipekit.profiling.profile import Profile
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map
@@ -57,15 +57,12 @@ def profile(
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
     training; the loss comes last, every layer gets the gradient that the next one computed, and
-    each skip (:mod:`pipekit.layers.skips`) the one of the layer that popped it.
-    A second microbatch does the same through the undivided model, and the layers' times must add up
-    to its time.  The two are in flight together and add to the same gradients, so that caches are
-    as in a pipeline.  All numbers are medians; on a GPU the times are between CUDA events.  At last
-    the layers' times are stretched or shrunk so that they add up to the undivided model's mean:
-    timing a single layer costs something, medians miss what only now and then holds a layer up, and
-    the time of a run is a sum.  Then backwards are run layer by layer in two parts, for the input
-    and for the weights, and stretched alike; on tiny layers the parts take up to three times as
-    long as the whole.
+    each skip (:mod:`pipekit.layers.skips`) the one of the layer that popped it.  A second
+    microbatch, in flight beside the first as in a pipeline, does the same through the undivided
+    model.  All numbers are medians; on a GPU the times are between CUDA events.  At last the
+    layers' times are scaled so that they add up to the undivided model's mean.  Then backwards are
+    run layer by layer in two parts, for the input and for the weights, and scaled alike; on tiny
+    layers the parts take up to three times as long as the whole.
 
     It runs on a copy, in training mode, with the generators' state put back: the model, its
     gradients and buffers, and the sample stay as they are.
@@ -81,12 +78,10 @@ def profile(
         target: what the loss compares the sample's output with; None: it is made up for the
             default loss (:func:`pipekit.losses.default_loss.made_up_target`).
         optimizer: makes an optimizer from a list of parameters, whose step is timed layer by layer,
-            as is the copying of weights; by default SGD with momentum.  None: updates and copies
-            count 0 s.
+            as is the copying of weights.  None: updates and copies count 0 s.
         autocast: what forwards compute in where that is safe, as :class:`pipekit.Pipeline` has it.
         others: how many workers will share the machine's cores: so many threads train copies of the
-            model meanwhile, with an equal share of the cores each.  On one CPU the workers of a
-            pipeline slow one another down; a GPU of one's own needs none.  None: 1 on a CPU, for a
+            model meanwhile, with an equal share of the cores each.  None: 1 on a CPU, for a
             pipeline of two, and 0 elsewhere.
         tolerance: how far the sum of the layers' times may be from the undivided model's, as a
             part of that, before it is warned of.
@@ -168,15 +163,10 @@ def profile(
 
 
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
-    return replace(
-        layer,
-        forward_s=watch.median(("forward", number)),
-        backward_s=watch.median(("backward", number)),
-        update_s=watch.median(("update", number)) if watch.has(("update", number)) else 0.0,
-        copy_s=watch.median(("copy", number)) if watch.has(("copy", number)) else 0.0,
-        backward_input_s=watch.median(("backward input", number)),
-        backward_weight_s=watch.median(("backward weight", number)),
-    )
+    parts = ("forward", "backward", "update", "copy", "backward_input", "backward_weight")
+    timed = {f"{part}_s": (part, number) for part in parts if watch.has((part, number))}
+    times: dict[str, Any] = {name: watch.median(region) for name, region in timed.items()}
+    return replace(layer, **times)
 
 
 def _copied(tree: Tree, device: torch.device) -> Tree:

@@ -15,10 +15,11 @@ from pipekit.profiling.layer_profile import (
     LayerProfile,
     SkipProfile,
     TieProfile,
+    ValueProfile,
     combined,
+    hops,
     renumbered,
 )
-from pipekit.profiling.values import ValueProfile, hops
 from pipekit.reading import read_json
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _FORMAT = "pipekit profile 1"
 _MOST_ROWS = 10**9
+_BY_ROWS = (
+    *("forward_s", "backward_s", "backward_input_s", "backward_weight_s"),
+    *("output_bytes", "saved_bytes", "input_only_bytes", "flops"),
+)
 
 
 @dataclass(frozen=True)
@@ -160,16 +165,8 @@ class Profile:
         """Estimate costs on a named device: see :func:`pipekit.profiling.analytic.analytic`."""
         from pipekit.profiling.analytic import analytic  # here, since torch takes seconds
 
-        return cls(
-            *analytic(
-                model,
-                sample,
-                device,
-                dtype=dtype,
-                efficiency=efficiency,
-                memory_efficiency=memory_efficiency,
-            )
-        )
+        how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
+        return cls(*analytic(model, sample, device, dtype=dtype, **how))
 
     @classmethod
     def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
@@ -250,20 +247,12 @@ class Profile:
         Parameters, buffers and updates stay as they are.
         """
         part = rows / self.rows
-        layers = tuple(
-            replace(
-                layer,
-                forward_s=layer.forward_s * part,
-                backward_s=layer.backward_s * part,
-                output_bytes=layer.output_bytes * part,
-                saved_bytes=layer.saved_bytes * part,
-                flops=layer.flops * part,
-                backward_input_s=_times(layer.backward_input_s, part),
-                backward_weight_s=_times(layer.backward_weight_s, part),
-                input_only_bytes=layer.input_only_bytes * part,
-            )
-            for layer in self.layers
-        )
+
+        def scaled(layer: LayerProfile) -> LayerProfile:
+            costs: dict[str, Any] = {name: getattr(layer, name) for name in _BY_ROWS}
+            return replace(layer, **{name: n * part for name, n in costs.items() if n is not None})
+
+        layers = tuple(map(scaled, self.layers))
         skips = tuple(replace(skip, bytes=skip.bytes * part) for skip in self.skips)
         values = tuple(replace(value, bytes=value.bytes * part) for value in self.values)
         input_bytes = self.input_bytes * part
@@ -290,7 +279,3 @@ class Profile:
             OSError: there is no such file, or it cannot be opened.
         """
         return read_json(path, cls, "a profile", _FORMAT, ["rows", "input_bytes", "provenance"])
-
-
-def _times(seconds: float | None, factor: float) -> float | None:
-    return None if seconds is None else seconds * factor

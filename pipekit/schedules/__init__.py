@@ -1,36 +1,25 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
 from pipekit.schedules.check import Report, check
-from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.clock import slots
 from pipekit.schedules.formats.text import draw
 from pipekit.schedules.lowering.lower import lower
 from pipekit.schedules.lowering.steps import Message, Step, Steps
-from pipekit.schedules.methods.asynchronous.asp import asp
-from pipekit.schedules.methods.asynchronous.paci import paci
-from pipekit.schedules.methods.asynchronous.pipedream import optimal_in_flight, pipedream
-from pipekit.schedules.methods.asynchronous.two_bw import two_bw
-from pipekit.schedules.methods.bidirectional.chimera import chimera
-from pipekit.schedules.methods.bidirectional.dualpipe import dualpipe
-from pipekit.schedules.methods.bidirectional.dualpipe_v import dualpipe_v
-from pipekit.schedules.methods.eager import eager
-from pipekit.schedules.methods.flush import flush
-from pipekit.schedules.methods.gpipe import gpipe
-from pipekit.schedules.methods.inference import inference
-from pipekit.schedules.methods.looped.hanayo import hanayo
-from pipekit.schedules.methods.looped.interleaved import interleaved
-from pipekit.schedules.methods.looped.looped_bfs import looped_bfs
-from pipekit.schedules.methods.model_parallel import model_parallel
+from pipekit.schedules.methods.asp import asp
+from pipekit.schedules.methods.building_block import v_half, v_min
+from pipekit.schedules.methods.chimera import chimera
+from pipekit.schedules.methods.dualpipe import dualpipe, dualpipe_v
+from pipekit.schedules.methods.gpipe import gpipe, inference, model_parallel
+from pipekit.schedules.methods.hanayo import hanayo
+from pipekit.schedules.methods.looped import interleaved, interleaved_zero_bubble, looped_bfs
+from pipekit.schedules.methods.one_f_one_b import eager, flush, zb_h1, zb_h2
+from pipekit.schedules.methods.pipedream import optimal_in_flight, paci, pipedream
 from pipekit.schedules.methods.replicate import replicate
-from pipekit.schedules.methods.zero_bubble.interleaved_zero_bubble import interleaved_zero_bubble
-from pipekit.schedules.methods.zero_bubble.v_half import v_half
-from pipekit.schedules.methods.zero_bubble.v_min import v_min
-from pipekit.schedules.methods.zero_bubble.zb_h1 import zb_h1
-from pipekit.schedules.methods.zero_bubble.zb_h2 import zb_h2
-from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
+from pipekit.schedules.methods.two_bw import two_bw
+from pipekit.schedules.methods.zb_v import zb_v
 from pipekit.schedules.ops import OPS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
-from pipekit.schedules.task import Task
-from pipekit.schedules.time_slots import slots
+from pipekit.schedules.task import ScheduleError, Task
 
 __all__ = [
     "OPS",

@@ -1,21 +1,22 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, Op, Payload
-from pipekit.schedules.replay import order, settles
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.replay`), also if a send
+    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), also if a send
     blocks while ``capacity`` messages are under way on its link; every update comes once on each
     worker that has the stage, in order, after the backwards that it sums; a version is read only
     where and after it is produced; all passes of a microbatch on a stage are on one worker, and
@@ -62,7 +63,7 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
 
     Args:
         schedule: finite, or without end.
-        capacity: see :func:`pipekit.schedules.replay.replay`.
+        capacity: see :class:`pipekit.schedules.clock.Replay`.
         joint_updates: whether updates wait for one another's gradients, likewise.
 
     Raises:
@@ -91,7 +92,7 @@ def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: boo
             [first + each[period] for first, each in zip(graph.first, begins, strict=False)]
             for period in range(1, periods + 1)
         ]
-        if settles(graph, ends, capacity, joint_updates):
+        if Replay(graph, capacity, joint_updates).settles(ends):
             return report
         if periods > 8 * (periods_under_way(schedule) + schedule.worker_count):
             raise ScheduleError(
@@ -128,13 +129,18 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
             )
 
 
+@not_collected()
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    for _ in order(graph, capacity, joint_updates):
-        pass
-    reports = [_check_worker(schedule, worker) for worker in range(len(schedule.workers))]
-    return Report(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
+    deque(Replay(graph, capacity, joint_updates).order(), maxlen=0)
+    in_flight, slots = [], []
+    for worker, tasks in enumerate(schedule.workers):
+        in_flight.append(_check_worker(schedule, worker))
+        slots.append(weight_slots(tasks))
+    schedule.known["slots"] = tuple(slots)
+    versions = (np.array(each.alive, dtype=np.int32) for each in slots)
+    return Report(tuple(versions), tuple(in_flight))
 
 
 def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
@@ -166,10 +172,11 @@ def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> Schedul
     )
 
 
-def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Check one worker's versions; return how many are alive, and in flight, after each task."""
-    graph, tasks = schedule.dependencies, schedule.workers[worker]
-    newest = {task.stage: 0 for task in tasks if OPS[task.op].is_pass}
+def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
+    """Check one worker's versions; return how many microbatches are in flight after each task."""
+    graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
+    first, stop = graph.first[worker : worker + 2]
+    newest = {stage: 0 for op, stage, _, _ in tasks if OPS[op].is_pass}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     flying = 0
@@ -192,7 +199,9 @@ def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], N
                 [(task, worker), (Task(Op.UPDATE, stage, 0, version), worker)],
             )
         elif rule.own:
-            _check_own(schedule, worker, graph.first[worker] + position)
+            own = graph.own[first + position]
+            if not first <= own < stop or (stashing and graph.tasks[own][3] != version):
+                _refuse_own(graph, worker, first + position)
             flying -= rule.adds_gradient
         else:
             flying += schedule.trains
@@ -206,12 +215,11 @@ def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], N
                 f"have that update",
                 [(missing, None)],
             )
-    return np.array(weight_slots(tasks).alive, dtype=np.int32), in_flight
+    return in_flight
 
 
-def _check_own(schedule: Schedule, worker: int, number: int) -> None:
-    """Check that a backward is where its forward is, and reads the version that that has read."""
-    graph = schedule.dependencies
+def _refuse_own(graph: Dependencies, worker: int, number: int) -> NoReturn:
+    """Raise for a backward that is not where its forward is, or does not read what that reads."""
     own = graph.own[number]
     task, before = graph.tasks[number], graph.tasks[own]
     at_fault = graph.placed(own, number)
@@ -222,12 +230,11 @@ def _check_own(schedule: Schedule, worker: int, number: int) -> None:
             f"forward ran",
             at_fault,
         )
-    if schedule.stashing and before.version != task.version:
-        raise ScheduleError(
-            f"worker {worker}: {before} reads version {before.version} and {task} version "
-            f"{task.version}; they must be the same, or declare stashing=False",
-            at_fault,
-        )
+    raise ScheduleError(
+        f"worker {worker}: {before} reads version {before.version} and {task} version "
+        f"{task.version}; they must be the same, or declare stashing=False",
+        at_fault,
+    )
 
 
 def _check_update(

@@ -1,16 +1,20 @@
 """Which task needs which: the graph of a table, by the rules of its ops.
 
 Everything that has to know in which order tasks can run, or who sends to whom, reads this graph:
-the proof, the replay, the time slots, what workers run, traces and the simulation.
+the proof, the clock, what workers run, traces and the simulation.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
+from operator import itemgetter
+from typing import NamedTuple
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, Payload
-from pipekit.schedules.task import Task
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.schedules.ops import ADDING, OPS, RECEIVERS, SENDERS, Op, OpRule, Payload
+from pipekit.schedules.task import ScheduleError, Task
 
 NOTHING = -1
 """In place of a task's number: there is nothing to wait for."""
@@ -19,6 +23,24 @@ NOBODY = -2
 
 Row = list[int]
 """For each microbatch the number of a stage's task, or NOBODY."""
+Numbers = NDArray[np.int64]
+PLACES = {op: place for place, op in enumerate(OPS)}
+_SPARSE = 10**6
+"""Microbatches of all stages up to which most of a table may be empty, as it is while drawn."""
+
+
+class Columns(NamedTuple):
+    """Of each task, by its number: its worker, its op's place in OPS, and the rest of the task."""
+
+    worker: Numbers
+    op: Numbers
+    stage: Numbers
+    microbatch: Numbers
+    version: Numbers
+
+    def whose(self, is_so: Callable[[OpRule], object]) -> NDArray[np.bool_]:
+        """Return for each task whether this is so of its op's rule."""
+        return np.array([bool(is_so(rule)) for rule in OPS.values()])[self.op]
 
 
 class Dependencies:
@@ -32,6 +54,7 @@ class Dependencies:
 
     Attributes:
         tasks: all tasks.
+        columns: the same, as arrays.
         worker_of: the worker of each.
         first: the number of each worker's first task; at the end, how many tasks there are.
         own: for each pass the one of its stage and microbatch that comes before it, say the forward
@@ -58,31 +81,55 @@ class Dependencies:
         overlaps: Collection[tuple[Task, Task]] = (),
     ) -> None:
         self.tasks = [task for tasks in workers for task in tasks]
-        self.worker_of = [worker for worker, tasks in enumerate(workers) for _ in tasks]
-        self.first = [0]
-        for tasks in workers:
-            self.first.append(self.first[-1] + len(tasks))
+        self.first = [0, *np.cumsum([len(tasks) for tasks in workers], dtype=int).tolist()]
         self.stages, self.microbatches = stages, microbatches
+        size = len(self.tasks)
+        places = map(PLACES.__getitem__, map(itemgetter(0), self.tasks))
+        try:
+            self.columns = Columns(
+                np.repeat(np.arange(len(workers)), np.diff(self.first)),
+                np.fromiter(places, np.int64, size),
+                *(np.fromiter(map(itemgetter(n), self.tasks), np.int64, size) for n in (1, 2, 3)),
+            )
+        except OverflowError:
+            raise self._out_of_proportion() from None
+        self.worker_of: Row = self.columns.worker.tolist()
         self._require_sizes()
-        self._nobody = [NOBODY] * microbatches
-        self._rows = self._placed()
-        self._merged: dict[tuple[tuple[Op, ...], int], Row] = {}
-        every = range(stages)
-        self.senders = {p: [self._one_of(SENDERS[p], s) for s in every] for p in Payload}
-        self.receivers = {p: [self._one_of(RECEIVERS[p], s) for s in every] for p in Payload}
-        self.adders = [self._one_of(ADDING, s) for s in every]
-        self.own = self._owned()
-        self.source, self.target = self._linked()
+        rows = self._placed()
+        self._rows: list[list[Row]] = rows.tolist()
+        senders, receivers = (
+            {payload: self._one_of(rows, ops[payload]) for payload in Payload}
+            for ops in (SENDERS, RECEIVERS)
+        )
+        self.senders, self.receivers = (
+            {payload: found.tolist() for payload, found in each.items()}
+            for each in (senders, receivers)
+        )
+        self.adders: list[Row] = self._one_of(rows, ADDING).tolist()
+        _, op, stage, microbatch, _ = self.columns
+        own, source, target = (np.full(size, NOTHING) for _ in range(3))
+        for each, rule in OPS.items():
+            mine = np.flatnonzero(op == PLACES[each])
+            at, number = stage[mine], microbatch[mine]
+            if rule.own:
+                own[mine] = rows[PLACES[rule.own], at, number]
+            if rule.receives:
+                _join(source, mine, at - rule.receives.step, number, senders[rule.receives])
+            if rule.sends:
+                _join(target, mine, at + rule.sends.step, number, receivers[rule.sends])
+        self.own: Row = own.tolist()
+        self.source: Row = source.tolist()
+        self.target: Row = target.tolist()
         self.partner = self._paired(overlaps)
 
     @cached_property
     def updates(self) -> tuple[tuple[range, ...], ...]:
         """For each stage, the microbatches that each of its updates sums."""
-        ends: list[set[int]] = [{0} for _ in range(self.stages)]
-        for op, stage, microbatch, _ in self.tasks:
-            if not OPS[op].is_pass:
-                ends[stage].add(microbatch + 1)
-        return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in ends)
+        stops: list[set[int]] = [{0} for _ in range(self.stages)]
+        for number in np.flatnonzero(~self.columns.whose(lambda rule: rule.is_pass)).tolist():
+            _, stage, microbatch, _ = self.tasks[number]
+            stops[stage].add(microbatch + 1)
+        return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in stops)
 
     @cached_property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
@@ -104,92 +151,66 @@ class Dependencies:
 
     def row(self, op: Op, stage: int) -> Row:
         """Return the numbers of a stage's passes of an op, by microbatch."""
-        return self._rows[op].get(stage, self._nobody)
+        return self._rows[PLACES[op]][stage]
 
     def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
         """Return tasks with their workers, as a ScheduleError takes them."""
         return [(self.tasks[number], self.worker_of[number]) for number in numbers]
 
     def _require_sizes(self) -> None:
-        for worker, (start, stop) in enumerate(pairwise(self.first)):
-            for task in self.tasks[start:stop]:
-                if task.stage < 0 or task.microbatch < 0 or task.version < 0:
-                    raise ScheduleError(
-                        f"{task!r} on worker {worker}: everything counts from 0", [(task, worker)]
-                    )
-        size = len(self.tasks)
-        if max(self.stages, self.microbatches) > size:
-            number = max(range(size), key=lambda n: max(self.tasks[n][1:3]))
+        _, _, *counts = self.columns
+        below = np.flatnonzero(np.minimum.reduce(counts) < 0)
+        if len(below):
+            ((task, worker),) = self.placed(int(below[0]))
             raise ScheduleError(
-                f"{self.tasks[number]} cannot be: the table has only {size} tasks, fewer than its "
-                f"{self.stages} stages and {self.microbatches} microbatches need",
-                self.placed(number),
+                f"{task!r} on worker {worker}: everything counts from 0", [(task, worker)]
             )
+        size, cells = len(self.tasks), self.stages * self.microbatches
+        if max(self.stages, self.microbatches) > size or cells > max(size, _SPARSE):
+            raise self._out_of_proportion()
 
-    def _placed(self) -> dict[Op, dict[int, Row]]:
+    def _out_of_proportion(self) -> ScheduleError:
+        size = len(self.tasks)
+        number = max(range(size), key=lambda n: max(self.tasks[n][1:3]))
+        return ScheduleError(
+            f"{self.tasks[number]} cannot be: the table has only {size} tasks, fewer than its "
+            f"{self.stages} stages and {self.microbatches} microbatches need",
+            [(self.tasks[number], None)],
+        )
+
+    def _placed(self) -> Numbers:
         """Return the numbers of the passes by op, stage and microbatch."""
-        rows: dict[Op, dict[int, Row]] = {op: {} for op in PASSES}
-        for number, (op, stage, microbatch, _) in enumerate(self.tasks):
-            if op not in rows:
-                continue
-            row = rows[op].get(stage)
-            if row is None:
-                row = rows[op][stage] = self._nobody.copy()
-            before = row[microbatch]
-            if before != NOBODY:
-                raise ScheduleError(
-                    f"{self.tasks[number]} stands in the table twice: on worker "
-                    f"{self.worker_of[before]} and on worker {self.worker_of[number]}",
-                    self.placed(before, number),
-                )
-            row[microbatch] = number
+        passes = np.flatnonzero(self.columns.whose(lambda rule: rule.is_pass))
+        at = tuple(column[passes] for column in self.columns[1:4])
+        rows = np.full((len(OPS), self.stages, self.microbatches), NOBODY)
+        rows[at] = passes
+        double = passes[rows[at] != passes]
+        if len(double):
+            known: dict[tuple[Op, int, int], int] = {}
+            for number in passes.tolist():
+                before = known.setdefault(self.tasks[number][:3], number)
+                if before != number:
+                    raise ScheduleError(
+                        f"{self.tasks[number]} stands in the table twice: on worker "
+                        f"{self.worker_of[before]} and on worker {self.worker_of[number]}",
+                        self.placed(before, number),
+                    )
         return rows
 
-    def _one_of(self, ops: tuple[Op, ...], stage: int) -> Row:
-        """Return for each microbatch the number of the pass that is of one of the ops.
-
-        Raises:
-            ScheduleError: a microbatch has several of them.
-        """
-        if (ops, stage) in self._merged:
-            return self._merged[ops, stage]
-        found = [self._rows[op][stage] for op in ops if stage in self._rows[op]]
-        merged = found[0] if found else self._nobody
-        for row in found[1:]:
-            both = [(a, b) for a, b in zip(merged, row, strict=True) if NOBODY not in (a, b)]
-            if both:
-                first, second = sorted(both[0])
-                raise ScheduleError(
-                    f"the table has both {self.tasks[first]} and {self.tasks[second]}: a backward "
-                    f"is whole, or one part for the input and one for the weights",
-                    self.placed(first, second),
-                )
-            merged = [max(a, b) for a, b in zip(merged, row, strict=True)]  # NOBODY is the least
-        self._merged[ops, stage] = merged
+    def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
+        """Return for each stage and microbatch the number of the pass that is of one of the ops."""
+        some = rows[[PLACES[op] for op in ops]]
+        both = np.argwhere((some != NOBODY).sum(axis=0) > 1)
+        if len(both):
+            stage, microbatch = both[0]
+            *_, first, second = sorted(some[:, stage, microbatch].tolist())
+            raise ScheduleError(
+                f"the table has both {self.tasks[first]} and {self.tasks[second]}: a backward "
+                f"is whole, or one part for the input and one for the weights",
+                self.placed(first, second),
+            )
+        merged: Numbers = some.max(axis=0)  # NOBODY is the least
         return merged
-
-    def _owned(self) -> Row:
-        own = [NOTHING] * len(self.tasks)
-        for op, rows in self._rows.items():
-            before = OPS[op].own
-            if before is not None:
-                for stage, row in rows.items():
-                    _join(own, zip(row, self.row(before, stage), strict=True))
-        return own
-
-    def _linked(self) -> tuple[Row, Row]:
-        source, target = [NOTHING] * len(self.tasks), [NOTHING] * len(self.tasks)
-        for payload in Payload:
-            for stage in range(self.stages):
-                behind = stage + payload.step
-                if 0 <= behind < self.stages:
-                    senders, receivers = (
-                        self.senders[payload][stage],
-                        self.receivers[payload][behind],
-                    )
-                    _join(target, zip(senders, receivers, strict=True))
-                    _join(source, zip(receivers, senders, strict=True))
-        return source, target
 
     def _paired(self, overlaps: Collection[tuple[Task, Task]]) -> Row:
         partner = [NOTHING] * len(self.tasks)
@@ -212,8 +233,7 @@ class Dependencies:
         return partner
 
 
-def _join(ends: Row, pairs: Iterable[tuple[int, int]]) -> None:
-    """Note for each task that is there which other task belongs to it."""
-    for number, other in pairs:
-        if number != NOBODY:
-            ends[number] = other
+def _join(found: Numbers, tasks: Numbers, stage: Numbers, microbatch: Numbers, at: Numbers) -> None:
+    """Note for tasks which pass of another stage each is joined to, where there is that stage."""
+    there = (stage >= 0) & (stage < len(at))
+    found[tasks[there]] = at[stage[there], microbatch[there]]

@@ -1,25 +1,21 @@
-"""A pipeline method, written out: who does what, in which order, on which weights."""
+"""Schedules as users meet them: a table that draws itself, and is written and read."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import chain, count
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from pipekit.schedules.dependencies import Dependencies
-from pipekit.schedules.errors import ScheduleError
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.formats import csv, text, torch_csv
-from pipekit.schedules.ops import OPS, Op
-from pipekit.schedules.table import require_room
-from pipekit.schedules.task import Task
+from pipekit.schedules.ops import ADDING, Op
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
 
-Tasks = tuple[Task, ...]
+Pass = tuple[Op, int, int]
+"""An op, the stage, and the microbatch of the batch."""
 
 
-@dataclass(frozen=True)
-class Schedule:
+@dataclass(frozen=True, repr=False)
+class Schedule(Table):
     """For every worker, the ordered list of its tasks: a head, and a period that repeats.
 
     The lists are known before training starts: these policies are static, so that each worker
@@ -41,273 +37,31 @@ class Schedule:
             the schedule is finite.
     """
 
-    head: tuple[Tasks, ...]
-    name: str = field(default="schedule", compare=False)
-    stashing: bool = True
-    batch_size: int | None = None
-    overlaps: frozenset[tuple[Task, Task]] = frozenset()
-    period: tuple[Tasks, ...] = ()
+    @classmethod
+    @not_collected()
+    def one_batch(
+        cls,
+        name: str,
+        workers: Iterable[Iterable[Pass]],
+        overlaps: Collection[tuple[Pass, Pass]] = (),
+    ) -> "Schedule":
+        """Return the finite schedule of one batch: passes on version 0, followed by the updates.
 
-    # Of every schedule, finite or not.
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether it repeats a period without end."""
-        return bool(self.period)
-
-    @property
-    def worker_count(self) -> int:
-        """How many workers there are."""
-        return len(self.head)
-
-    @cached_property
-    def stages(self) -> int:
-        """How many stages the model is cut into."""
-        return 1 + max((task.stage for task in self._written()), default=-1)
-
-    @cached_property
-    def stage_workers(self) -> tuple[tuple[int, ...], ...]:
-        """The workers that have each stage."""
-        found: list[list[int]] = [[] for _ in range(self.stages)]
-        for worker, lists in enumerate(zip(self.head, self.period or self.head, strict=True)):
-            for stage in {task.stage for tasks in lists for task in tasks}:
-                found[stage].append(worker)
-        return tuple(map(tuple, found))
-
-    @property
-    def title(self) -> str:
-        """The name on one line."""
-        return " ".join(self.name.split())
-
-    @cached_property
-    def trains(self) -> bool:
-        """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(OPS[task.op].own for task in self._written())
-
-    @cached_property
-    def known(self) -> dict[Any, Any]:
-        """What was found out about it (:func:`pipekit.schedules.check`), by what was asked."""
-        return {}
-
-    # Of a schedule without end: its period, and finite parts.
-
-    @cached_property
-    def period_microbatches(self) -> int:
-        """By how many microbatches each repetition of the period is later than the one before."""
-        forwards = Counter(t.stage for t in chain(*self.period) if t.op is Op.FORWARD)
-        return max(forwards.values(), default=0)
-
-    @cached_property
-    def period_versions(self) -> tuple[int, ...]:
-        """By how many weight versions of each stage likewise: its updates in a period."""
-        made = [0] * self.stages
-        for tasks in self.period:  # each worker that has a stage makes all of its updates
-            found = Counter(task.stage for task in tasks if not OPS[task.op].is_pass)
-            for stage, updates in found.items():
-                made[stage] = max(made[stage], updates)
-        return tuple(made)
-
-    @cached_property
-    def is_closed(self) -> bool:
-        """Whether each repetition of the period is complete by itself, as a batch with a flush is.
-
-        Then there is no head, and a period has all passes of its microbatches, on versions that are
-        made in it or were the newest before it.
-        """
-        if any(self.head):
-            return False
-        last = self.period_microbatches - 1
-        made = self.period_versions
-        return all(
-            task.microbatch <= last and task.version <= made[task.stage]
-            for task in chain(*self.period)
-        )
-
-    @cached_property
-    def batch_stops(self) -> tuple[int, ...]:
-        """The microbatch behind each batch of the data, of those in a period's count.
-
-        Without updates (inference) every microbatch is a batch of its own.
-        """
-        size = self.period_microbatches
-        if self.batch_size:
-            return tuple(range(self.batch_size, size + 1, self.batch_size))
-        ends = (task.microbatch for task in chain(*self.period) if not OPS[task.op].is_pass)
-        return tuple(sorted({1 + end % size for end in ends})) or tuple(range(1, size + 1))
-
-    def later(self, task: Task, periods: int) -> Task:
-        """Return a ``task`` of the period as it is so many ``periods`` later."""
-        op, stage, microbatch, version = task
-        return Task(
-            op,
-            stage,
-            microbatch + periods * self.period_microbatches,
-            version + periods * self.period_versions[stage],
-        )
-
-    def take(self, batches: int) -> "Schedule":
-        """Return the finite schedule of the first batches: their tasks, in their order.
-
-        An update of which the end cuts the sum sums what is left.
-
-        Raises:
-            ScheduleError: ``batches`` is below 1, more than a finite schedule has, or so many that
-                their table fits no memory.
-        """
-        if not isinstance(batches, int) or batches < 1:
-            raise ScheduleError(f"batches must be a whole number of at least 1, not {batches!r}")
-        if self.period:
-            return self.before(self._stop(batches))
-        if batches > len(self.batches):
-            raise ScheduleError(
-                f"{self.title} has {len(self.batches)} batches and not {batches}: repeat() makes "
-                f"a schedule without end of one of whole batches"
-            )
-        return self.before(self.batches[batches - 1].stop)
-
-    def before(self, microbatch: int) -> "Schedule":
-        """Return the finite schedule of the microbatches before one; see :meth:`Schedule.take`."""
-        if not self.period and microbatch >= self.microbatches:
-            return self
-        require_room(
-            f"{microbatch:,} microbatches x {self.stages} stages", microbatch * self.stages
-        )
-        whole = self.is_endless and self.is_closed and not microbatch % self.period_microbatches
-        lists = [self._until(worker, microbatch) for worker in range(self.worker_count)]
-        return replace(
-            self,
-            head=tuple(tuple(tasks) if whole else _cut(tasks, microbatch) for tasks in lists),
-            overlaps=frozenset(self._overlaps_before(microbatch)),
-            period=(),
-        )
-
-    def batch(self, number: int) -> range:
-        """Return the microbatches of a batch."""
-        if not self.period:
-            return self.batches[number]
-        return range(self._stop(number), self._stop(number + 1))
-
-    def each_batch(self, begin: int = 0) -> Iterator[range]:
-        """Yield the microbatches of each batch, from the one that begins with a microbatch on."""
-        if self.period:
-            numbers = count(begin // self.period_microbatches * len(self.batch_stops))
-            batches: Iterable[range] = map(self.batch, numbers)
-        else:
-            batches = self.batches
-        return (batch for batch in batches if batch.start >= begin)
-
-    def excerpt(self, batches: int | None = None) -> "Schedule":
-        """Return what is drawn, printed and simulated of it, with the batches in its name.
+        A worker makes the updates of its stages in the order in which their gradients are complete.
 
         Args:
-            batches: how many; None: of a finite schedule all, else as many as the first period has
-                tasks of on any worker, which fill the pipeline: 1 of a method that flushes.
+            name: the method's.
+            workers: of each worker, the passes in their order.
+            overlaps: passes that run together, as :attr:`overlaps` has them.
         """
-        if not self.period:
-            return self if batches is None else self.take(batches)
-        if batches is None:
-            last = max(task.microbatch for task in self._written())
-            batches = next(number for number in count(1) if self._stop(number) > last)
-        if self.known.get("excerpt", (0, None))[0] != batches:
-            name = f"{self.title}, {batches} {'batch' if batches == 1 else 'batches'}"
-            self.known["excerpt"] = batches, replace(self.take(batches), name=name)
-        found: Schedule = self.known["excerpt"][1]
-        return found
-
-    def repeat(self) -> "Schedule":
-        """Return the schedule without end that repeats this finite one of whole batches.
-
-        Raises:
-            ScheduleError: it is endless or empty, or a stage's last update does not sum up to the
-                last microbatch.
-        """
-        if self.period:
-            raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
-        last = max((task.microbatch for task in self._written()), default=-1)
-        if last < 0:
-            raise ScheduleError("the schedule is empty: there is nothing to repeat()")
-        for worker, tasks in enumerate(self.head):
-            ends = {task.stage: -1 for task in tasks} if self.trains else {}
-            ends |= {t.stage: t.microbatch for t in tasks if not OPS[t.op].is_pass}
-            for stage, end in ends.items():
-                if end != last:
-                    missing = f"up to microbatch {end}" if end >= 0 else "nothing"
-                    raise ScheduleError(
-                        f"worker {worker}: the last update of stage {stage} sums {missing}, and "
-                        f"the last microbatch is {last}: repeat() takes whole batches"
-                    )
-        return replace(self, head=((),) * len(self.head), period=self.head)
-
-    # Of a finite schedule.
-
-    @property
-    def workers(self) -> tuple[Tasks, ...]:
-        """Every worker's tasks.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
-        self._require_end()
-        return self.head
-
-    @cached_property
-    def microbatches(self) -> int:
-        """How many microbatches pass through in the whole run.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
-        return 1 + max((task.microbatch for tasks in self.workers for task in tasks), default=-1)
-
-    @cached_property
-    def dependencies(self) -> Dependencies:
-        """Which task needs which.
-
-        Raises:
-            ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
-                something counts from below 0, or up to more than so few tasks can be; tasks cannot
-                run together; or the schedule has no end.
-        """
-        return Dependencies(self.workers, self.stages, self.microbatches, self.overlaps)
-
-    @property
-    def updates(self) -> tuple[tuple[range, ...], ...]:
-        """For each stage, the microbatches that each of its updates sums.
-
-        Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
-        """
-        return self.dependencies.updates
-
-    @property
-    def update_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, which update sums each microbatch, from 1.
-
-        Those after a stage's last update have the number of the one that is missing.
-        """
-        return self.dependencies.update_of
-
-    @cached_property
-    def batches(self) -> tuple[range, ...]:
-        """The microbatches of each batch of the data.
-
-        Without updates (inference) every microbatch is a batch of its own; microbatches after the
-        last update are a batch that lacks its own.
-        """
-        end = self.microbatches
-        if self.batch_size:
-            stops = [*range(self.batch_size, end, self.batch_size), end]
-        elif any(self.updates):
-            stops = sorted({summed.stop for stage in self.updates for summed in stage} | {end})
-        else:
-            stops = list(range(1, end + 1))
-        return tuple(map(range, [0, *stops[:-1]], stops))
-
-    @cached_property
-    def batch_of(self) -> tuple[int, ...]:
-        """The batch of each microbatch."""
-        return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
-
-    # Written and read.
+        lists = [[Task(*each, 0) for each in passes] for passes in workers]
+        last = max((microbatch for tasks in lists for _, _, microbatch, _ in tasks), default=0)
+        for tasks in lists:
+            complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op in ADDING}
+            for stage in sorted(complete, key=complete.__getitem__):
+                tasks.append(Task(Op.UPDATE, stage, last, 1))
+        pairs = frozenset((Task(*one, 0), Task(*other, 0)) for one, other in overlaps)
+        return cls(tuple(map(tuple, lists)), name, overlaps=pairs)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, batches: int | None = None) -> str:
         """Return the table as CSV, one row a task, and write it to ``path`` if one is given.
@@ -316,11 +70,7 @@ class Schedule:
             path: of the file.
             batches: how many; None: as many as fill the pipeline (:meth:`excerpt`).
         """
-        written = csv.write(self.excerpt(batches))
-        if path is not None:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(written)
-        return written
+        return _written(csv.write(self.excerpt(batches)), path, newline=None)
 
     def to_torch_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the table as torch.distributed.pipelining's CSV, and write it to a given ``path``.
@@ -332,11 +82,8 @@ class Schedule:
             ScheduleError: torch has no such tables: more than one batch or weight version, or a
                 stage on several workers; the message says what to use.
         """
-        written = torch_csv.write(self.take(1) if self.is_endless and self.is_closed else self)
-        if path is not None:
-            with open(path, "w", encoding="utf-8", newline="") as file:
-                file.write(written)
-        return written
+        one = self.take(1) if self.is_endless and self.is_closed else self
+        return _written(torch_csv.write(one), path, newline="")
 
     @classmethod
     def from_torch_csv(cls, source: str | os.PathLike[str], name: str = "torch") -> "Schedule":
@@ -352,92 +99,16 @@ class Schedule:
             ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
             OSError: there is no such file, or it cannot be opened.
         """
-        written = str(source)
-        if "\n" not in written:
-            try:
-                with open(source, encoding="utf-8", newline="") as file:
-                    written = file.read()
-            except UnicodeDecodeError as error:
-                raise ScheduleError(f"{source} is no text: {error}") from None
-        return cls(*torch_csv.read(written, name))
+        return cls.one_batch(name, *torch_csv.read(_text(source)))
 
     def __str__(self) -> str:
         return text.draw(self)
-
-    def __len__(self) -> int:
-        """Return how many batches it has; raises ScheduleError if there is no end to them."""
-        return len(self.batches)
-
-    def __bool__(self) -> bool:
-        return True  # whatever its length
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what the table says itself: the rest follows from it, and is large."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
         length = "no end" if self.period else f"{self.microbatches} microbatches"
         return (
             f"<Schedule {self.name}: {self.worker_count} workers, {self.stages} stages, {length}>"
         )
-
-    def _require_end(self) -> None:
-        if self.period:
-            raise ScheduleError(
-                f"{self.title} is a schedule without end: take(batches) gives that of the first "
-                f"batches"
-            )
-
-    def _written(self) -> Iterator[Task]:
-        """Yield the tasks of heads and periods, each once."""
-        return chain(*self.head, *self.period)
-
-    def _stop(self, batches: int) -> int:
-        """Return the microbatch behind so many batches of a schedule without end."""
-        periods, rest = divmod(batches, len(self.batch_stops))
-        return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
-
-    def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
-        """Yield a worker's tasks up to the last period that has any before a microbatch."""
-        yield from self.head[worker]
-        if not self.period:
-            return
-        period, size = self.period[worker], self.period_microbatches
-        # An update behind the microbatch may sum some before it, less than a period's: those of
-        # other workers too, where a stage is on several.
-        first = 0 if self.is_closed else min((task.microbatch for task in period), default=0)
-        periods = -(-(microbatch - first) // size) + (not self.is_closed)
-        for times in range(periods):
-            later, versions = times * size, [times * made for made in self.period_versions]
-            for op, stage, number, version in period:
-                yield Task(op, stage, number + later, version + versions[stage])
-
-    def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
-        """Yield the pairs that run together before a microbatch."""
-        repeated = {*chain(*self.period)} if self.overlaps else set()
-        for one, other in self.overlaps:
-            for times in count() if one in repeated else (0,):
-                pair = (self.later(one, times), self.later(other, times)) if times else (one, other)
-                if max(task.microbatch for task in pair) >= microbatch:
-                    break
-                yield pair
-
-
-def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
-    """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`."""
-    kept: list[Task] = []
-    summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
-    for task in tasks:
-        op, stage, number, version = task
-        if OPS[op].is_pass:
-            if number < microbatch:
-                kept.append(task)
-        elif summed.get(stage, 0) < microbatch:
-            last = min(number, microbatch - 1)
-            kept.append(Task(op, stage, last, version))
-            summed[stage] = last + 1
-    here = {task.stage for task in kept if OPS[task.op].is_pass}
-    return tuple(task for task in kept if task.stage in here)
 
 
 def parse(picture: str) -> Schedule:
@@ -446,7 +117,7 @@ def parse(picture: str) -> Schedule:
     Raises:
         ScheduleError: a row or a cell cannot be read; the message gives the line and the cell.
     """
-    return Schedule(*text.read(picture))
+    return Schedule(**vars(text.read(picture)))
 
 
 def read_csv(source: str | os.PathLike[str]) -> Schedule:
@@ -459,4 +130,24 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
         OSError: there is no such file, or it cannot be opened.
     """
-    return Schedule(*csv.read(source))
+    return Schedule(**vars(csv.read(_text(source))))
+
+
+def _text(source: str | os.PathLike[str]) -> str:
+    """Return what stands in a file, or the text itself."""
+    written = str(source)
+    if "\n" in written:
+        return written
+    try:
+        with open(source, encoding="utf-8", newline="") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise ScheduleError(f"the CSV cannot be read: {error}") from None
+
+
+def _written(written: str, path: str | os.PathLike[str] | None, newline: str | None) -> str:
+    """Return a text, after writing it to a path if there is one."""
+    if path is not None:
+        with open(path, "w", encoding="utf-8", newline=newline) as file:
+            file.write(written)
+    return written

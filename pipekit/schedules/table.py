@@ -1,15 +1,367 @@
-"""What a schedule is made of, for the files that the class Schedule itself stands on."""
+"""A pipeline method, written out: who does what, in which order, on which weights."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import chain, count
+from operator import itemgetter
+from typing import Any, Self
 
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.dependencies import Dependencies
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.task import Task
+from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.task import ScheduleError, Task
 from pipekit.units import bytes_text
 
+Tasks = tuple[Task, ...]
 MOST = 20_000_000
 """Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a :class:`pipekit.schedules.Schedule` says, where its attributes are described."""
+
+    head: tuple[Tasks, ...]
+    name: str = field(default="schedule", compare=False)
+    stashing: bool = True
+    batch_size: int | None = None
+    overlaps: frozenset[tuple[Task, Task]] = frozenset()
+    period: tuple[Tasks, ...] = ()
+
+    # Of every schedule, finite or not.
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it repeats a period without end."""
+        return bool(self.period)
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are."""
+        return len(self.head)
+
+    @cached_property
+    def stages(self) -> int:
+        """How many stages the model is cut into."""
+        return 1 + max((stage for each in self._counts for _, stage in each), default=-1)
+
+    @cached_property
+    def stage_workers(self) -> tuple[tuple[int, ...], ...]:
+        """The workers that have each stage."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        for worker in range(self.worker_count):
+            for stage in {s for each in self._counts[worker :: self.worker_count] for _, s in each}:
+                found[stage].append(worker)
+        return tuple(map(tuple, found))
+
+    @property
+    def title(self) -> str:
+        """The name on one line."""
+        return " ".join(self.name.split())
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there is any backward pass: without one, the schedule is inference."""
+        return any(OPS[op].own for each in self._counts for op, _ in each)
+
+    @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What was found out about it (:func:`pipekit.schedules.check`), by what was asked."""
+        return {}
+
+    # Of a schedule without end: its period, and finite parts.
+
+    @cached_property
+    def period_microbatches(self) -> int:
+        """By how many microbatches each repetition of the period is later than the one before."""
+        forwards: Counter[int] = Counter()
+        for each in self._counts[self.worker_count :]:
+            forwards.update({stage: n for (op, stage), n in each.items() if op is Op.FORWARD})
+        return max(forwards.values(), default=0)
+
+    @cached_property
+    def period_versions(self) -> tuple[int, ...]:
+        """By how many weight versions of each stage likewise: its updates in a period."""
+        made = [0] * self.stages
+        # Each worker that has a stage makes all of its updates.
+        for each in self._counts[self.worker_count :]:
+            for (op, stage), updates in each.items():
+                if not OPS[op].is_pass:
+                    made[stage] = max(made[stage], updates)
+        return tuple(made)
+
+    @cached_property
+    def is_closed(self) -> bool:
+        """Whether each repetition of the period is complete by itself, as a batch with a flush is.
+
+        Then there is no head, and a period has all passes of its microbatches, on versions that are
+        made in it or were the newest before it.
+        """
+        if any(self.head):
+            return False
+        tasks, made = [*chain(*self.period)], self.period_versions
+        last = max(map(itemgetter(2), tasks), default=-1)
+        read = set(map(itemgetter(1, 3), tasks))
+        return last < self.period_microbatches and all(v <= made[stage] for stage, v in read)
+
+    @cached_property
+    def batch_stops(self) -> tuple[int, ...]:
+        """The microbatch behind each batch of the data, of those in a period's count.
+
+        Without updates (inference) every microbatch is a batch of its own.
+        """
+        size = self.period_microbatches
+        if self.batch_size:
+            return tuple(range(self.batch_size, size + 1, self.batch_size))
+        ends = (k for op, _, k, _ in chain(*self.period) if not OPS[op].is_pass)
+        return tuple(sorted({1 + end % size for end in ends})) or tuple(range(1, size + 1))
+
+    def later(self, task: Task, periods: int) -> Task:
+        """Return a ``task`` of the period as it is so many ``periods`` later."""
+        op, stage, microbatch, version = task
+        return Task(
+            op,
+            stage,
+            microbatch + periods * self.period_microbatches,
+            version + periods * self.period_versions[stage],
+        )
+
+    def take(self, batches: int) -> Self:
+        """Return the finite schedule of the first batches: their tasks, in their order.
+
+        An update of which the end cuts the sum sums what is left.
+
+        Raises:
+            ScheduleError: ``batches`` is below 1, more than a finite schedule has, or so many that
+                their table fits no memory.
+        """
+        if not isinstance(batches, int) or batches < 1:
+            raise ScheduleError(f"batches must be a whole number of at least 1, not {batches!r}")
+        if self.period:
+            return self.before(self._stop(batches))
+        if batches > len(self.batches):
+            raise ScheduleError(
+                f"{self.title} has {len(self.batches)} batches and not {batches}: repeat() makes "
+                f"a schedule without end of one of whole batches"
+            )
+        return self.before(self.batches[batches - 1].stop)
+
+    @not_collected()
+    def before(self, microbatch: int) -> Self:
+        """Return the finite schedule of the microbatches before one; see :meth:`take`."""
+        if not self.period and microbatch >= self.microbatches:
+            return self
+        require_room(
+            f"{microbatch:,} microbatches x {self.stages} stages", microbatch * self.stages
+        )
+        whole = self.is_endless and self.is_closed and not microbatch % self.period_microbatches
+        lists = [self._until(worker, microbatch) for worker in range(self.worker_count)]
+        return replace(
+            self,
+            head=tuple(tuple(tasks) if whole else _cut(tasks, microbatch) for tasks in lists),
+            overlaps=frozenset(self._overlaps_before(microbatch)),
+            period=(),
+        )
+
+    def batch(self, number: int) -> range:
+        """Return the microbatches of a batch."""
+        if not self.period:
+            return self.batches[number]
+        return range(self._stop(number), self._stop(number + 1))
+
+    def each_batch(self, begin: int = 0) -> Iterator[range]:
+        """Yield the microbatches of each batch, from the one that begins with a microbatch on."""
+        if self.period:
+            numbers = count(begin // self.period_microbatches * len(self.batch_stops))
+            batches: Iterable[range] = map(self.batch, numbers)
+        else:
+            batches = self.batches
+        return (batch for batch in batches if batch.start >= begin)
+
+    def excerpt(self, batches: int | None = None) -> Self:
+        """Return what is drawn, printed and simulated of it, with the batches in its name.
+
+        Args:
+            batches: how many; None: of a finite schedule all, else as many as the first period has
+                tasks of on any worker, which fill the pipeline: 1 of a method that flushes.
+        """
+        if not self.period:
+            return self if batches is None else self.take(batches)
+        if batches is None:
+            last = max(task.microbatch for task in self._written())
+            batches = next(number for number in count(1) if self._stop(number) > last)
+        if self.known.get("excerpt", (0, None))[0] != batches:
+            name = f"{self.title}, {batches} {'batch' if batches == 1 else 'batches'}"
+            self.known["excerpt"] = batches, replace(self.take(batches), name=name)
+        found: Self = self.known["excerpt"][1]
+        return found
+
+    def repeat(self) -> Self:
+        """Return the schedule without end that repeats this finite one of whole batches.
+
+        Raises:
+            ScheduleError: it is endless or empty, or a stage's last update does not sum up to the
+                last microbatch.
+        """
+        if self.period:
+            raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
+        last = max(map(itemgetter(2), self._written()), default=-1)
+        if last < 0:
+            raise ScheduleError("the schedule is empty: there is nothing to repeat()")
+        for worker, tasks in enumerate(self.head):
+            ends = dict.fromkeys(map(itemgetter(1), tasks), -1) if self.trains else {}
+            ends |= {stage: k for op, stage, k, _ in tasks if not OPS[op].is_pass}
+            for stage, end in ends.items():
+                if end != last:
+                    missing = f"up to microbatch {end}" if end >= 0 else "nothing"
+                    raise ScheduleError(
+                        f"worker {worker}: the last update of stage {stage} sums {missing}, and "
+                        f"the last microbatch is {last}: repeat() takes whole batches"
+                    )
+        return replace(self, head=((),) * len(self.head), period=self.head)
+
+    # Of a finite schedule.
+
+    @property
+    def workers(self) -> tuple[Tasks, ...]:
+        """Every worker's tasks.
+
+        Raises:
+            ScheduleError: there is no end to them.
+        """
+        self._require_end()
+        return self.head
+
+    @cached_property
+    def microbatches(self) -> int:
+        """How many microbatches pass through in the whole run.
+
+        Raises:
+            ScheduleError: there is no end to them.
+        """
+        return 1 + max(map(itemgetter(2), chain(*self.workers)), default=-1)
+
+    @cached_property
+    @not_collected()
+    def dependencies(self) -> Dependencies:
+        """Which task needs which.
+
+        Raises:
+            ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
+                something counts from below 0, or up to more than so few tasks can be; tasks cannot
+                run together; or the schedule has no end.
+        """
+        return Dependencies(self.workers, self.stages, self.microbatches, self.overlaps)
+
+    @property
+    def updates(self) -> tuple[tuple[range, ...], ...]:
+        """For each stage, the microbatches that each of its updates sums.
+
+        Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
+        """
+        return self.dependencies.updates
+
+    @property
+    def update_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage, which update sums each microbatch, from 1.
+
+        Those after a stage's last update have the number of the one that is missing.
+        """
+        return self.dependencies.update_of
+
+    @cached_property
+    def batches(self) -> tuple[range, ...]:
+        """The microbatches of each batch of the data.
+
+        Without updates (inference) every microbatch is a batch of its own; microbatches after the
+        last update are a batch that lacks its own.
+        """
+        end = self.microbatches
+        if self.batch_size:
+            stops = [*range(self.batch_size, end, self.batch_size), end]
+        elif any(self.updates):
+            stops = sorted({summed.stop for stage in self.updates for summed in stage} | {end})
+        else:
+            stops = list(range(1, end + 1))
+        return tuple(map(range, [0, *stops[:-1]], stops))
+
+    @cached_property
+    def batch_of(self) -> tuple[int, ...]:
+        """The batch of each microbatch."""
+        return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
+
+    def __len__(self) -> int:
+        """Return how many batches it has; raises ScheduleError if there is no end to them."""
+        return len(self.batches)
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what the table says itself: the rest follows from it, and is large."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def _require_end(self) -> None:
+        if self.period:
+            raise ScheduleError(
+                f"{self.title} is a schedule without end: take(batches) gives that of the first "
+                f"batches"
+            )
+
+    @cached_property
+    def _counts(self) -> list[Counter[tuple[Op, int]]]:
+        """How many tasks of each op and stage are in each worker's head, and then in its period."""
+        return [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
+
+    def _written(self) -> Iterator[Task]:
+        """Yield the tasks of heads and periods, each once."""
+        return chain(*self.head, *self.period)
+
+    def _stop(self, batches: int) -> int:
+        """Return the microbatch behind so many batches of a schedule without end."""
+        periods, rest = divmod(batches, len(self.batch_stops))
+        return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
+
+    def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
+        """Yield a worker's tasks up to the last period that has any before a microbatch."""
+        if not self.period:
+            return iter(self.head[worker])
+        period, size = self.period[worker], self.period_microbatches
+        # An update behind the microbatch may sum some before it, less than a period's: those of
+        # other workers too, where a stage is on several.
+        first = 0 if self.is_closed else min((task.microbatch for task in period), default=0)
+        periods = -(-(microbatch - first) // size) + (not self.is_closed)
+        again = (self.later(task, times) for times in range(1, periods) for task in period)
+        return chain(self.head[worker], period if periods else (), again)
+
+    def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
+        """Yield the pairs that run together before a microbatch."""
+        repeated = {*chain(*self.period)} if self.overlaps else set()
+        for one, other in self.overlaps:
+            for times in count() if one in repeated else (0,):
+                pair = (self.later(one, times), self.later(other, times)) if times else (one, other)
+                if max(task.microbatch for task in pair) >= microbatch:
+                    break
+                yield pair
+
+
+def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
+    """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`."""
+    kept: list[Task] = []
+    summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
+    for task in tasks:
+        op, stage, number, version = task
+        if OPS[op].is_pass:
+            if number < microbatch:
+                kept.append(task)
+        elif summed.get(stage, 0) < microbatch:
+            last = min(number, microbatch - 1)
+            kept.append(Task(op, stage, last, version))
+            summed[stage] = last + 1
+    here = {task.stage for task in kept if OPS[task.op].is_pass}
+    return tuple(task for task in kept if task.stage in here)
 
 
 def require_room(counts: str, passes: int) -> None:
@@ -24,48 +376,3 @@ def require_room(counts: str, passes: int) -> None:
             f"{counts} are {passes:,} passes each way, some {bytes_text(300 * passes)} to write "
             f"out, and {MOST:,} are the most: run fewer batches at a time"
         )
-
-
-class Contents(NamedTuple):
-    """The arguments of :class:`pipekit.schedules.Schedule`, in their order, as read from text."""
-
-    head: tuple[tuple[Task, ...], ...]
-    name: str = "schedule"
-    stashing: bool = True
-    batch_size: int | None = None
-    overlaps: frozenset[tuple[Task, Task]] = frozenset()
-    period: tuple[tuple[Task, ...], ...] = ()
-
-
-class Table(Protocol):
-    """What is replayed, drawn and written: a finite :class:`pipekit.schedules.Schedule`.
-
-    Its attributes are described there.
-    """
-
-    @property
-    def workers(self) -> tuple[Sequence[Task], ...]:
-        """Every worker's tasks."""
-
-    @property
-    def title(self) -> str:
-        """The name on one line."""
-
-    @property
-    def stashing(self) -> bool:
-        """Whether a microbatch's passes on a stage read the same weight version."""
-
-    @property
-    def batch_size(self) -> int | None:
-        """Microbatches of a batch of the data, if that is not what an update sums."""
-
-    @property
-    def overlaps(self) -> frozenset[tuple[Task, Task]]:
-        """Pairs of tasks that run together."""
-
-    def excerpt(self, batches: int | None) -> "Table":
-        """Return the finite part that is drawn."""
-
-    @property
-    def dependencies(self) -> Dependencies:
-        """Which task needs which."""

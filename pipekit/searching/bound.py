@@ -60,14 +60,6 @@ def _columns(problem: Problem) -> Iterator[tuple[float, ...]]:
 
 
 def _kept(problem: Problem, stage: int, turn: float, least: float, backward: float) -> float:
-    """Return the bytes times seconds that a microbatch's activations need on a stage at least.
-
-    Args:
-        problem: that they are of.
-        stage: that keeps them.
-        turn: seconds from the forward's start until the gradient has gone on.
-        least: of these, those of the backward that sends it.
-        backward: seconds of both parts.
-    """
+    """Return the bytes times seconds that a microbatch's activations need on a stage at least."""
     held, freed, *_ = (row[stage] for row in problem.kept)
     return held * (turn - least + backward) + freed * (backward - least)

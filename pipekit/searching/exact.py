@@ -8,7 +8,7 @@ any other one, let the k-th pass of each kind be the k-th microbatch's, and nobo
 import importlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,7 +46,6 @@ def solve(
     seconds: float = 60.0,
     hint: Orders | None = None,
     threads: int | None = None,
-    tell: Callable[[float, float], object] = lambda found, bound: None,
 ) -> Proof:
     """Return the best orders that are found in a time, and a bound for all orders.
 
@@ -61,12 +60,11 @@ def solve(
         seconds: when to end at the latest.
         hint: orders to begin with.
         threads: of the solver; by default as many as there are cores.
-        tell: is told the seconds of orders and the bound, whenever one of them is better.
 
     Raises:
         ImportError: OR-tools is not installed.
     """
-    return _Model(_cp_model(), problem, objective).solve(seconds, hint, threads, tell)
+    return _Model(_cp_model(), problem, objective).solve(seconds, hint, threads)
 
 
 def _cp_model() -> Any:
@@ -123,13 +121,7 @@ class _Model:
             self._memory(worker)
         self._minimize(objective)
 
-    def solve(
-        self,
-        seconds: float,
-        hint: Orders | None,
-        threads: int | None,
-        tell: Callable[[float, float], object],
-    ) -> Proof:
+    def solve(self, seconds: float, hint: Orders | None, threads: int | None) -> Proof:
         """See :func:`solve`."""
         if hint is not None:
             self._begin_with(hint)
@@ -137,20 +129,7 @@ class _Model:
         solver.parameters.max_time_in_seconds = max(seconds, 1e-3)
         solver.parameters.num_workers = threads or available_cores()
         unit = self._unit
-        told = [math.inf, 0.0]
-
-        def better(callback: Any) -> None:
-            told[0] = callback.objective_value * unit
-            tell(*told)
-
-        def bounded(value: float) -> None:
-            told[1] = value * unit
-            tell(*told)
-
-        solver.best_bound_callback = bounded
-        base = self._cp.CpSolverSolutionCallback
-        callback = type("Better", (base,), {"on_solution_callback": better})
-        status = solver.solve(self._model, callback())
+        status = solver.solve(self._model)
         if status in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             value = solver.objective_value * unit
             least = solver.best_objective_bound * unit
@@ -229,10 +208,7 @@ class _Model:
                     self._model.add(self._starts[next_one] >= self._starts[one])
 
     def _in_flight(self) -> None:
-        """Let a forward wait for the gradients that have to leave before there is room for it.
-
-        This follows from the memory, and lets the solver see at once what it would find out late.
-        """
+        """Let a forward wait for the gradients that have to leave before there is room for it."""
         problem = self._problem
         if any(len(set(row)) > 1 for row in problem.homes):
             return
@@ -244,11 +220,7 @@ class _Model:
                 self._model.add(behind >= self._input_ends[stage][k])
 
     def _gradients(self) -> None:
-        """Keep a stage's gradients from the first pass on that adds to them.
-
-        In the course of that pass they are as high as its op has them: a part for the weights comes
-        later, and higher, than a whole backward.
-        """
+        """Keep a stage's gradients from the first pass on that adds to them."""
         model, problem = self._model, self._problem
         for (worker, stage), passes in self._adding.items():
             parts, whole = (problem.heights[place][stage] for place in (2, 3))

@@ -10,7 +10,6 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel
-from pipekit.schedules.flushed import one_batch
 from pipekit.searching.problem import Homes, Orders, Problem
 from pipekit.searching.versions import Reads, stream
 from pipekit.simulation import simulate
@@ -85,8 +84,8 @@ class Judge:
         """Return orders of passes as a schedule, with what it takes."""
         passes = problem.passes(orders)
         reads = problem.reads
-        table = stream(name, passes, reads) if reads else one_batch(name, passes)
-        return self.found(Schedule(*table))
+        one = stream(name, passes, reads) if reads else Schedule.one_batch(name, passes)
+        return self.found(one)
 
     def problem(self, homes: Homes, reads: Reads | None = None) -> Problem:
         """Return the problem of passes on the workers where a placement has them.
@@ -116,10 +115,7 @@ class Judge:
 
 
 def _peaks(frame: pd.DataFrame) -> tuple[float, ...]:
-    """Return the most bytes of each worker, as if the optimizer's state were there all the time.
-
-    It is from the second batch on.
-    """
+    """Return the most bytes of each worker, as if the optimizer's state were there all the time."""
     states = frame.groupby("worker")["optimizer"].transform("max")
     total = frame.assign(optimizer=states)[PARTS].sum(axis=1)
     return tuple(map(float, total.groupby(frame["worker"]).max()))

@@ -11,7 +11,7 @@ Beside that, backwards on the path are split, or made whole.
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,7 +42,6 @@ def improve(
     orders: Orders,
     deadline: float,
     seed: int = 0,
-    tell: Callable[[float], object] = lambda makespan: None,
     least: float = 0.0,
 ) -> Orders:
     """Return orders that are no longer.
@@ -52,13 +51,12 @@ def improve(
         orders: to begin with; they fit into the workers' room.
         deadline: when to end, of ``time.monotonic()``.
         seed: of the random choices.
-        tell: is told of every better makespan.
         least: a makespan that none is shorter than.
     """
-    return _Search(problem, orders, seed).run(deadline, tell, least)
+    return _TabuSearch(problem, orders, seed).run(deadline, least)
 
 
-class _Search:
+class _TabuSearch:
     def __init__(self, problem: Problem, orders: Orders, seed: int) -> None:
         self._problem, self._chance = problem, random.Random(seed)
         self._needs, self._followers = problem.needs, _followers(problem)
@@ -66,7 +64,7 @@ class _Search:
         self._moves = 0
         self._begin(_copied(orders))
 
-    def run(self, deadline: float, tell: Callable[[float], object], least: float) -> Orders:
+    def run(self, deadline: float, least: float) -> Orders:
         best, shortest = _copied(self._orders), self._timing.makespan
         last = 0
         while time.monotonic() < deadline and shortest > least * _CLOSE:
@@ -82,7 +80,6 @@ class _Search:
             if self._timing.makespan < shortest / _CLOSE:
                 best, shortest = _copied(self._orders), self._timing.makespan
                 last = self._moves
-                tell(shortest)
         return best
 
     def _begin(self, orders: Orders) -> None:
@@ -249,11 +246,7 @@ class _Search:
         return found
 
     def _estimate(self, move: _Move) -> float:
-        """Return how long the longest path through the passes would be that a move concerns.
-
-        Returns:
-            Infinity if there is no room, or passes would have to wait for what comes behind them.
-        """
+        """Return how long the longest path through the passes would be that a move concerns."""
         worker, source, destination = move
         order, ends, starts = self._orders[worker], self._timing.ends, self._timing.starts
         takes, tails, number = self._problem.takes, self._tails, order[source]
@@ -306,10 +299,7 @@ def _copied(orders: Orders) -> Orders:
 
 
 def _followers(problem: Problem) -> list[list[tuple[int, float]]]:
-    """Return for each pass those that need it, each with the seconds until its data is there.
-
-    A whole backward is followed by what its parts are followed by.
-    """
+    """Return for each pass those that need it, each with the seconds until its data is there."""
     found: list[list[tuple[int, float]]] = [[] for _ in problem.takes]
     for number, needs in enumerate(problem.needs):
         for need, delay in needs:

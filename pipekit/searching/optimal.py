@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.exact import Objective, solve
@@ -50,7 +49,6 @@ def optimal(
     seconds: float = 60.0,
     threads: int | None = None,
     optimizer_states: float = 0.0,
-    progress: bool = False,
 ) -> Optimum:
     """Return the best schedule there is that flushes after every batch, and the proof that it is.
 
@@ -70,7 +68,6 @@ def optimal(
         seconds: when to end at the latest, proved or not.
         threads: of the solver; by default as many as there are cores.
         optimizer_states: see :func:`pipekit.simulate`.
-        progress: whether to show a bar with the best time and its gap to the bound.
 
     Raises:
         ImportError: OR-tools is not installed.
@@ -88,14 +85,7 @@ def optimal(
     judge = Judge(profile, plan, cluster, memory_cap, len(set(homes)), optimizer_states)
     problem = judge.problem(tuple((worker,) * m for worker in homes))
     first = _first(judge, problem, homes, m, min(_FIRST_S, seconds / 10))
-    with progress_bar(desc="proving", unit=" better", disable=not progress) as bar:
-
-        def tell(found: float, least: float) -> None:
-            gap = found / least - 1 if least > 0 else math.inf
-            bar.set_postfix_str(f"{found:.4g} s, {gap:.1%} above the bound")
-            bar.update()
-
-        proof = solve(problem, objective, seconds, first, threads, tell)
+    proof = solve(problem, objective, seconds, first, threads)
     unproved = first if objective == "makespan" and proof.bound_s < math.inf else None
     orders = proof.orders or unproved
     if orders is None:

@@ -1,33 +1,14 @@
-"""What a free worker takes first, each worker for itself."""
+"""Orders made pass by pass, by policies that say what a free worker takes first."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
-from pipekit.searching.problem import Problem
+from pipekit.schedules.list_scheduler import Passes, Policy, choose
+from pipekit.searching.problem import Orders, Problem
 
 _DEPTHS = (0.5, 1.0, 1.5, 2.0, math.inf)
 _PATIENCES = (0.0, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a free worker takes first; each attribute but one has an entry a worker.
-
-    Attributes:
-        depth: of each stage, microbatches that have gone forward and not all the way back, at most;
-            infinite: as many as there is room for.
-        waiting: parts for the weights that may wait before one comes first.
-        patience: for how long it waits for a pass that others need, in place of a part for the
-            weights, as a share of that part.
-        forwards_first: whether a forward comes before a part for the input.
-    """
-
-    depth: tuple[float, ...]
-    waiting: tuple[float, ...]
-    patience: tuple[float, ...]
-    forwards_first: tuple[bool, ...]
 
 
 def policies(problem: Problem) -> Iterator[Policy]:
@@ -43,3 +24,26 @@ def policies(problem: Problem) -> Iterator[Policy]:
             (patience,) * workers,
             (forwards,) * workers,
         )
+
+
+def greedy(problem: Problem, policy: Policy) -> Orders:
+    """Return the orders that a policy leads to (:func:`pipekit.schedules.list_scheduler.choose`).
+
+    Args:
+        problem: to be solved; each stage is on one worker.
+        policy: what is taken first.
+    """
+    weights = 2
+    freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
+    passes = Passes(
+        [row[0] for row in problem.homes],
+        problem.microbatches,
+        problem.seconds,
+        [row[0] for row in problem.delays],
+        problem.kept,
+        problem.gradients,
+        [max(height, gradients + kept) for height, gradients, kept in freed],
+        problem.room,
+        problem.reads.summed if problem.reads else None,
+    )
+    return [[problem.number(*each) for each in row] for row in choose(passes, policy)]

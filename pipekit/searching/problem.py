@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from pipekit.clusters import Cluster
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.schedules.flushed import Pass
+from pipekit.schedules.clock import Clock
+from pipekit.schedules.schedule import Pass
 from pipekit.searching.versions import Reads
 from pipekit.simulation.costs import StageCosts
 
@@ -195,39 +196,17 @@ class Problem:
 
     def timing(self, orders: Orders) -> Timing:
         """Return when every pass ends, each as soon as its worker is free and its data there."""
-        takes, needs, whole = self.takes, self.needs, self.whole
-        to_weights = self.stages * self.microbatches
-        starts, ends = [math.inf] * len(takes), [-1.0] * len(takes)
-        free, following = [0.0] * len(orders), [0] * len(orders)
-        sequence: list[int] = []
-        moved = True
-        while moved:
-            moved = False
-            for worker, order in enumerate(orders):
-                position, now = following[worker], free[worker]
-                for number in order[position:]:
-                    start = now
-                    for need, delay in needs[number]:
-                        end = ends[need]
-                        if end < 0:
-                            start = -1.0
-                            break
-                        if end + delay > start:
-                            start = end + delay
-                    if start < 0:
-                        break
-                    starts[number] = start
-                    ends[number] = now = start + takes[number]
-                    if number >= whole:
-                        ends[number - to_weights] = ends[number - 2 * to_weights] = now
-                    sequence.append(number)
-                    position += 1
-                if position > following[worker]:
-                    moved = True
-                    following[worker], free[worker] = position, now
-        done = all(at == len(order) for at, order in zip(following, orders, strict=True))
-        last = max(map(sum, zip(free, self.after, strict=True)))
-        return Timing(starts, ends, last if done else math.inf, sequence)
+        clock = Clock(orders, self.takes, self.needs, with_them=self._parts_of).run()
+        last = max(map(sum, zip(clock.free, self.after, strict=True)))
+        makespan = last if clock.is_done else math.inf
+        return Timing(clock.starts, clock.ends, makespan, clock.sequence)
+
+    @cached_property
+    def _parts_of(self) -> dict[int, tuple[int, int]]:
+        """Both parts of each whole backward."""
+        count = self.stages * self.microbatches
+        first = range(self.whole, self.whole + count)
+        return {number: (number - count, number - 2 * count) for number in first}
 
     def has(self, orders: Orders) -> bool:
         """Return whether orders have every pass once, on its worker."""

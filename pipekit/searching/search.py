@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
@@ -37,7 +36,6 @@ def search(
     seconds: float = 10.0,
     optimizer_states: float = 0.0,
     seed: int = 0,
-    progress: bool = False,
 ) -> Schedule:
     """Return the shortest schedule found that fits into memory.
 
@@ -66,8 +64,6 @@ def search(
         seconds: after the named methods have been simulated.
         optimizer_states: see :func:`pipekit.simulate`.
         seed: of the random choices; the same seed may find another schedule on a faster machine.
-        progress: whether to show a bar with the best makespan, and how far above a lower bound it
-            is, for the placements that are tried.
 
     Raises:
         ScheduleError: nothing fits; the message says how much memory the most frugal needs.
@@ -86,17 +82,14 @@ def search(
     ]
     found: list[Found] = []
     end = time.monotonic() + seconds
-    with progress_bar(desc="searching", unit=" better", disable=not progress) as bar:
-
-        def tell(makespan: float, least: float) -> None:
-            bar.set_postfix_str(f"{makespan:.4g} s, {makespan / least - 1:.1%} above the bound")
-            bar.update()
-
-        for number, question in enumerate(asked):
-            left = max(0.0, end - time.monotonic()) / (len(asked) - number)
-            best = best_answer(judge, question, left, seed, tell)
-            if best is not None:
-                found.append(best if question.reads else _repeated(judge, best, batches))
+    for number, question in enumerate(asked):
+        left = max(0.0, end - time.monotonic()) / (len(asked) - number)
+        best = best_answer(judge, question, left, seed)
+        if best is None:
+            continue
+        if batches > 1 and not question.reads:
+            best = judge.found(best.schedule.repeat().take(batches))
+        found.append(best)
     if not found:
         named = [max(each.peak_bytes) for question in asked for each in question.named]
         raise ScheduleError(
@@ -153,8 +146,3 @@ def _require_counts(
         raise ValueError(
             f"placement names a worker for each of {stages} stages, and each of {workers} workers"
         )
-
-
-def _repeated(judge: Judge, found: Found, batches: int) -> Found:
-    """Return a batch's schedule with so many batches, one after another."""
-    return judge.found(found.schedule.repeat().take(batches)) if batches > 1 else found

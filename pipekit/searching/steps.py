@@ -3,15 +3,14 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipekit.searching.bound import bound
-from pipekit.searching.greedy import greedy
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.local_search import improve
 from pipekit.searching.placements import Placement, improved
-from pipekit.searching.policies import policies
+from pipekit.searching.policies import greedy, policies
 from pipekit.searching.problem import Homes, Orders, Problem, homes_of
 from pipekit.searching.versions import Reads
 
@@ -50,13 +49,7 @@ class _Candidate:
     makespan: float
 
 
-def best_answer(
-    judge: Judge,
-    question: Question,
-    seconds: float,
-    seed: int,
-    tell: Callable[[float, float], object] = lambda makespan, least: None,
-) -> Found | None:
+def best_answer(judge: Judge, question: Question, seconds: float, seed: int) -> Found | None:
     """Return the best schedule found that fits, or None.
 
     Args:
@@ -64,25 +57,16 @@ def best_answer(
         question: what is searched for.
         seconds: how long.
         seed: of the random choices.
-        tell: is told of every better makespan, and of a bound for all placements that are tried.
     """
-    return _Search(judge, question, seconds, seed, tell).best()
+    return _Search(judge, question, seconds, seed).best()
 
 
 class _Search:
-    def __init__(
-        self,
-        judge: Judge,
-        question: Question,
-        seconds: float,
-        seed: int,
-        tell: Callable[[float, float], object],
-    ) -> None:
-        self._judge, self._question, self._seed, self._told = judge, question, seed, tell
+    def __init__(self, judge: Judge, question: Question, seconds: float, seed: int) -> None:
+        self._judge, self._question, self._seed = judge, question, seed
         now = time.monotonic()
         self._policies_end, self._end = now + seconds * _POLICIES, now + seconds
         self._problems = self._placed()
-        self._least = min(map(bound, self._problems.values()))
         self._shortest = math.inf
 
     def best(self) -> Found | None:
@@ -158,9 +142,7 @@ class _Search:
             now = time.monotonic()
             until = now + max(0.0, end - now) / (len(candidates) - number)
             seed = self._seed + number
-            orders = improve(
-                each.problem, each.orders, until, seed, self._tell, bound(each.problem)
-            )
+            orders = improve(each.problem, each.orders, until, seed, bound(each.problem))
             found.append(_Candidate(each.problem, orders, each.problem.timing(orders).makespan))
         return found
 
@@ -171,13 +153,8 @@ class _Search:
         for each in (orders, problem.merged(orders)):
             makespan = problem.timing(each).makespan
             if makespan < math.inf and problem.fit(each):
-                self._tell(makespan)
+                self._shortest = min(self._shortest, makespan)
                 yield _Candidate(problem, each, makespan)
-
-    def _tell(self, makespan: float) -> None:
-        if makespan < self._shortest:
-            self._shortest = makespan
-            self._told(makespan, self._least)
 
 
 def _best_of(candidates: Sequence[_Candidate], count: int) -> list[_Candidate]:

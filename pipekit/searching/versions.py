@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from pipekit.schedules import OPS, Op, Schedule, pipedream, two_bw
-from pipekit.schedules.flushed import Pass
-from pipekit.schedules.table import Contents
+from pipekit.schedules.schedule import Pass
 from pipekit.schedules.task import Task
 
 Versions = Literal["1", "2bw", "pipedream"]
@@ -99,7 +98,7 @@ def named_with(
         yield pipedream(stages, in_flight=deeper).take(batches)
 
 
-def stream(name: str, workers: Sequence[Sequence[Pass]], reads: Reads) -> Contents:
+def stream(name: str, workers: Sequence[Sequence[Pass]], reads: Reads) -> Schedule:
     """Return the table of batches that follow one another.
 
     Args:
@@ -116,4 +115,4 @@ def stream(name: str, workers: Sequence[Sequence[Pass]], reads: Reads) -> Conten
             if OPS[op].adds_gradient and (k + 1) % m == 0:
                 yield Task(Op.UPDATE, stage, k, (k + 1) // m)
 
-    return Contents(tuple(tuple(worker(passes)) for passes in workers), name)
+    return Schedule(tuple(tuple(worker(passes)) for passes in workers), name)

@@ -8,9 +8,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.simulation.columns import OPS_IN_ORDER, Columns, Numbers, columns, slot_counts
+from pipekit.schedules.dependencies import Columns
+from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.work import Times
+from pipekit.simulation.loads import Numbers, Times
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
@@ -65,7 +66,7 @@ def memory(
     what it keeps counts with the optimizer's state.
     """
     rule = mitigation or Mitigation()
-    task = columns(schedule)
+    task = schedule.dependencies.columns
     found = [
         _constant(schedule, costs, rule),
         *(_changes(schedule, task, costs, times) if schedule.trains else ()),
@@ -92,12 +93,14 @@ def _starts(worker: Numbers) -> NDArray[np.intp]:
 
 
 def _constant(schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation) -> _Changes:
-    rows = []
-    for worker, stages in enumerate(slot_counts(schedule)):
-        for stage, slots in stages.items():
-            whole, count = costs[stage].whole, rule.slots(slots, schedule.stashing)
-            size = count * whole.parameter_bytes + whole.buffer_bytes
-            rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
+    rows, task = [], schedule.dependencies.columns
+    slots = np.zeros((schedule.worker_count, schedule.stages), np.int64)
+    each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
+    np.maximum.at(slots, (task.worker, task.stage), each + 1)
+    for worker, stage in np.argwhere(slots).tolist():
+        count = rule.slots(int(slots[worker, stage]), schedule.stashing)
+        size = count * costs[stage].whole.parameter_bytes + costs[stage].whole.buffer_bytes
+        rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
     whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
     return _Changes(whose, order, part, when, sizes.astype(float))
 
@@ -109,7 +112,7 @@ def _optimizer(task: Columns, costs: Sequence[StageCosts], times: Times, states:
         task.worker[first],
         np.full(len(first), _AFTER),
         np.full(len(first), _OPTIMIZER),
-        np.concatenate(times.starts)[first],
+        times.starts[first],
         sizes[task.stage[first]],
     )
 
@@ -118,15 +121,14 @@ def _changes(
     schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times
 ) -> Iterator[_Changes]:
     """Yield what activations, recomputation and gradients add and free."""
-    starts, ends = np.concatenate(times.starts), np.concatenate(times.ends)
-    again = np.concatenate([np.array(each, dtype=float) for each in times.recomputed])
+    starts, ends, again = times.starts, times.ends, times.again
 
     def change(
         which: NDArray[np.bool_], place: int, part: int, when: NDArray[np.float64], size: _Size
     ) -> _Changes:
         """Return one of some tasks' changes, each task's at this place among its own."""
         tasks = np.flatnonzero(which)
-        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS_IN_ORDER])
+        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS])
         return _Changes(
             task.worker[tasks],
             _EACH * tasks + place,

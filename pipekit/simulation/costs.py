@@ -1,7 +1,8 @@
 """What each stage of a schedule costs, from a profile and a plan."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipekit.bucketing import buckets
@@ -9,6 +10,58 @@ from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import OPS, Op, Schedule
+from pipekit.traces import RECOMPUTE, Trace
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A profile, and which tasks take other times than it says; bytes stay the profile's.
+
+    Attributes:
+        profile: what each layer costs for a microbatch.
+        workers: how many times as long a worker takes for everything: ``{3: 1.5}`` is a straggler.
+        microbatches: how many times as long all passes of a microbatch take, say of longer
+            sequences.
+        tasks: seconds of tasks, by (worker, op, stage, microbatch), in place of all that; a
+            forward that runs again takes those of the first.
+
+    Raises:
+        ValueError: a number is negative or not finite.
+    """
+
+    profile: Profile
+    workers: Mapping[int, float] = field(default_factory=dict)
+    microbatches: Mapping[int, float] = field(default_factory=dict)
+    tasks: Mapping[tuple[int, Op, int, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "microbatches", "tasks"):
+            for key, value in getattr(self, name).items():
+                if not 0 <= value < math.inf:
+                    raise ValueError(
+                        f"Costs.{name}[{key!r}] must be 0 or a positive number, not {value}"
+                    )
+
+    @classmethod
+    def measured(cls, profile: Profile, trace: Trace) -> "Costs":
+        """Return the seconds of each task in a trace, and a profile's bytes.
+
+        Args:
+            profile: what each layer costs.
+            trace: of a run with the same workers and stages, in seconds.
+
+        Raises:
+            ValueError: the trace is in slots.
+        """
+        if trace.unit != "s":
+            raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
+        frame = trace.frame[trace.frame["op"] != RECOMPUTE]
+        keys = zip(*(frame[name] for name in ("worker", "op", "stage", "microbatch")), strict=True)
+        took = (frame["end_s"] - frame["start_s"]).tolist()
+        return cls(
+            profile,
+            tasks={(w, Op[op], s, k): t for (w, op, s, k), t in zip(keys, took, strict=True)},
+        )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster, flat
@@ -21,10 +22,10 @@ from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
 from pipekit.schedules.lowering.sums import sums
+from pipekit.schedules.ops import RECEIVERS, SENDERS
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.sums_in_order import SumsInOrder
-from pipekit.simulation.tied_sums import TiedSums
-from pipekit.simulation.work import WEIGHTS, Route, Times, recomputed, routes_of_tasks, seconds
+from pipekit.simulation.loads import WEIGHTS, Loads, Route, Times, routes
+from pipekit.simulation.sums import SumsInOrder, TiedSums
 from pipekit.traces import TRANSFERS
 
 _UNKNOWN = -1.0
@@ -34,6 +35,7 @@ _START, _END, _DESTINATION = map(TRANSFERS.index, ("start_s", "end_s", "destinat
 def run(
     schedule: Schedule,
     costs: Sequence[StageCosts],
+    load: Loads,
     cluster: Cluster | None,
     overlap: float | None = None,
     waits: Mapping[int, int] = MappingProxyType({}),
@@ -43,12 +45,13 @@ def run(
     Args:
         schedule: the table.
         costs: of its stages.
+        load: of its tasks.
         cluster: None: links cost nothing.
         overlap: see :func:`pipekit.simulation.simulate`.
         waits: tasks, by their number, that wait until all workers have come to an update, with its
             number.
     """
-    return _Run(schedule, costs, cluster, overlap, waits).finish()
+    return _Run(schedule, costs, load, cluster, overlap, waits).finish()
 
 
 class _Run:
@@ -58,19 +61,22 @@ class _Run:
         self,
         schedule: Schedule,
         costs: Sequence[StageCosts],
+        load: Loads,
         cluster: Cluster | None,
         overlap: float | None,
         waits: Mapping[int, int],
     ) -> None:
         self.costs, self.graph = costs, schedule.dependencies
         self.tasks, self.update_of = self.graph.tasks, schedule.update_of
-        self.seconds, self.again = seconds(schedule, costs), recomputed(schedule, costs)
+        self.seconds: list[float] = load.seconds.tolist()
+        self.again: list[float] = load.again.tolist()
+        self.times: list[float] = load.times.tolist()
         # Of each task the one that it runs together with, so that one waits for the data of both.
         self.partner = [NOTHING] * len(self.tasks) if overlap is None else self.graph.partner
         for number, partner in enumerate(self.partner):
             if partner != NOTHING:
                 self.seconds[number] *= overlap or 0.0
-        self.routes, messages = routes_of_tasks(schedule, costs)
+        self.routes, messages = _of_tasks(routes(schedule, costs), len(costs))
         workers = len(schedule.workers)
         self.traffic = Traffic(cluster or flat(workers, math.inf))
         self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
@@ -93,14 +99,14 @@ class _Run:
         self.arrived: dict[int, dict[int, float]] = defaultdict(dict)
         self.waiting: dict[int, list[int]] = defaultdict(list)
         self.in_order = [SumsInOrder(cost) for cost in costs]
-        # When the last task that adds a gradient for an update began, and its op, of each worker.
-        self.last: dict[tuple[int, int], list[tuple[float, Op]]] = defaultdict(list)
+        # When the last task that adds a gradient for an update began on each worker, its op, and
+        # how many times the profile's seconds it takes.
+        self.last: dict[tuple[int, int], list[tuple[float, Op, float]]] = defaultdict(list)
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
         # are, (when, NOBODY, (stage, update, bucket)); when a tie's are, (number, update) there.
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
-        self.starts: list[list[float]] = [[] for _ in range(workers)]
-        self.ends: list[list[float]] = [[] for _ in range(workers)]
-        self.recomputed: list[list[float | None]] = [[] for _ in range(workers)]
+        self.starts, self.ends = [math.nan] * len(self.tasks), [math.nan] * len(self.tasks)
+        self.repeated = [math.nan] * len(self.tasks)
         # As TRANSFERS; a flow's times stand there once it has ended.
         self.transfers: list[list[Any]] = []
 
@@ -127,7 +133,8 @@ class _Run:
             self._advance(worker)
         columns = zip(*self.transfers, strict=True) if self.transfers else [()] * len(TRANSFERS)
         transfers = pd.DataFrame(dict(zip(TRANSFERS, columns, strict=True)))
-        return Times(self.starts, self.ends, self.recomputed, transfers)
+        starts, ends, again = map(np.array, (self.starts, self.ends, self.repeated))
+        return Times(starts, ends, again, transfers)
 
     def _advance(self, worker: int) -> None:
         """Start a worker's next task, if it is idle and knows when its data arrives."""
@@ -149,22 +156,20 @@ class _Run:
         if number in self.waits and ready != _UNKNOWN:
             last = self._all_arrived(worker, self.waits[number])
             ready = _UNKNOWN if last == _UNKNOWN else max(ready, last)
-        recomputed = self.recomputed[worker]
-        if len(recomputed) == number - self.graph.first[worker]:  # else done, while waiting
-            again = self.again[number]
-            recomputed.append(self.free[worker] if again else None)
-            if again:
-                self.free[worker] += self.costs[stage].whole.forward_s
+        again = self.again[number]
+        if not math.isnan(again) and math.isnan(self.repeated[number]):  # else done, while waiting
+            self.repeated[number] = self.free[worker]
+            self.free[worker] += again
         if ready == _UNKNOWN:
             return
         start = max(self.free[worker], ready)
         end = self.free[worker] = start + self.seconds[number]
         self.computing[worker] = True
-        self.starts[worker].append(start)
-        self.ends[worker].append(end)
+        self.starts[number], self.ends[number] = start, end
         heapq.heappush(self.events, (end, worker, ()))
         if number in self.complete:
-            self._computing(stage, self.update_of[stage][microbatch], op, start)
+            update = self.update_of[stage][microbatch]
+            self._computing(stage, update, op, start, self.times[number])
 
     def _arrive(self, worker: int, update: int, when: float) -> None:
         """Note that a worker has come to an update; once all have, those who wait go on."""
@@ -250,20 +255,23 @@ class _Run:
 
     def _end_share(self, number: int, update: int, now: float) -> None:
         """Go on with the ties behind one, and with the workers that have had their last."""
-        for following in self.tied.end(number, update, now):
+        for following in self.tied.shared(number, update, now):
             self._share(following, update, now)
         for worker in self.tied.ties[number].members:
             if (worker, update) in self.tied.done:
                 self._advance(worker)
 
-    def _computing(self, stage: int, update: int, op: Op, start: float) -> None:
+    def _computing(self, stage: int, update: int, op: Op, start: float, times: float) -> None:
         """Note the start of a last backward; once all have theirs, it is known what comes when."""
         cost, last = self.costs[stage], self.last[stage, update]
-        last.append((start, op))
+        last.append((start, op, times))
         if len(last) == len(self.sums[stage][update - 1].contributors):
             for number, bucket in enumerate(cost.buckets):
                 behind = cost.layers[bucket[-1] :]  # the last of the bucket, and all before it
-                now = max(begun + sum(layer.seconds(o) for layer in behind) for begun, o in last)
+                now = max(
+                    begun + sum(layer.seconds(o) for layer in behind) * slow
+                    for begun, o, slow in last
+                )
                 heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
 
     def _sum(self, now: float, stage: int, update: int, bucket: int) -> None:
@@ -300,3 +308,17 @@ class _Run:
         for row in rows:
             row[_START], row[_END] = flow.start, flow.end
         heapq.heappush(self.events, (flow.arrival, NOBODY, summed))
+
+
+def _of_tasks(
+    every: Sequence[Route], stages: int
+) -> tuple[dict[Op, list[list[Route]]], dict[Op, list[int]]]:
+    """Return, by op and stage, what a task sends, and how many messages it receives."""
+    sent: dict[Op, list[list[Route]]] = {op: [[] for _ in range(stages)] for op in Op}
+    received = {op: [0] * stages for op in Op}
+    for route in every:
+        for op in SENDERS[route.payload]:
+            sent[op][route.source].append(route)
+        for op in RECEIVERS[route.payload]:
+            received[op][route.destination] += 1
+    return sent, received

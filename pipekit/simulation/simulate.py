@@ -1,26 +1,29 @@
 """What a schedule would take: seconds and bytes, with nothing run."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
+from pipekit.host.garbage import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
 from pipekit.schedules.lowering.validation import validation_waits
-from pipekit.simulation import events, longest_path, one_host
+from pipekit.simulation import alone, events
+from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
-from pipekit.simulation.columns import OPS_IN_ORDER, columns, once
-from pipekit.simulation.costs import StageCosts, stage_costs
-from pipekit.simulation.work import Times
+from pipekit.simulation.costs import Costs, StageCosts, stage_costs
+from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
 
 
 def simulate(
     schedule: Schedule,
-    profile: Profile,
+    profile: Profile | Costs,
     plan: Plan | None = None,
     cluster: Cluster | None = None,
     *,
@@ -28,7 +31,7 @@ def simulate(
     overlap: float | None = None,
     validate: str | None = None,
     mitigation: Mitigation | str | None = None,
-    host: one_host.Host | None = None,
+    host: Host | None = None,
     batches: int | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
@@ -40,7 +43,8 @@ def simulate(
 
     Args:
         schedule: finite, or without end.
-        profile: what each layer costs.
+        profile: what each layer costs; or :class:`Costs`, if workers, microbatches or single tasks
+            take other times.
         plan: which layers each stage has, on how many workers, and what is recomputed; None: one
             profiled layer a stage, nothing recomputed.
         cluster: the links; None: they cost nothing.
@@ -68,70 +72,91 @@ def simulate(
         ScheduleError: the schedule cannot be executed.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
+    return simulated(
+        schedule.excerpt(batches),
+        profile,
+        plan,
+        cluster,
+        optimizer_states=optimizer_states,
+        overlap=overlap,
+        validate=validate,
+        mitigation=mitigation,
+        host=host,
+    )[0]
+
+
+@not_collected()
+def simulated(
+    schedule: Schedule,
+    profile: Profile | Costs,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    *,
+    optimizer_states: float = 0.0,
+    overlap: float | None = None,
+    validate: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    host: Host | None = None,
+) -> tuple[Trace, bool]:
+    """Return the trace of a finite schedule, and whether messages or sums shared links."""
     require_choice("validate", validate, (None, "first", "later"))
-    schedule = schedule.excerpt(batches)
     check(schedule, joint_updates=validate is not None)
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
-    costs = stage_costs(schedule, profile, plan)
-    workers = len(schedule.workers)
+    given = profile if isinstance(profile, Costs) else Costs(profile)
+    costs = stage_costs(schedule, given.profile, plan)
+    load = loads(schedule, costs, given)
     if cluster is not None:
-        cluster.require_room(workers)
+        cluster.require_room(schedule.worker_count)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     together = any(cost.buckets or cost.ties for cost in costs)
-    times = None
+    times, is_shared = None, False
     if host is not None:
         if cluster is not None or overlap is not None or waits:
             raise ValueError("host says what one host takes: leave cluster, overlap, validate out")
-        times = one_host.run(schedule, costs, host)
+        times = alone.run_on_host(schedule, costs, load, host)
     elif overlap is None and not waits and not together:
-        times = longest_path.run(schedule, costs, cluster)
+        times = alone.run(schedule, costs, load, cluster)
     if times is None:
-        times = events.run(schedule, costs, cluster, overlap, waits)
-    return Trace(
-        _events(schedule, costs, times),
+        times = events.run(schedule, costs, load, cluster, overlap, waits)
+        is_shared = cluster is not None or together
+    trace = Trace(
+        _events(schedule, costs, load, times),
         "simulated",
         schedule.name,
-        workers,
+        schedule.worker_count,
         transfers=times.transfers,
         memory=memory(schedule, costs, times, optimizer_states, rule),
     )
+    return trace, is_shared
 
 
-def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.DataFrame:
-    task, sent = columns(schedule), _bytes_sent(costs)
-    frame = _tasks(schedule).assign(
-        start_s=np.concatenate(times.starts),
-        end_s=np.concatenate(times.ends),
-        bytes=np.array([sent[op] for op in OPS_IN_ORDER], dtype=float)[task.op, task.stage],
+def _events(
+    schedule: Schedule, costs: Sequence[StageCosts], load: Loads, times: Times
+) -> pd.DataFrame:
+    task, sent = schedule.dependencies.columns, _bytes_sent(costs)
+    frame = pd.DataFrame(
+        {
+            "worker": task.worker,
+            "stage": task.stage,
+            "op": np.array([op.name for op in OPS], dtype=object)[task.op],
+            "microbatch": task.microbatch,
+            "version": task.version,
+            "start_s": times.starts,
+            "end_s": times.ends,
+            "bytes": np.array([sent[op] for op in OPS], dtype=float)[task.op, task.stage],
+        }
     )
-    again = np.concatenate([np.array(each, dtype=float) for each in times.recomputed])
-    done = ~np.isnan(again)
+    done = ~np.isnan(times.again)
     if not done.any():
         return frame
-    seconds = np.array([cost.whole.forward_s for cost in costs])
-    extra = frame[done].assign(op=RECOMPUTE, start_s=again[done], bytes=0.0)
-    extra["end_s"] = extra["start_s"] + seconds[extra["stage"]]
+    extra = frame[done].assign(op=RECOMPUTE, start_s=times.again[done], bytes=0.0)
+    extra["end_s"] = extra["start_s"] + load.again[done]
     both = pd.concat([frame, extra])
     return both.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
 
 
-@once
-def _tasks(schedule: Schedule) -> pd.DataFrame:
-    """Return the events of a schedule's tasks without their times and bytes."""
-    task, names = columns(schedule), np.array([op.name for op in OPS_IN_ORDER], dtype=object)
-    return pd.DataFrame(
-        {
-            "worker": task.worker,
-            "stage": task.stage,
-            "op": names[task.op].tolist(),
-            "microbatch": task.microbatch,
-            "version": task.version,
-        }
-    )
-
-
-def _bytes_sent(costs: list[StageCosts]) -> dict[Op, list[float]]:
+def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
     """Return what a task of each op and stage sends on to other stages."""
     back = [cost.received_bytes + cost.copied_bytes for cost in costs]
     sent = {

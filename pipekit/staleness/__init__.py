@@ -1,6 +1,6 @@
 """What can be done about stale weights: rules that a ``Pipeline`` takes as ``mitigation``.
 
-By name, or as an object: ``Pipeline(..., mitigation="spectrain")``, ``"pipemare:anneal=500"``,
+By name, or as an object: ``Updates(mitigation="spectrain")``, ``"pipemare:anneal=500"``,
 ``staleness.PipeMare(anneal=500)``.  Each says in its docstring with which schedules it goes.  Two
 methods are optimizers: :func:`nesterov` and :class:`BasisRotation`; others are schedules:
 ``schedules.paci``, and ``schedules.two_bw`` with ``flush_after``.

@@ -1,7 +1,7 @@
 """Which event of a trace needs which: the schedule's graph, found again in what happened."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule, Task
+from pipekit.schedules.clock import Clock, Replay
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.replay import order
 from pipekit.traces.record import RECOMPUTE
 
 Times = NDArray[np.float64]
@@ -25,35 +25,38 @@ class EventGraph(NamedTuple):
     Attributes:
         frame: the events.
         rows: of each, its row in the trace's own frame.
-        before: the event before it on its worker, as a list of one or none.
-        needs: the events on other workers, or on its own, whose output it needs.
+        before: the event before it on its worker, or NOTHING.
+        needs: the events whose output it needs.
         foreign: whether some of these are on other workers, so that it waits for messages.
     """
 
     frame: pd.DataFrame
     rows: list[int]
-    before: list[list[int]]
+    before: list[int]
     needs: list[list[int]]
     foreign: NDArray[np.bool_]
 
-    def ready(self, ends: Sequence[float] | Times) -> Times:
+    def waits(self) -> Iterator[list[int]]:
+        """Yield all that each event waits for, its worker's event before it first."""
+        for before, needs in zip(self.before, self.needs, strict=True):
+            yield needs if before == NOTHING else [before, *needs]
+
+    def ready(self, ends: Times) -> Times:
         """Return when each event's worker was free and all that it needs was computed."""
-        waits = zip(self.before, self.needs, strict=True)
-        return np.array([max((ends[i] for i in b + n), default=0.0) for b, n in waits])
+        return np.array([max((ends[i] for i in each), default=0.0) for each in self.waits()])
 
     def latest(self) -> list[int]:
         """Return what each event waited for: of all that it needs what ended last; else NOTHING."""
         ends = self.frame["end_s"].tolist()
-        waits = zip(self.before, self.needs, strict=True)
-        return [max(b + n, key=ends.__getitem__, default=NOTHING) for b, n in waits]
+        return [max(each, key=ends.__getitem__, default=NOTHING) for each in self.waits()]
 
     def makespan(self, durations: Times, gaps: Times | float = 0.0) -> float:
         """Return what the run would take with such events, each so long after it is ready."""
-        ends: list[float] = []
-        seconds = (durations + gaps).tolist()
-        for before, needs, lasting in zip(self.before, self.needs, seconds, strict=True):
-            ends.append(max((ends[i] for i in before + needs), default=0.0) + lasting)
-        return max(ends)
+        over = [(number, 0.0) for number in range(len(self.rows))]
+        needs = [tuple(over[need] for need in each) for each in self.needs]
+        worker = self.frame["worker"].to_numpy()
+        lists = [np.flatnonzero(worker == each).tolist() for each in np.unique(worker)]
+        return max(Clock(lists, (durations + gaps).tolist(), needs).run().free)
 
 
 def event_graph(frame: pd.DataFrame) -> EventGraph:
@@ -76,7 +79,7 @@ def _ordered(
     stages: Sequence[int],
     microbatches: Sequence[int],
     versions: Sequence[int],
-) -> tuple[list[int], list[list[int]], list[list[int]], NDArray[np.bool_]]:
+) -> tuple[list[int], list[int], list[list[int]], NDArray[np.bool_]]:
     """Return rows, before, needs and foreign of :class:`EventGraph`: all that is without times."""
     tasks: dict[int, list[Task]] = defaultdict(list)
     rows: dict[int, list[int]] = defaultdict(list)  # of each worker's tasks
@@ -86,36 +89,33 @@ def _ordered(
     ):
         if name == RECOMPUTE:
             again[worker, stage, microbatch] = row
-            continue
-        tasks[worker].append(Task(Op[name], stage, microbatch, version))
-        rows[worker].append(row)
+        else:
+            tasks[worker].append(Task(Op[name], stage, microbatch, version))
+            rows[worker].append(row)
     every = range(1 + max(tasks))
     graph = Schedule(tuple(tuple(tasks[w]) for w in every)).dependencies
     row_of = [row for worker in every for row in rows[worker]]
 
     events: list[int] = []
-    before: list[list[int]] = []
+    before: list[int] = []
     needs: list[list[int]] = []
     foreign: list[bool] = []
-    last: dict[int, list[int]] = defaultdict(list)
+    last = [NOTHING] * len(every)
     event_of = [0] * len(row_of)
 
     def add(row: int, worker: int, sources: Sequence[int]) -> None:
         before.append(last[worker])
         needs.append([event_of[number] for number in sources])
         foreign.append(any(graph.worker_of[number] != worker for number in sources))
-        last[worker] = [len(events)]
+        last[worker] = len(events)
         events.append(row)
 
-    for number in order(graph):
+    for number in Replay(graph).order():
         op, stage, microbatch, _ = graph.tasks[number]
-        worker, sources = graph.worker_of[number], [graph.source[number]]
+        worker, source = graph.worker_of[number], graph.source[number]
         if OPS[op].own is Op.FORWARD and (worker, stage, microbatch) in again:
             add(again[worker, stage, microbatch], worker, [])
-        if not OPS[op].is_pass:
-            sources = [*graph.summed(number)]
-        elif sources == [NOTHING]:
-            sources = []
         event_of[number] = len(events)
-        add(row_of[number], worker, sources)
+        received = [] if source == NOTHING else [source]
+        add(row_of[number], worker, received if OPS[op].is_pass else graph.summed(number))
     return events, before, needs, np.array(foreign)

@@ -109,10 +109,7 @@ class _Run:
         self.stops = dict(self._stops(version))
 
     def _stops(self, version: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield each update that all stages make together, and the last pass that they wait for.
-
-        They do so if none of them begins its update before every stage has computed its gradient.
-        """
+        """Yield each update that all stages make together, and the last pass that they wait for."""
         updates: dict[int, list[int]] = defaultdict(list)
         for number, op in enumerate(self.op):
             if op == Op.UPDATE.name:

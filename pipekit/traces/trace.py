@@ -11,9 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule
+from pipekit.schedules.clock import PAPER_SLOTS, slots
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
-from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown
 from pipekit.traces.bubbles import bubbles

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, expect
 
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import OPS, Task
-from pipekit.schedules.replay import replay
+from pipekit.schedules.clock import replay
 from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
 
 pytestmark = pytest.mark.browser

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,13 +23,12 @@ from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.distributed import distributed_transport
-from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
-from pipekit.engine.transports.distributed.incoming import incoming
+from pipekit.engine.transports import distributed as distributed_transport
+from pipekit.engine.transports.distributed import DistributedTransport, incoming
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import Report, WorkerAssignment, run
 
-T = TypeVar("T")
 LONGEST_S = 300
 
 
@@ -227,7 +226,7 @@ def _exchanged(sender: _Work, receiver: _Work) -> bool:
     return found
 
 
-class InOrderRunner:
+class InOrderRunner(Runner):
     """Runs every worker in a thread, as if it were a process on an accelerator of its own."""
 
     def run(
@@ -262,12 +261,6 @@ class InOrderRunner:
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return False
-
-    def gather(self, state: dict[str, T]) -> dict[str, T]:
-        return state
-
-    def agree(self, function: Callable[[], T]) -> T:
-        return function()
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import runner
+from pipekit.engine.transports.processes import runner
 from tests.device.in_order import InOrder, InOrderRunner
 from tests.device.kind import on
 from tests.device.test_pipeline import REPLICATED, build, by_method, skipping, tied

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
 from pipekit import devices, schedules
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import ParameterBucket
-from pipekit.engine.updates.sums.all_reduce import DirectAllReduce, ReduceKey
 from tests.device.kind import on
 from tests.device.simulated.process import simulated
 from tests.device.test_distributed import with_lengths
@@ -27,7 +27,7 @@ from tests.engine.examples import data, different, mixed, mlp
 
 def flushed(model: nn.Sequential, places: list[str], batches: Any, **how: Any) -> dict[str, Tensor]:
     pipeline = build(model, by_method("flush"), places)
-    pipeline.train(batches, **how)
+    pipeline.train(batches, watch=pk.Watch(**how))
     return dict(pipeline.state_dict())
 
 
@@ -37,7 +37,7 @@ def flushed(model: nn.Sequential, places: list[str], batches: Any, **how: Any) -
 def test_weights_may_be_read_as_soon_as_a_run_returns() -> None:
     """In whatever stream; without a trace, nothing else waits for the last update."""
     pipeline = build(mixed(), by_method("flush"), on(2, STAGES))
-    pipeline.train(data(2), trace=False)
+    pipeline.train(data(2), watch=pk.Watch(trace=False))
     with torch.Stream("sim:0"), torch.Stream("sim:1"):
         assert len(pipeline.state_dict()) == len(mixed().state_dict())
     pipeline.evaluate(data(1))
@@ -121,7 +121,7 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
     def add_up(index: int) -> None:
         with devices.on_stream(workers[index].stream):
             channel = network.transport(index).channel([0, 1], tied=True)
-            reduce = DirectAllReduce([0, 1], index, channel)
+            reduce = AllReduce([0, 1], index, channel)
             bucket = ParameterBucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
             for number in range(4):
                 own = bucket.flat([torch.full((8,), float(index + number), device=places[index])])
@@ -147,7 +147,7 @@ def test_replicas_are_copied_before_their_workers_compute() -> None:
     for places in (["cpu"] * 4, on(2, 4)):
         pipeline = build(mixed(), schedule, places, balance=[4, 4])
         for _ in range(3):
-            pipeline.train(data(1), trace=False)
+            pipeline.train(data(1), watch=pk.Watch(trace=False))
         state.append(dict(pipeline.state_dict()))
     assert different(*state) == []
 
@@ -167,7 +167,7 @@ def test_a_loader_computes_on_the_device_and_forgets_at_once() -> None:
         with streams_of_their_own(["sim:0", "sim:1"]):
             for number in range(2):  # the first one tries the model first, for which all waits
                 two = torch.ones((), device=kind) * number * 2
-                pipeline.train(_Sized(made(kind, two), 4), trace=False)
+                pipeline.train(_Sized(made(kind, two), 4), watch=pk.Watch(trace=False))
         states.append(dict(pipeline.state_dict()))
     assert different(*states) == []
 
@@ -294,9 +294,9 @@ def waits(kind: str, batches: int, **how: Any) -> int:
     """How often it happened in a training; the second one, which builds nothing."""
     options: Any = {name: how.pop(name) for name in ("trace", "progress") if name in how}
     pipeline = build(mlp(6, 6, 6, 6, 3), by_method("flush"), on(2, STAGES), balance=[1] * 4, **how)
-    pipeline.train(data(batches), trace=False)
+    pipeline.train(data(batches), watch=pk.Watch(trace=False))
     simulated().settle()
-    pipeline.train(data(batches), **{"trace": False, **options})
+    pipeline.train(data(batches), watch=pk.Watch(**{"trace": False, **options}))
     return int(simulated().calls(kind))
 
 

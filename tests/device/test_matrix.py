@@ -98,7 +98,7 @@ def run(feature: str, method: str, devices: int, trace: bool) -> tuple[list[floa
         return checkpointed(pipeline, schedule, places, trace=trace, **watched)
     losses = [pipeline.evaluate(data(2))] if feature == "evaluate" else []
     for _ in range(2):
-        losses += pipeline.train(data(3), trace=trace, **watched).losses
+        losses += pipeline.train(data(3), watch=pk.Watch(trace=trace, **watched)).losses
         if feature == "evaluate":
             losses.append(pipeline.evaluate(data(2)))
             outputs = pipeline.predict([x for x, _ in data(2)])
@@ -111,7 +111,8 @@ def checkpointed(
 ) -> tuple[list[float], Any]:
     """Write checkpoints there, and go on from the last one where results are compared."""
     with tempfile.TemporaryDirectory() as folder:
-        pipeline.train(data(3), checkpoints=folder, every=1, **how)
+        watch = pk.Watch(**how)
+        pipeline.train(data(3), checkpoints=pk.Checkpoints(folder, every=1), watch=watch)
         other = build(mixed(), schedule, to_compare(len(places)))
         other.resume(folder)
         other.train(data(3))  # is passed over

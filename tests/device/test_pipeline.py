@@ -14,7 +14,7 @@ from pipekit import schedules
 from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.simulated.process import simulated
-from tests.engine.examples import METHODS, data, different, images, mixed, pairs
+from tests.engine.examples import METHODS, data, different, images, mixed, pairs, values
 
 STAGES = 4
 
@@ -60,7 +60,7 @@ def build(
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=False),
         "loss": nn.MSELoss(),
     }
-    return pk.Pipeline(model, schedule, devices=devices, **(arguments | how))
+    return pk.Pipeline(model, schedule, **values(devices=devices, **(arguments | how)))
 
 
 def by_method(method: str) -> pk.Schedule:
@@ -81,8 +81,8 @@ def compare(
     for places, watched in ((to_compare(workers), careful()), (devices(workers), {})):
         torch.manual_seed(0)
         pipeline = build(model(), schedule, places, **how)
-        kept = runs | watched
-        losses = [loss for _ in range(2) for loss in pipeline.train(data(3), **kept).losses]
+        watch = pk.Watch(**(runs | watched))
+        losses = [loss for _ in range(2) for loss in pipeline.train(data(3), watch=watch).losses]
         losses.append(pipeline.evaluate(data(2)))
         results.append((losses, pipeline.state_dict()))
     (cpu_losses, cpu_state), (losses, state) = results
@@ -143,7 +143,7 @@ def test_checkpoints(devices: int, tmp_path: Path) -> None:
     results = []
     for kind in places:
         pipeline = build(mixed(), by_method("2bw"), places[kind])
-        pipeline.train(data(4), checkpoints=tmp_path / kind, every=1)
+        pipeline.train(data(4), checkpoints=pk.Checkpoints(tmp_path / kind, every=1))
         pipeline.train(data(2))
         results.append(dict(pipeline.state_dict()))
     for written, read in (("cpu", "sim"), ("sim", "cpu")):
@@ -182,7 +182,7 @@ def test_a_wait_left_out_is_noticed(method: str) -> None:
     sim = simulated()
 
     def train() -> None:
-        build(mixed(), by_method(method), on(2, STAGES)).train(data(2), trace=False)
+        build(mixed(), by_method(method), on(2, STAGES)).train(data(2), watch=pk.Watch(trace=False))
 
     train()
     waits, noticed = sim.calls("wait"), 0

@@ -63,7 +63,9 @@ def train(
 
 def compare(devices: int, model: Callable[[], nn.Sequential] = mixed, **how: Any) -> None:
     losses, state = train(model, on(devices, 4), **how)
-    cpu_losses, cpu_state = train(model, to_compare(4), **careful(), **how)
+    cpu_losses, cpu_state = train(
+        model, to_compare(4), **{"watch": pk.Watch(trace=False, **careful())} | how
+    )
     if "order" in how.get("without", ()):  # autograd's threads then sum gradients as they come
         torch.testing.assert_close(state, cpu_state)
         return
@@ -75,7 +77,7 @@ HOWS: dict[str, dict[str, Any]] = {
     "plain": {},
     "never recomputed": {"checkpoint": "never"},
     "always recomputed": {"checkpoint": "always"},
-    "traced": {"trace": True, "memory": True},
+    "traced": {"watch": pk.Watch(memory=True)},
     "deferred batch norm": {"deferred_batch_norm": True},
     "autocast": {"autocast": True},
     "images": {"model": images},

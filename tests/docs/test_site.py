@@ -166,7 +166,7 @@ def checkout(tmp_path: Path) -> Path:
     (run / "fast/speed.csv").write_text("a,b")
     (run / "report.html").write_text(
         '<a href="fast.html#cell-id=x">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
-        '<a href="source/pipekit/oracle.py.html#line-7">4</a><a href="gone.ipynb">5</a>'
+        '<a href="gone.ipynb">5</a>'
     )
     return tmp_path
 
@@ -217,13 +217,10 @@ def test_a_drawn_schedule_is_told_from_text_that_may_wrap(build: ModuleType) -> 
 
 
 def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout: Path) -> None:
-    (checkout / "pipekit").mkdir()
-    (checkout / "pipekit/oracle.py").touch()
-    page = build.report.page(checkout, checkout / "s", {"fast": "a"}, lambda path: "source/o.py.md")
-    cell, line = "../gallery/a.html#cell-id=x", "../source/o.py.html#line-7"
-    for link in (cell, "report/fast/speed.csv", "#c", line):
+    page = build.report.page(checkout, checkout / "s", {"fast": "a"})
+    for link in ("../gallery/a.html#cell-id=x", "report/fast/speed.csv", "#c"):
         assert f'href="{link}"' in page
-    assert page.count("href") == 4
+    assert page.count("href") == 3
     assert (checkout / "s/report/fast/speed.csv").read_text() == "a,b"
 
 

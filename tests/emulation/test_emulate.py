@@ -20,7 +20,7 @@ from pipekit.clusters import flat
 from pipekit.clusters.papers import V100
 from pipekit.emulation import stage
 from pipekit.emulation.stage import Waiter
-from pipekit.engine.arguments import VALIDATE
+from pipekit.engine.options import VALIDATE
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import (

@@ -8,7 +8,7 @@ from pipekit import Profile, schedules, simulate
 from pipekit.emulation.measured_host import gaps, host_from, longer
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 
 def costs(message: float) -> Profile:

@@ -6,6 +6,7 @@ Worker processes import this file, so that it stays free of pytest and hypothesi
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -191,6 +192,14 @@ def data(
 # --- Training both ways --------------------------------------------------------------------------
 
 
+def values(**settings: Any) -> dict[str, Any]:
+    """Settings by their names, as a pipeline takes them."""
+    for argument, kind in (("updates", pk.Updates), ("execution", pk.Execution)):
+        names = [field.name for field in fields(kind) if field.name in settings]
+        settings[argument] = kind(**{name: settings.pop(name) for name in names})
+    return settings
+
+
 def pipeline(
     model: nn.Sequential,
     method: str = "flush",
@@ -202,7 +211,7 @@ def pipeline(
     stages = options.pop("stages", None) or len(balance)
     schedule = METHODS[method].schedule
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, schedule(stages, m), balance=balance, **arguments)
+    return pk.Pipeline(model, schedule(stages, m), balance=balance, **values(**arguments))
 
 
 def cores_of_each(workers: int) -> int:

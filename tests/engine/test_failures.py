@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import Batches, data, mlp, nesterov, pipeline
+from tests.engine.examples import Batches, data, mlp, nesterov, pipeline, values
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 LIMIT_S = 100.0  # only there to end a hang
@@ -383,7 +383,7 @@ def build(**changes: Any) -> pk.Pipeline:
         "loss": nn.MSELoss(),
     }
     arguments |= changes
-    return pk.Pipeline(arguments.pop("model"), arguments.pop("schedule"), **arguments)
+    return pk.Pipeline(arguments.pop("model"), arguments.pop("schedule"), **values(**arguments))
 
 
 def not_a_number(output: Tensor, target: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def plain(model: nn.Module, train: bool) -> dict[str, Tensor]:
 
 def layers_of(model: nn.Module, way: str) -> nn.Sequential:
     if way != "layers":
-        return pk.stages(model, BATCHES[0][0], way=way)
+        return pk.stages(model, BATCHES[0][0])
     return nn.Sequential(*(layer for block in model.blocks for layer in block))  # type: ignore
 
 
@@ -76,9 +76,7 @@ def layers_of(model: nn.Module, way: str) -> nn.Sequential:
     ("make", "way"),
     [
         (Freezing, "record"),
-        (Freezing, "export"),
         (frozen, "record"),
-        (frozen, "export"),
         (frozen, "layers"),
         (in_evaluation, "record"),
         (in_evaluation, "layers"),

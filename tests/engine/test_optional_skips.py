@@ -88,7 +88,7 @@ def test_a_skip_may_be_none(transport: str, recompute: str) -> None:
     assert len({bool(x[row, 0] < 0) for x, _ in batches for row in range(0, 8, 2)}) == 2
     truth = by_equations(model(), batches, "flush", balance)
     pipe = pipeline(model(), "flush", balance, transport=transport, recompute=recompute)
-    assert pipe.train(batches, memory=True).losses == truth.losses
+    assert pipe.train(batches, watch=pk.Watch(memory=True)).losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1]) == []
     whole = model().eval()
     whole.load_state_dict(pipe.state_dict())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from pipekit import schedules
+from pipekit import Watch, schedules
 from pipekit.engine import Pipeline
 from pipekit.schedules import check
 from tests.engine.examples import (
@@ -337,7 +337,7 @@ def test_bytes_that_cross() -> None:
 
 
 def test_without_a_trace() -> None:
-    run = pipeline(mixed(), "flush", [4, 4]).train(data(2), trace=False)
+    run = pipeline(mixed(), "flush", [4, 4]).train(data(2), watch=Watch(trace=False))
     assert run.trace.frame.empty
     assert len(run.losses) == 2
 
@@ -345,7 +345,9 @@ def test_without_a_trace() -> None:
 @TRANSPORTS
 def test_progress_shows_the_loss(transport: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Sequential(Slow(), nn.Linear(6, 3))
-    run = pipeline(model, "flush", [1, 1], m=1, transport=transport).train(data(3), progress=True)
+    run = pipeline(model, "flush", [1, 1], m=1, transport=transport).train(
+        data(3), watch=Watch(progress=True)
+    )
     shown = capsys.readouterr().err
     assert "3/3" in shown
     assert f"loss={run.losses[-1]:.4f}" in shown

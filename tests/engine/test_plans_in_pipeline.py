@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Pipeline, Plan
+from pipekit import Execution, Pipeline, Plan, Updates
 from pipekit.clusters import flat
 from pipekit.plans import StagePlan
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
+from tests.engine.examples import values
 
 MODEL = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
 BATCH = [(torch.ones(4, 4), torch.ones(4, 4))]
@@ -20,7 +21,7 @@ def pipeline(schedule: Schedule | None = None, **options: Any) -> Pipeline:
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.1),
         "loss": nn.MSELoss(),
     }
-    return Pipeline(MODEL, schedule or gpipe(2, 2).take(1), **(arguments | options))
+    return Pipeline(MODEL, schedule or gpipe(2, 2).take(1), **values(**(arguments | options)))
 
 
 def test_a_plans_layers_and_recomputation_are_those_of_the_run() -> None:
@@ -66,7 +67,7 @@ def test_recomputation_and_slow_links_change_no_weight() -> None:
         ({"cluster": flat(1, 1.0)}, "has 2 workers and cluster 'flat' only 1"),
         (
             {"cluster": flat(2, 1.0), "transport": "distributed"},
-            "links can be slowed between threads only",
+            "links can be slowed down between threads only",
         ),
     ],
 )
@@ -88,7 +89,7 @@ def test_a_norm_over_all_stages_is_not_slowed_down() -> None:
         flush(2, 2),
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=nn.MSELoss(),
-        clip_norm=1.0,
-        cluster=flat(2, 1e6),
+        updates=Updates(clip_norm=1.0),
+        execution=Execution(cluster=flat(2, 1e6)),
     )
     assert len(pipe.train(BATCH).losses) == 1

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit import Pipeline, Schedule, oracle, schedules
+from pipekit import Execution, Pipeline, Schedule, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
 from pipekit.plans import Recompute
-from tests.engine.examples import cores_of_each, cut, data, different, nesterov
+from tests.engine.examples import cores_of_each, cut, data, different, nesterov, values
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until
 
@@ -76,7 +76,7 @@ def trained(
         balance=balance,
         optimizer=nesterov,
         loss=nn.MSELoss(),
-        **options,
+        **values(**options),
     )
     losses = pipe.train(batches).losses
     return losses, pipe.evaluate(batches), pipe.state_dict()
@@ -221,7 +221,7 @@ def test_an_inlined_model_is_trained_to_the_same_weights(recompute: Recompute) -
             balance=[2, 2, 2, 2],
             optimizer=nesterov,
             loss=nn.MSELoss(),
-            recompute=recompute,
+            execution=Execution(recompute=recompute),
         )
         pipe.train(batches)
         weights.append({key.replace(".layer.", "."): t for key, t in pipe.state_dict().items()})
@@ -310,7 +310,7 @@ def watched(balance: list[int], *layers: nn.Module, **options: Any) -> Pipeline:
         balance=balance,
         optimizer=nesterov,
         loss=nn.MSELoss(),
-        **options,
+        **values(**options),
     )
 
 

@@ -182,7 +182,7 @@ class TestOutcomes:
     def test_the_verdict_is_computed_from_the_value(self, tmp_path: Path) -> None:
         claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
         path = tmp_path / "claims.jsonl"
-        path.write_text(path.read_text().replace('"value": 7.0', '"value": 70.0'))
+        path.write_text(path.read_text().replace('"value":7.0', '"value":70.0'))
         assert status(tmp_path, SPEEDUP) == "miss"
 
     def test_a_claim_without_a_criterion_is_reported(self, tmp_path: Path) -> None:

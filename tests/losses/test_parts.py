@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.losses.mean_over import MeanOver
-from tests.engine.examples import mlp
+from tests.engine.examples import mlp, values
 
 CLASSES = torch.tensor([0, 1, 2, 2, 1, 0, 2, 0])
 WEIGHTS = torch.tensor([1.0, 5.0, 9.0])
@@ -43,7 +43,7 @@ def train(loss: Any, microbatches: int, **options: Any) -> list[float]:
     generator = torch.Generator().manual_seed(1)
     batches = [(torch.randn(8, 6, generator=generator), CLASSES) for _ in range(2)]
     schedule = schedules.flush(2, microbatches).take(2)
-    pipe = pk.Pipeline(mlp(6, 6, 3), schedule, optimizer=optimizer, loss=loss, **options)
+    pipe = pk.Pipeline(mlp(6, 6, 3), schedule, optimizer=optimizer, loss=loss, **values(**options))
     return pipe.train(batches).losses
 
 

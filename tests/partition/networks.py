@@ -53,12 +53,10 @@ def without_dropout(model: nn.Module) -> None:
                 setattr(module, rate, 0.0)
 
 
-def build(name: str, way: str = "record") -> Network:
-    """Return a network, for export such as does when traced what it does otherwise."""
+def build(name: str) -> Network:
+    """Return a network."""
     torch.manual_seed(0)
     made = NETWORKS[name]()
-    if way == "export" and (choose := getattr(made.model, "set_attn_implementation", None)):
-        choose("eager")
     without_dropout(made.model)
     return made
 

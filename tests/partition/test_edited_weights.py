@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from pipekit import Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
-from tests.engine.examples import different
+from tests.engine.examples import different, values
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 BATCHES = [(X * k, X.flip(0) * k) for k in (1, 2, 3)]
@@ -147,7 +147,7 @@ def test_no_cut_parts_what_is_edited_from_what_edits_it() -> None:
     """The momentum encoder is edited before the first block and read in its own."""
     layers = stages(made(partial(Momentum, follow_in_place)), X)
     assert layers.summary is not None
-    assert [layer.modules for layer in layers.summary.layers] == [
+    assert list(layers.summary.modules) == [
         ("key.0", "key.1", "key.2"), ("query.0",), ("query.1",), ("query.2",),
     ]  # fmt: skip
 
@@ -174,10 +174,12 @@ def test_stages_that_share_what_a_forward_edits_are_refused(evaluates_first: boo
     clipped = Clipped()
     model = nn.Sequential(clipped, nn.Tanh(), clipped.linear)
     options: Any = {"optimizer": OPTIMIZER, "loss": F.mse_loss, "balance": [2, 1]}
-    pipeline = Pipeline(model, schedules.flush(2, 1).take(3), **options)
+    pipeline = Pipeline(model, schedules.flush(2, 1).take(3), **values(**options))
     with pytest.raises(ValueError, match=r"stages 0 and 1 share the weight, which a forward edits"):
         pipeline.evaluate(BATCHES) if evaluates_first else pipeline.train(BATCHES)
-    together = Pipeline(model, schedules.flush(1, 1).take(3), **(options | {"balance": [3]}))
+    together = Pipeline(
+        model, schedules.flush(1, 1).take(3), **values(**(options | {"balance": [3]}))
+    )
     assert together.train(BATCHES).losses == plain_loop(copy.deepcopy(model))
 
 

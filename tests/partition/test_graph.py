@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Plan, Profile, schedules
 from pipekit.clusters import V100, flat
-from pipekit.partition.recorded.sequence import RecordedSequence
-from pipekit.partition.reordered import reordered
+from pipekit.partition.recording.sequence import RecordedSequence
+from pipekit.partition.stages import reordered
 
 
 class Block(nn.Module):

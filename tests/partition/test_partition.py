@@ -9,7 +9,7 @@ from pipekit.layers import skips
 from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.schedules import flush
-from tests.engine.examples import data, mixed, mlp, sgd
+from tests.engine.examples import data, mixed, mlp, sgd, values
 
 
 class Down(skips.Skippable):
@@ -64,8 +64,8 @@ def test_a_list_of_modules_is_a_model() -> None:
     layers = list(mlp(6, 6, 3))
     assert [*sequence_of(layers)] == layers
     how = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
-    one = Pipeline(layers, flush(2, 2).take(3), **how)  # type: ignore[arg-type]
-    other = Pipeline(nn.Sequential(*layers), flush(2, 2).take(3), **how)  # type: ignore[arg-type]
+    one = Pipeline(layers, flush(2, 2).take(3), **values(**how))
+    other = Pipeline(nn.Sequential(*layers), flush(2, 2).take(3), **values(**how))
     assert one.train(data(3)).losses == other.train(data(3)).losses
     x = torch.randn(4, 6)
     assert torch.equal(PipelinedModule(layers, [1, 1], chunks=2)(x), nn.Sequential(*layers)(x))

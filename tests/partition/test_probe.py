@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.partition.probe import probe
+from pipekit.models import convnet
+from pipekit.partition.balance import balance_by_cost
+from pipekit.partition.probe import layer_costs, probe
 from tests.engine.examples import different, mixed
 
 
@@ -68,3 +70,16 @@ def test_an_error_names_the_layer_and_restores_the_model() -> None:
         probe(model, torch.ones(4, 6))
     assert "layer 1 (Linear)" in caught.value.__notes__[0]
     assert not any(module.training for module in model.modules())
+
+
+def test_costs_are_operations_of_both_passes_and_of_adding_gradients() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 6, bias=False))
+    assert layer_costs(model, [30, 10, 0]) == [3 * 30 + 4, 3 * 10, 12]
+    model[0].requires_grad_(False)
+    assert layer_costs(model, [30, 10, 0]) == [3 * 30, 3 * 10, 12]
+
+
+def test_a_linear_layer_of_many_parameters_does_not_outweigh_convolutions() -> None:
+    model = convnet()
+    balance = balance_by_cost(layer_costs(model, probe(model, torch.ones(2, 1, 28, 28)).flops), 2)
+    assert balance == [4, 10], "the second convolution before the cut, the third behind it"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Pipeline, schedules
-from pipekit.partition.recorded.record import record
 from pipekit.partition.recording.blocks import find_blocks
+from pipekit.partition.recording.record import record
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
 from tests.partition.networks import InPlace, Tied, Twice, UNet, build
@@ -21,7 +21,7 @@ from tests.partition.networks import InPlace, Tied, Twice, UNet, build
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
     layers = stages(model, batch)
     assert layers.summary is not None
-    return [layer.modules for layer in layers.summary.layers]
+    return list(layers.summary.modules)
 
 
 def test_blocks_are_the_outermost_repeated_modules() -> None:
@@ -263,7 +263,7 @@ def test_a_table_says_what_there_is() -> None:
         nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)), torch.ones(3, 4)
     )
     assert layers.summary is not None
-    assert [layer.random for layer in layers.summary.layers] == [False, True, False]
+    assert list(layers.summary.table["random"]) == ["", "yes", ""]
 
 
 def test_only_what_draws_numbers_counts_as_random() -> None:
@@ -274,7 +274,7 @@ def test_only_what_draws_numbers_counts_as_random() -> None:
     )
     layers = stages(model, torch.randn(3, 4, 8))
     assert layers.summary is not None
-    assert [layer.random for layer in layers.summary.layers] == [False, True, False]
+    assert list(layers.summary.table["random"]) == ["", "yes", ""]
 
 
 @pytest.mark.slow
@@ -296,3 +296,28 @@ def test_over_processes_as_over_threads() -> None:
         pipeline.train(batches)
     one, other = (pipeline.state_dict() for pipeline in states)
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_no_grad_and_autocast_between_blocks_are_kept() -> None:
+    class Modes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, third = self.blocks
+            with torch.no_grad():
+                scale = first(x).abs() + 1
+            y = second(x) * scale
+            with torch.autocast("cpu", enabled=False):
+                y = third(y.float()) @ y.float().mT
+            with torch.autocast("cpu", torch.bfloat16):
+                y = y @ y
+            return y  # type: ignore[no-any-return]
+
+    model, x = Modes(), torch.linspace(-1, 1, 24).view(6, 4)
+    with pytest.warns(UserWarning, match="not independent"):
+        layers = stages(model, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layers(x).dtype == model(x).dtype
+        assert torch.equal(layers(x), model(x))

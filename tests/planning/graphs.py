@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from pipekit.clusters import Level
-from pipekit.planning.dynamic_program.objectives import Cost, Links
+from pipekit.planning.objectives import Cost, Links
 from pipekit.plans import Plan
 from pipekit.profiling import Profile, ValueProfile
 from tests.planning.enumeration import splits

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipekit.clusters import Cluster, Device, Level
 from pipekit.clusters.cluster import AllReduce
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.planning.placement import Placement
+from pipekit.planning.sweep import Placement
 
 NVLINK = Level("NVLink", 4, 100.0)
 NETWORK = Level("network", 2, 2.0)

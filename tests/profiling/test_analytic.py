@@ -213,13 +213,6 @@ def test_a_backward_through_an_lstm_has_twice_the_operations() -> None:
         assert layer.backward_s == pytest.approx(2 * layer.forward_s)
 
 
-def test_a_weight_in_two_layers_counts_once() -> None:
-    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
-    model[1].weight = model[0].weight
-    made = Profile.analytic(model, ROWS, COMPUTES)
-    assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 0]
-
-
 def test_it_computes_nothing_and_touches_nothing() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).eval()
     before = {name: t.clone() for name, t in model.state_dict().items()}

@@ -38,7 +38,7 @@ profiles = st.builds(
     st.integers(1, 1000),
     numbers,
     st.dictionaries(st.text(), st.none() | st.text() | st.integers() | st.booleans()),
-)
+) | st.just(SKIPPING)
 
 
 class TestStage:
@@ -103,10 +103,6 @@ class TestJson:
         assert again == profile
         assert again.provenance == profile.provenance
 
-    def test_skips_come_back(self, tmp_path: Path) -> None:
-        SKIPPING.save(tmp_path / "p.json")
-        assert Profile.load(tmp_path / "p.json") == SKIPPING
-
     @pytest.mark.parametrize(
         ("change", "says"),
         [
@@ -141,16 +137,8 @@ class TestJson:
         path = tmp_path / "p.json"
         CHAIN.save(path)
         record = json.loads(path.read_text())
-        del record[key]
-        path.write_text(json.dumps(record))
+        path.write_text(json.dumps({name: record[name] for name in record if name != key}))
         with pytest.raises(ValueError, match=f"{key}('|:) (is missing|Field required)"):
-            Profile.load(path)
-
-    @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
-    def test_a_file_that_is_no_json_object(self, tmp_path: Path, text: str) -> None:
-        path = tmp_path / "p.json"
-        path.write_text(text)
-        with pytest.raises(ValueError, match="is not a profile"):
             Profile.load(path)
 
 

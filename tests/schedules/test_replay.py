@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, inference, parse
+from pipekit.schedules.clock import Replay, replay
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.replay import replay, settles
 from tests.schedules.reference import Key, halves, key, needs
 from tests.schedules.strategies import methods
 
@@ -87,4 +87,4 @@ def test_workers_settle_once_they_wait_for_no_more_than_a_period_before(
 ) -> None:
     graph = gpipe(2, 4).take(1).dependencies
     ends = [[first + n for first, n in zip(graph.first, each, strict=False)] for each in counts]
-    assert settles(graph, ends) == expected
+    assert Replay(graph).settles(ends) == expected

@@ -12,8 +12,9 @@ from pipekit import simulate
 from pipekit.clusters import Cluster, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule, check
-from pipekit.schedules.flushed import Pass, flushed
+from pipekit.schedules import Op, check
+from pipekit.schedules.methods.flushed import flushed
+from pipekit.schedules.schedule import Pass
 from pipekit.searching import optimal
 from pipekit.searching.bound import bound
 from pipekit.searching.exact import solve
@@ -153,7 +154,7 @@ def test_nothing_is_better_than_what_is_proved(number: int, seed: int) -> None:
         if proof.orders is None:
             assert proof.bound_s == math.inf
             continue
-        table = Schedule(*flushed("proved", problem.passes(proof.orders))).take(9)
+        table = flushed("proved", problem.passes(proof.orders)).take(9)
         check(table, joint_updates=True)
         trace = simulate(table, model, judge.plan, links)
         assert trace.memory is not None

@@ -12,11 +12,11 @@ from pipekit.clusters import Cluster, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, chimera, flush, interleaved, zb_h1, zb_v
+from pipekit.schedules.list_scheduler import Policy
 from pipekit.searching.bound import bound
-from pipekit.searching.greedy import greedy
 from pipekit.searching.judge import Judge
 from pipekit.searching.local_search import improve
-from pipekit.searching.policies import Policy, policies
+from pipekit.searching.policies import greedy, policies
 from pipekit.searching.problem import Problem, homes_of
 
 SCHEDULES = [
@@ -137,11 +137,9 @@ def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) 
     policy = Policy((1.0,) * problem.stages, alike, alike, (True,) * problem.workers)
     slow = greedy(problem, policy)
     before = problem.timing(slow).makespan
-    told: list[float] = []
-    improved = improve(problem, slow, 0.2, tell=told.append)
+    improved = improve(problem, slow, 0.2)
     after = problem.timing(improved).makespan
     assert after < before
-    assert told[-1] == after
     assert problem.has(improved)
     assert problem.fit(improved)
     made = judge.made(problem, improved)

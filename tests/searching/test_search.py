@@ -96,8 +96,3 @@ def test_stages_are_shared_out_as_their_costs_are() -> None:
     assert pk.simulate(found, profile, plan).makespan_s < 0.8 * (
         pk.simulate(given, profile, plan).makespan_s
     )
-
-
-def test_the_bar_shows_the_gap_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    pk.search(unequal(3, 4), Plan.by_hand([1] * 3), microbatches=6, seconds=0.2, progress=True)
-    assert "% above the bound" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from pipekit import Pipeline, Schedule, oracle
 from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.schedules import check, pipedream, two_bw
-from tests.engine.examples import data, different, nesterov
+from tests.engine.examples import data, different, nesterov, values
 from tests.engine.methods.test_methods import network
 from tests.searching.test_search import unequal
 
@@ -50,7 +50,7 @@ def test_it_trains_by_the_equation_of_its_rule(case: tuple[str, int, int, int, i
     check(schedule)
     model, batch = network(stages), data(batches, rows=2 * microbatches)
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()}
-    pipe = Pipeline(model, schedule, balance=[1] * stages, transport="threads", **how)
+    pipe = Pipeline(model, schedule, balance=[1] * stages, transport="threads", **values(**how))
     run, weights = pipe.train(batch), pipe.state_dict()
     pipe.close()
     truth = oracle.train(

@@ -8,9 +8,9 @@ from pipekit import Profile, schedules, simulate
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, TieProfile
 from pipekit.schedules import Schedule
-from pipekit.simulation import longest_path
+from pipekit.simulation import Costs, Host, alone
 from pipekit.simulation.costs import stage_costs
-from pipekit.simulation.one_host import Host, run
+from pipekit.simulation.loads import loads
 from tests.schedules.strategies import training_methods
 
 seconds = st.floats(0.125, 9, allow_subnormal=False)
@@ -28,14 +28,12 @@ def test_a_host_that_takes_nothing_changes_nothing(
     )
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
     costs = stage_costs(schedule, Profile(layers), plan)
-    found, judge = run(schedule, costs, Host()), longest_path.run(schedule, costs)
+    load = loads(schedule, costs, Costs(Profile(layers)))
+    found = alone.run_on_host(schedule, costs, load, Host())
+    judge = alone.run(schedule, costs, load)
     assert judge is not None
-    pairs = ((found.starts, judge.starts), (found.ends, judge.ends))
-    for ours, theirs in pairs:
-        for mine, other in zip(ours, theirs, strict=True):
-            assert mine == pytest.approx(other)
-    for again, other_again in zip(found.recomputed, judge.recomputed, strict=True):
-        assert again == pytest.approx(other_again)
+    for ours, theirs in zip(found[:3], judge[:3], strict=True):
+        assert ours == pytest.approx(theirs, nan_ok=True)
     assert len(found.transfers) == len(judge.transfers)
 
 

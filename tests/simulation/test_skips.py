@@ -165,10 +165,10 @@ def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
         balance=balance,
         optimizer=partial(torch.optim.SGD, lr=0.01),
         loss=nn.MSELoss(),
-        recompute=recompute,
+        execution=pipekit.Execution(recompute=recompute),
     )
     batch = (IMAGES.repeat(M, 1, 1, 1), MASKS.repeat(M, 1, 1, 1))
-    found = pipe.train([batch], memory=True).trace.memory
+    found = pipe.train([batch], watch=pipekit.Watch(memory=True)).trace.memory
     assert found is not None
     plan = Plan.by_hand(balance, rows=len(IMAGES), recompute=recompute)
     predicted = simulate(METHODS[method](len(balance)).take(1), costs, plan).memory

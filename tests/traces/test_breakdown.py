@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import Pipeline, emulate, schedules, simulate
+from pipekit import Execution, Pipeline, emulate, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -202,7 +202,7 @@ def test_emulated_and_measured_runs_have_their_shares_too() -> None:
         balance=[1, 1],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         loss=nn.MSELoss(),
-        recompute="always",
+        execution=Execution(recompute="always"),
     ).train(data)
     shares = run.trace.breakdown()
     assert shares.sum(axis=1).tolist() == pytest.approx([100] * 3)

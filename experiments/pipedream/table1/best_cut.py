@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 
 from pipekit.clusters import Cluster
-from pipekit.planning.dynamic_program.objectives import Bytes, Cost, Seconds
 from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from experiments import study
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.table1.rows import CALIBRATED_ON, Setting, printed
 from experiments.pipedream.table1.speeds import compute_seconds, data_parallel, simulated_seconds
-from experiments.study.costs import published
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 
@@ -75,30 +75,21 @@ def profile_of(setting: Setting, files: str = "") -> Profile:
     """Return what a minibatch costs on one worker: estimated, or from ``files``, "{model}.json"."""
     if files:
         return Profile.load(files.format(model=setting.model))
-    return published(setting.model, ROWS[setting.model], setting.machines().device)
-
-
-def cell_of(row: Setting, files: str = "") -> Cell:
-    """Return Table 1's BSP speedup of a row."""
-    return Cell(profile_of(row, files), row.machines(), float(printed(row, "bsp-speedup")))
+    return study.published(setting.model, ROWS[setting.model], setting.machines().device)
 
 
 @cache
-def _fitted(rows: tuple[Setting, ...], files: str) -> float:
-    return effective([cell_of(row, files) for row in rows])
+def fitted(cells: tuple[Setting, ...], files: str = "") -> float:
+    """Return the bytes/s that fit the BSP cells of some rows of Table 1."""
+    known = [(profile_of(row, files), row.machines(), printed(row, "bsp-speedup")) for row in cells]
+    return effective([Cell(profile, on, float(speedup)) for profile, on, speedup in known])
 
 
-def calibrated(setting: Setting, files: str = "") -> Cluster:
-    """Return the machines of a setting with the bandwidth fitted on its cluster's cells."""
-    return _on(setting, CALIBRATED_ON[setting.cluster], files)
+def calibrated(setting: Setting, files: str = "", on: tuple[Setting, ...] | None = None) -> Cluster:
+    """Return a setting's machines with the bandwidth of its cluster's cells, or of those of ``on``.
 
-
-def without(row: Setting, files: str = "") -> Cluster:
-    """Return the same for a row of the fit, with the bandwidth that the other cells alone give."""
-    return _on(row, tuple(x for x in CALIBRATED_ON[row.cluster] if x != row), files)
-
-
-def _on(setting: Setting, rows: tuple[Setting, ...], files: str) -> Cluster:
-    origin, machines = " and ".join(row.name for row in rows), setting.machines()
-    level, bandwidth = machines.levels[0].name, _fitted(rows, files)
-    return machines.calibrated(level, bandwidth, f"BSP of {origin}, Table 1")
+    ``files`` are as for :func:`profile_of`.
+    """
+    rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines()
+    origin = f"BSP of {' and '.join(row.name for row in rows)}, Table 1"
+    return machines.calibrated(machines.levels[0].name, fitted(rows, files), origin)

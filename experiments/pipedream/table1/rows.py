@@ -3,8 +3,8 @@
 import re
 from typing import NamedTuple
 
+from experiments import study
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
-from pipekit.ledger import claims
 
 _CLUSTERS = {"A": pipedream_a, "B": pipedream_b}
 
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
         return _CLUSTERS[self.cluster](self.workers)
 
 
-TABLE1 = (
+TABLE1 = FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = (
     Setting("vgg16", 4, "A"),
     Setting("vgg16", 8, "A"),
     Setting("vgg16", 16, "A"),
@@ -37,10 +37,10 @@ TABLE1 = (
 )
 """The rows of Table 1."""
 
-THROUGHPUT = (Setting("resnet50", 8, "B"), Setting("alexnet", 8, "B"))
+THROUGHPUT = RESNET, ALEXNET = Setting("resnet50", 8, "B"), Setting("alexnet", 8, "B")
 """What section 5.2 reports without end-to-end results."""
 
-CALIBRATED_ON = {"A": (TABLE1[0], TABLE1[6]), "B": (TABLE1[3], TABLE1[5])}
+CALIBRATED_ON = {"A": (FOUR, S2VT), "B": (EIGHT_B, INCEPTION_B)}
 """The rows whose BSP cells give the one bandwidth of a cluster: those that the ledger has named as
 calibration cells from its beginning."""
 
@@ -50,7 +50,7 @@ FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])
 
 def printed(setting: Setting, column: str) -> str:
     """Return what Table 1 prints of a row, say in column "pp-over-bsp", read from the ledger."""
-    return claims.load()[f"pipedream-table1-{setting.name}-{column}"].value
+    return study.printed(f"pipedream-table1-{setting.name}-{column}")
 
 
 def printed_number(setting: Setting, column: str) -> float | None:
@@ -63,19 +63,3 @@ def replicas_of(config: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
         raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")
     return [int(count) for count in config.split("-")]
-
-
-def rows_consistent() -> int:
-    """Return how many rows of Table 1 print the quotient of their own speedups.
-
-    Its numbers look truncated, so that a printed x may be anything from x up to x + 0.01.
-    """
-    consistent = 0
-    for row in TABLE1:
-        bsp, pp, ratio = (
-            round(100 * float(printed(row, column)))
-            for column in ("bsp-speedup", "pp-speedup", "pp-over-bsp")
-        )
-        least, most = 100 * pp / (bsp + 1), 100 * (pp + 1) / bsp
-        consistent += least < ratio + 1 and most > ratio
-    return consistent

@@ -122,7 +122,7 @@ def train(case: FineTuning, folder: Path) -> saved_trainings.Record:
     before, training = case.pretraining, case.training
     data = python_snippets(before.training.sequence, case.classes, case.rows, case.test_rows)
     model, schedule = start(case, folder), METHODS[VANILLA](before.stages)
-    how = {"loss": nn.CrossEntropyLoss(), "seed": before.seed, **training.updates}
+    how = {"loss": nn.CrossEntropyLoss(), "seed": before.seed, **training.for_pipeline}
     pipeline = Pipeline(model, schedule, **how)
     batches = pretraining.take(data, training.batch_rows, training.steps, before.seed)
     tests = data.test_batches(pretraining.EVALUATION_ROWS)

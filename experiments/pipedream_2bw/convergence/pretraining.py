@@ -18,7 +18,7 @@ from experiments.pipedream_2bw.convergence.movement import Movement
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
 from experiments.recorded import saved_trainings
 from pipekit.datasets import Batch, Dataset, masked, python_source
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
@@ -181,7 +181,7 @@ def course(
     yield [], pipeline.evaluate(tests, metric)
     for point in range(POINTS):
         start, end = (len(batches) * p // POINTS for p in (point, point + 1))
-        losses = pipeline.train(batches[start:end], trace=False).losses
+        losses = pipeline.train(batches[start:end], watch=Watch(trace=False)).losses
         yield losses, pipeline.evaluate(tests, metric)
 
 
@@ -196,7 +196,7 @@ def train(case: PreTraining, folder: Path) -> saved_trainings.Record:
     training, movement = case.training, Movement()
     data = case.network.data(training.sequence, case.rows, case.test_rows)
     model = case.network.build(training.sequence, case.seed)
-    watched = {**training.updates, "optimizer": movement.watching(training.optimizer)}
+    watched = {**training.for_pipeline, "optimizer": movement.watching(training.optimizer)}
     schedule = METHODS[case.method](case.stages)
     pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **watched)
     batches = take(data, training.batch_rows, training.steps, case.seed)

@@ -9,6 +9,8 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from pipekit import Updates
+
 
 @dataclass(frozen=True)
 class AdamRecipe:
@@ -45,8 +47,14 @@ class AdamRecipe:
         return LambdaLR(optimizer, self.share_of_lr)
 
     @property
-    def updates(self) -> dict[str, Any]:
-        """What a pipeline and the oracle are told of updates."""
+    def for_pipeline(self) -> dict[str, Any]:
+        """What a pipeline is given of updates."""
+        updates = Updates(lr_scheduler=self.scheduler, clip_norm=self.clip_norm)
+        return {"optimizer": self.optimizer, "updates": updates}
+
+    @property
+    def for_oracle(self) -> dict[str, Any]:
+        """What the oracle is given of updates."""
         made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
         return {**made, "clip_norm": self.clip_norm}
 

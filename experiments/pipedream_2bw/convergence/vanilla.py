@@ -7,7 +7,7 @@ from torch import Tensor
 
 from experiments.pipedream_2bw.convergence.pretraining import Network, take
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
-from pipekit import oracle
+from pipekit import Watch, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
 from pipekit.schedules import flush, gpipe, replicate
@@ -32,15 +32,16 @@ def weights(
         "PipeDream-Flush": flush(workers, workers).take(len(batches)),
         "data parallelism": replicate(flush(1, 1).take(len(batches)), workers),
     }
-    how = {"loss": token_loss, "seed": seed, **training.updates}
+    how: dict[str, Any] = {"loss": token_loss, "seed": seed}
     found: dict[str, Mapping[str, Tensor]] = {}
     for name, schedule in schedules.items():
-        pipeline = Pipeline(model, schedule, **how)
-        pipeline.train(batches, trace=False)
+        pipeline = Pipeline(model, schedule, **how, **training.for_pipeline)
+        pipeline.train(batches, watch=Watch(trace=False))
         found[name] = pipeline.state_dict()
     alone: dict[str, Any] = {
         "method": "sequential",
         "balance": [len(model)],
         "microbatches": workers,
     }
-    return found | {ORDINARY: oracle.train(model, batches, **alone, **how).weights[-1]}
+    plain = oracle.train(model, batches, **alone, **how, **training.for_oracle)
+    return found | {ORDINARY: plain.weights[-1]}

@@ -11,7 +11,7 @@ from torch import nn
 
 from experiments.pipedream_2bw.systems import TABLES, TWO_BW
 from pipekit.clusters import V100
-from pipekit.engine import Pipeline, Run, measure_memory
+from pipekit.engine import Execution, Pipeline, Run, Watch, measure_memory
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -98,12 +98,12 @@ class EqualStages:
             balance=self.plan,
             optimizer=partial(torch.optim.SGD, lr=0.01),
             loss=lambda output, _: output.square().mean(),
-            devices=["cpu"] * self.depth,
+            execution=Execution(devices=["cpu"] * self.depth),
         )
         # No targets, which would be counted too.
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
-        return pipeline.train([batch] * BATCHES, memory=True)
+        return pipeline.train([batch] * BATCHES, watch=Watch(memory=True))
 
 
 def _model(blocks: int, hidden: int) -> nn.Sequential:

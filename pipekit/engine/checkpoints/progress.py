@@ -13,6 +13,7 @@ from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.folder_lock import FolderLock
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
 from pipekit.engine.config import CheckpointConfig
+from pipekit.engine.options import Checkpoints
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import boundaries
 
@@ -120,13 +121,12 @@ class TrainingProgress:
     def checkpoint_config(
         self,
         folder: Path | None,
-        every: int | None,
-        keep: int,
+        asked: Checkpoints | None,
         start: Start,
         balance: Sequence[int],
     ) -> CheckpointConfig | None:
         """Return what the workers of a run have to know to write checkpoints; None without one."""
-        if folder is None:
+        if folder is None or asked is None:
             return None
         about = {
             "runs": self.position.runs,
@@ -140,9 +140,9 @@ class TrainingProgress:
             "attempt": self._attempt,
         }
         parts = sum(map(len, start.schedule.stage_workers))
-        cuts = boundaries(start.schedule, every)
+        cuts = boundaries(start.schedule, asked.every)
         ends = boundaries(start.schedule, every=1)
-        return CheckpointConfig(folder, self._attempt, about, parts, cuts, keep, ends)
+        return CheckpointConfig(folder, self._attempt, about, parts, cuts, asked.keep, ends)
 
     def end(self, batches: int, microbatches: int) -> None:
         """Note that a run has come to its end.

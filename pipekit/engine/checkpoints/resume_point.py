@@ -4,7 +4,7 @@ import copy
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,9 +17,9 @@ from pipekit.engine.checkpoints.content import read as read_part
 from pipekit.engine.checkpoints.content import require_alike
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.updates.sums.running_statistics import merged
+from pipekit.engine.updates.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
-from pipekit.partition.recorded.extra_state import owners, set_extra_states
+from pipekit.partition.recording.extra_state import owners, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 
@@ -55,6 +55,22 @@ class Start(NamedTuple):
         if self.resume is None:
             return False
         return self.resume.boundary.batches == len(self.schedule.batches)
+
+
+class Extent(NamedTuple):
+    """Which batches a run has, and by which schedule.
+
+    Attributes:
+        start: where it begins.
+        batches: the user's, from its first one on.
+        total: how many there have to be; None: as many as there are.
+        begin: its first microbatch, where one by a schedule without end goes on.
+    """
+
+    start: Start
+    batches: Iterator[Any]
+    total: int | None
+    begin: int = 0
 
 
 @dataclass(frozen=True)

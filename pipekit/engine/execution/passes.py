@@ -63,7 +63,7 @@ class _Pending(NamedTuple):
 class Passes:
     """Runs the passes of one stage, and keeps what is pending between those of a microbatch.
 
-    It is a :class:`pipekit.engine.execution.stage_runtime.StageRuntime`.
+    It is a :class:`pipekit.engine.execution.stage_io.StageRuntime`.
 
     Args:
         config: how they are run.

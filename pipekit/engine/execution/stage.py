@@ -1,26 +1,21 @@
 """A stage in training: its passes, and the weight versions that they read."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import nn
 
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
-from pipekit.engine.execution.stage_runtime import StageRuntime
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
+from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
-from pipekit.engine.updates.optimizer_state import Groups, NamedOptimizer
-from pipekit.engine.updates.weight_versions import (
-    LRSchedulerFactory,
-    OptimizerFactory,
-    WeightVersions,
-)
+from pipekit.engine.updates.optimizer_state import NamedOptimizer
+from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.engine.updates.weights import UpdatedStage
-from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 from pipekit.schedules.lowering.recurring import Recurring
@@ -75,11 +70,8 @@ class StageConfig:
     Attributes:
         passes: how its passes are run; its layers have the newest weights.
         optimizer: makes its optimizer.
-        groups: gives the optimizer's options for a parameter, by its name, or None.
-        lr_scheduler: makes its learning-rate scheduler, or None.
-        steps_lr: whether an update steps the scheduler.
+        updates: how its weights are updated.
         recompute: which microbatches of a batch are recomputed.
-        loss_scale: how the scale of the losses changes, or None.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None; with
             ``slots``, and if losses are scaled, the older ones' "scales" besides.
         slots: its weight slots, for a run that goes on where an earlier one has ended, the newest
@@ -89,11 +81,8 @@ class StageConfig:
 
     passes: PassConfig
     optimizer: OptimizerFactory
-    groups: Groups | None = None
-    lr_scheduler: LRSchedulerFactory | None = None
-    steps_lr: bool = True
+    updates: Updates = field(default_factory=Updates)
     recompute: Recompute = "never"
-    loss_scale: LossScale | None = None
     state: dict[str, Any] | None = None
     slots: tuple[nn.Sequential, ...] = ()
     mitigation: StageMitigation | None = None
@@ -103,27 +92,36 @@ class StageConfig:
         cls,
         part: PartitionStage,
         *,
+        optimizer: OptimizerFactory,
+        updates: Updates,
+        execution: Execution,
         seed: int | None,
-        autocast: torch.dtype | None,
-        recompute: Sequence[Recompute],
-        mitigations: Sequence[StageMitigation] = (),
-        **training: Any,
+        mitigations: Sequence[StageMitigation],
     ) -> Self:
         """Return what a part of a model becomes in a pipeline.
 
         Args:
             part: the stage in the model.
+            optimizer: makes its optimizer.
+            updates: how its weights are updated.
+            execution: how its passes are computed; ``recompute`` names each stage's mode.
             seed: of the layers' random numbers; None: torch's default generators give them.
-            autocast: what operators compute in where that is safe, or None.
-            recompute: which microbatches of a batch each stage recomputes.
             mitigations: what each stage does about stale weights, or nothing.
-            training: the other attributes.
         """
         passes = PassConfig(
-            part=part, differentiates_input=part.index > 0, seed=seed, autocast=autocast
+            part=part,
+            differentiates_input=part.index > 0,
+            seed=seed,
+            autocast=execution.autocast,
         )
-        own = mitigations[part.index] if mitigations else None
-        return cls(passes=passes, recompute=recompute[part.index], mitigation=own, **training)
+        assert execution.recompute is not None
+        return cls(
+            passes=passes,
+            optimizer=optimizer,
+            updates=updates,
+            recompute=cast(Recompute, execution.recompute[part.index]),
+            mitigation=mitigations[part.index] if mitigations else None,
+        )
 
     @property
     def index(self) -> int:
@@ -187,15 +185,15 @@ class Stage:
         self.weights = kind(
             config.module.to(device),
             config.optimizer,
-            config.lr_scheduler,
+            config.updates.lr_scheduler,
             [module.to(device) for module in config.slots],
-            config.groups,
-            config.steps_lr,
+            config.updates.groups,
+            config.updates.lr_step == "update",
             config.passes.part.copies.values(),
         )
         weights = self.weights
         self._passes = Passes(config.passes, weights.modules, device, weights.parameters)
-        self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
+        self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
         self.numbers = config.passes.part.numbers
         if config.state is not None:
             self._load(config.state)

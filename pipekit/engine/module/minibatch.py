@@ -26,6 +26,7 @@ from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.module.watched_stage import StageSteps, WatchedStage
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.standings import Standings
+from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify
@@ -183,8 +184,7 @@ class Minibatch:
         network = ThreadNetwork(stages, runtime.workers)
         standings = Standings(len(stages))
         workers = [StageSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
-        describe = partial(standings.describe, workers, [[stage] for stage in stages])
-        watchdog = Watchdog(standings, describe, runtime.timeout)
+        watchdog = Watchdog(standings, workers, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
@@ -204,7 +204,8 @@ class Minibatch:
                     observers=observers,
                     training=self._keeps,
                 )
-                worker = Worker(watched.view, executor.execute, transport, observers)
+                execute = recomputing(executor.execute, executor, {stage: self._recompute})
+                worker = Worker(watched.view, execute, transport, observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
                 standing.end(stage)

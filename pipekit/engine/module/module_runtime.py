@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from pipekit.devices import Clock
-from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
 
@@ -19,9 +19,7 @@ class ModuleRuntime:
         modules: each stage's layers.
         clocks: of each stage's device.
         workers: where each stage computes, and by what its tensors travel.
-        trace: whether to record events.
-        memory: whether to follow what lies in memory.
-        observers: what else watches the stages' workers.
+        watch: what is recorded, and who watches the stages' workers.
         timeout: seconds without progress after which a forward or backward fails, or None.
         at_work: stages with a worker in them.  One that a failed pass has left behind, because a
             layer does not return, still has the weights of its minibatch in the stage.
@@ -31,9 +29,7 @@ class ModuleRuntime:
     modules: Sequence[nn.Sequential]
     clocks: Sequence[Clock]
     workers: Sequence[ThreadWorker]
-    trace: bool
-    memory: bool
-    observers: Watchers
+    watch: Watch
     timeout: float | None
     at_work: set[int] = field(default_factory=set)
     threads: WorkerThreads = field(default_factory=WorkerThreads)

@@ -18,8 +18,8 @@ from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import Place, link
 from pipekit.engine.module.minibatch import Minibatch
 from pipekit.engine.module.module_runtime import ModuleRuntime
-from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
+from pipekit.engine.options import Watch, refusing_fields, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
@@ -29,8 +29,7 @@ from pipekit.partition.checks import (
     require_data,
     require_ties_on_one_device,
 )
-from pipekit.partition.cut import cut
-from pipekit.partition.partition import partition, sequence_of
+from pipekit.partition.partition import cut, partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.partition.ties import Tie, find_ties, tie_ends
 from pipekit.plans import Recompute
@@ -72,11 +71,9 @@ class PipelinedModule(nn.Module):
             (:class:`pipekit.layers.batch_norm.DeferredBatchNorm`); layers are converted in place.
         without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
             "portals" (skip connections straight to their stage), to see what they are good for.
-        trace: record every minibatch for :attr:`trace`.
-        memory: follow what lies in every worker's memory, for :func:`pipekit.measure_memory`; it
-            takes time.
-        observers: watch the stages' workers in every minibatch (:class:`pipekit.engine.Observer`):
-            objects that all workers call, or functions from a stage's number to its observer.
+        watch: what is recorded of each minibatch, for :attr:`trace` and
+            :func:`pipekit.measure_memory`, and who watches the stages' workers; here nothing by
+            default, and neither a bar nor outputs.
         timeout: seconds after which a forward or backward fails in which no worker gets further;
             None: never.  After 30 s it is said anyway who is at what and waits for what.
 
@@ -89,6 +86,7 @@ class PipelinedModule(nn.Module):
         ValueError: an argument does not fit the others; the message says what to change.
     """
 
+    @refusing_fields
     def __init__(
         self,
         sequential: nn.Sequential | Sequence[nn.Module],
@@ -99,9 +97,7 @@ class PipelinedModule(nn.Module):
         checkpoint: Recompute = "except_last",
         deferred_batch_norm: bool = False,
         without: Collection[str] = (),
-        trace: bool = False,
-        memory: bool = False,
-        observers: Watchers = (),
+        watch: Watch = Watch(trace=False),
         timeout: float | None = None,
     ) -> None:
         super().__init__()
@@ -117,11 +113,15 @@ class PipelinedModule(nn.Module):
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
         self.devices = resolve_for_workers(devices, len(balance))
         require_ties_on_one_device(cut(sequential, self.balance), self.devices)
-        arguments.require_watchers(observers, "threads")
-        arguments.require_timeout(timeout)
+        arguments.require_watchers(watch.observers, "threads")
+        if watch.progress or watch.outputs:
+            raise ValueError(
+                "a PipelinedModule has neither a bar nor kept outputs: leave progress and outputs "
+                "out of watch"
+            )
+        require_timeout(timeout)
         self._timeout = timeout
-        self._without, self._observers = frozenset(without), tuple(observers)
-        self._trace, self._memory = trace, memory
+        self._without, self._watch = frozenset(without), watch
         if deferred_batch_norm:
             convert_batch_norm(sequential)
         for name, layer in sequential._modules.items():  # children() leaves out second uses
@@ -154,9 +154,7 @@ class PipelinedModule(nn.Module):
                 ThreadWorker(device, copy_streams="streams" not in self._without)
                 for device in self.devices
             ],
-            trace=self._trace,
-            memory=self._memory,
-            observers=self._observers,
+            watch=self._watch,
             timeout=self._timeout,
         )
         self._configs: dict[bool, list[PassConfig]] = {}  # in training, and in evaluation
@@ -207,7 +205,7 @@ class PipelinedModule(nn.Module):
         except BaseException:
             forget_batch(self)
             raise
-        if self._trace or self._memory:
+        if self._watch.trace or self._watch.memory:
             self._last = minibatch
         if not keeps:
             return output
@@ -225,7 +223,7 @@ class PipelinedModule(nn.Module):
             RuntimeError: nothing was recorded.
         """
         if self._last is None:
-            raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., trace=True)")
+            raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., watch=Watch())")
         return as_trace(self._last.records, "PipelinedModule")
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.trace_recorder import TraceRecorder
+from pipekit.engine.observers.recorders import TraceRecorder
 from pipekit.plans import Recompute
 from pipekit.schedules import Steps
 
@@ -49,13 +49,13 @@ class WatchedStage:
         clock = runtime.clocks[stage]
         weights = {stage: _Weights(runtime.modules[stage], aliases)}
         self.view = WorkerView(stage, clock.device, clock, weights, int)
-        self._trace = TraceRecorder() if runtime.trace else None
-        self._memory = MemoryTracker({stage: recompute}) if runtime.memory else None
+        self._trace = TraceRecorder() if runtime.watch.trace else None
+        self._memory = MemoryTracker({stage: recompute}) if runtime.watch.memory else None
         self._allocated_bytes: int | None = None
         if self._memory:
             reset_peak_bytes(clock.device)
         self.observers: list[Observer] = [each for each in (self._trace, self._memory) if each]
-        self.observers += observers_of(runtime.observers, stage)
+        self.observers += observers_of(runtime.watch.observers, stage)
         for observer in self.observers:
             observer.begin(self.view)
         if self._memory and not keeps:  # weights are all that stays of a forward alone

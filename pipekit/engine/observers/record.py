@@ -8,7 +8,7 @@ import pandas as pd
 
 from pipekit.devices import unix_ns
 from pipekit.engine.observers.memory_tracker import Bytes
-from pipekit.engine.observers.trace_recorder import Event
+from pipekit.engine.observers.recorders import Event
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
 

@@ -91,7 +91,7 @@ class Reporter(Observer):
             microbatch, loss = self._losses.popleft()
             self._tell(LossKnown(microbatch, loss.item()))
         for update in list(self._rates):
-            if self._config.clip_norm is not None and update not in self._norms:
+            if self._config.updates.clip_norm is not None and update not in self._norms:
                 return  # all stages agree on it later
             norm = self._norms.get(update)
             if norm and not is_here(norm):

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 
 from pipekit.engine.batches import Batch
-from pipekit.partition.recorded.stage import RecordedStage
+from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
 Inputs = str | Sequence[str] | Callable[[Any], Any] | None
@@ -49,21 +49,22 @@ class BatchReader:
         model: the layers.
         inputs: which entries of a batch the model takes; None: those with which
             :func:`pipekit.stages` has recorded it, else the whole dict, or the first of a tuple.
+        fewer: whether a batch may have fewer rows than microbatches.
     """
 
-    def __init__(self, model: nn.Sequential, inputs: Inputs = None) -> None:
+    def __init__(self, model: nn.Sequential, inputs: Inputs = None, fewer: bool = False) -> None:
+        self._fewer = fewer
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
 
-    def read(self, batch: Any, parts: int, number: int, fewer: bool = False) -> Batch:
+    def read(self, batch: Any, parts: int, number: int) -> Batch:
         """Check what the user gave as a batch.
 
         Args:
             batch: the user's.
             parts: microbatches to make of it.
             number: the batch's place in the run, for messages.
-            fewer: whether it may have fewer rows than these.
 
         Raises:
             ValueError: it has another form, or fewer rows than parts.
@@ -79,11 +80,11 @@ class BatchReader:
         elif len(batch) == 2 and not self._select:
             taken = self._tensors_of(batch[0])
             rows = _same_rows([*leaves(taken), *leaves(batch[1])], number)
-            return _batch(taken, batch[1], rows, parts, number, fewer)
+            return _batch(taken, batch[1], rows, parts, number, self._fewer)
         taken = self.input(batch)
         rows = _rows(leaves(taken), number)
         target, plain = parted(batch)
-        return _batch(taken, target, rows, parts, number, fewer)._replace(plain=plain)
+        return _batch(taken, target, rows, parts, number, self._fewer)._replace(plain=plain)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check what the user gave to predict from: the model's input, or a dict that holds it.
@@ -131,6 +132,8 @@ class BatchReader:
             offset: the number of the first one.
             steps: the most batches, or None.
         """
+        if self._fewer:
+            return
         if isinstance(batches, (list, tuple)) and not self._select:
             numbers = range(offset, len(batches[:steps]))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):

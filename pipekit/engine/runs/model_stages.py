@@ -17,13 +17,10 @@ from pipekit.engine.execution.stage import ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import Report
 from pipekit.partition.balance import balance_by_cost
-from pipekit.partition.checks import require_own_buffers, require_own_edits
-from pipekit.partition.cut import cut
-from pipekit.partition.layer_costs import layer_costs
-from pipekit.partition.original import original_unused
-from pipekit.partition.partition import Partition, PartitionStage, partition
-from pipekit.partition.probe import Probe, probe
-from pipekit.partition.recorded.extra_state import (
+from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
+from pipekit.partition.partition import Partition, PartitionStage, cut, partition
+from pipekit.partition.probe import Probe, layer_costs, probe
+from pipekit.partition.recording.extra_state import (
     copied_entry,
     extra_states,
     owners,

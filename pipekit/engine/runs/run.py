@@ -155,7 +155,7 @@ def measure_memory(run: Traced) -> Memory:
     """
     if run.trace.memory is None:
         raise ValueError(
-            "memory was not followed: pass memory=True to Pipeline.train() or PipelinedModule() "
+            "memory was not followed: pass watch=Watch(memory=True) to train() or PipelinedModule "
             "(an emulated run has no memory: simulate it)"
         )
     return run.trace.memory

@@ -4,21 +4,21 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pipekit.choices import require_choice
-from pipekit.engine import arguments
+from pipekit.engine import arguments, combinations
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
-from pipekit.engine.checkpoints.resume_point import ResumePoint, Start
+from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint, Start
 from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.batch_source import BatchSource
 from pipekit.engine.runs.model_stages import ModelStages
@@ -29,22 +29,6 @@ from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import NotBuilt, Report, first_error
 
 
-class _Extent(NamedTuple):
-    """Which batches a run has, and by which schedule.
-
-    Attributes:
-        start: where it begins.
-        batches: the user's, from its first one on.
-        total: how many there have to be; None: as many as there are.
-        begin: its first microbatch, where one by a schedule without end goes on.
-    """
-
-    start: Start
-    batches: Iterator[Any]
-    total: int | None
-    begin: int = 0
-
-
 class Runs:
     """Trains and evaluates the stages of a model, and knows how far the training is.
 
@@ -53,6 +37,7 @@ class Runs:
         model: the stages.
         workers: execute them.
         agree: for what all processes must see alike.
+        used: the features in use.
         transport: the name of what joins the workers.
         seed: of the layers' random numbers, for the record.
         reader: reads batches.
@@ -64,11 +49,12 @@ class Runs:
         model: ModelStages,
         workers: Workers,
         agree: Agree,
+        used: Set[str],
         transport: str,
         seed: int | None,
         reader: BatchReader,
     ) -> None:
-        self._tables, self._model, self._workers = tables, model, workers
+        self._tables, self._model, self._workers, self._used = tables, model, workers, used
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
         self._is_under_way = False
@@ -81,45 +67,17 @@ class Runs:
         batches: Iterable[Any],
         *,
         steps: int | None,
-        restart: bool,
-        short_batches: str,
-        checkpoints: str | os.PathLike[str] | None,
-        every: int | None,
-        keep: int,
-        progress: bool,
         on_batch: OnBatch | None,
-        observers: Watchers,
-        **settings: Any,
+        checkpoints: str | os.PathLike[str] | Checkpoints | None,
+        watch: Watch,
+        restart: bool,
     ) -> Run:
-        """Train on every batch once; see :meth:`pipekit.Pipeline.train`.
-
-        Args:
-            batches: the user's.
-            steps: the most batches, or None.
-            restart: whether to begin with an empty pipeline and the newest weights.
-            short_batches: "refuse", or "fewer" microbatches.
-            checkpoints: the folder of checkpoints, or None.
-            every: batches from one to the next, or None.
-            keep: how many stay.
-            progress: whether to show a bar.
-            on_batch: called with each batch whose loss is known, or None; True stops the run.
-            observers: watch the workers.
-            settings: more of the run's configuration.
-        """
-        self._require_none_under_way()
-        arguments.require_every(every, checkpoints, keep)
-        arguments.require_watchers(observers, self._transport)
-        arguments.require_steps(steps)
-        arguments.require_batches(batches)
-        arguments.require_callable_if_given(on_batch=on_batch)
-        if self._seed is None and checkpoints is not None:
-            raise ValueError("checkpoints need a seed: what a generator gives is not in them")
-        if checkpoints is not None:
-            require_plain(self._model.known_extra_states())
-        require_choice("short_batches", short_batches, ("refuse", "fewer"))
+        """Train on every batch once; see :meth:`pipekit.Pipeline.train`."""
+        written = Checkpoints.of(checkpoints)
+        self._require_allowed(batches, steps, on_batch, written, watch, restart)
         with (
             _told_what_was_resumed(self._progress.resume_point),
-            self._progress.claimed(checkpoints) as folder,
+            self._progress.claimed(written.folder if written else None) as folder,
             _told_how_to_resume(folder),
         ):
             self._progress.begin()
@@ -127,7 +85,7 @@ class Runs:
             start, schedule = extent.start, extent.start.schedule
             began = time.perf_counter()
             self.require_sound()
-            source = self._source(batches, steps, extent, fewer=short_batches == "fewer")
+            source = self._source(batches, steps, extent)
             reports: list[Report] = []
             interrupts = Interrupts(source.stop if source.may_end else None)
             if start.is_end:
@@ -135,21 +93,11 @@ class Runs:
             else:
                 balance = self._model.balance
                 assert balance is not None
-                written = self._progress.checkpoint_config(folder, every, keep, start, balance)
+                config = self._progress.checkpoint_config(folder, written, start, balance)
                 self._next = None
                 with interrupts, self._under_way():
                     reports = self._workers.train(
-                        schedule,
-                        source,
-                        progress,
-                        on_batch,
-                        first_microbatch=start.microbatches,
-                        checkpoints=written,
-                        resume=start.resume,
-                        observers=tuple(observers),
-                        begin=extent.begin,
-                        goes_on=not restart,
-                        **settings,
+                        extent, source, watch, on_batch, config, keeps=not restart
                     )
             end = min((each.end for each in reports), default=sys.maxsize)
             if schedule.period:  # the run ended with its last batch, as the workers know
@@ -164,55 +112,69 @@ class Runs:
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - began
-            name = start.schedule.name
-            return Run.of(name, done, parts, reports, wall, self._seed, start.losses)
+            return Run.of(schedule.name, done, parts, reports, wall, self._seed, start.losses)
+
+    def _require_allowed(
+        self,
+        batches: Iterable[Any],
+        steps: int | None,
+        on_batch: OnBatch | None,
+        checkpoints: Checkpoints | None,
+        watch: Watch,
+        restart: bool,
+    ) -> None:
+        """Raise an error for what can be known to be wrong before anything is read."""
+        self._require_none_under_way()
+        arguments.require_watchers(watch.observers, self._transport)
+        arguments.require_steps(steps)
+        arguments.require_batches(batches)
+        if on_batch is not None:
+            require_callable(on_batch=on_batch)
+        asked = {
+            combinations.CHECKPOINTS: checkpoints is not None,
+            combinations.GOES_ON: not restart,
+            combinations.TORCHRUN: not self._workers.can_stop,
+        }
+        combinations.require_compatible(self._used | combinations.features(asked))
+        if checkpoints is not None:
+            require_plain(self._model.known_extra_states())
+        known = arguments.length(batches)
+        fewer = None if known is None else min(known, steps or known)
+        whole = 1 if restart else self._tables.round
+        if whole > 1 and (fewer is None or fewer % whole):
+            raise ValueError(
+                f"restart=False: updates of stages on several workers average batches, and those "
+                f"of all stages come round every {whole}: give each call a multiple of {whole} "
+                f"batches, with a length (not {fewer or 'a stream'})"
+            )
 
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
-    ) -> "_Extent":
-        """Return which batches a run has, and by which schedule.
-
-        Raises:
-            ValueError: the run cannot go on where another one has ended.
-        """
-        tables, known = self._tables, arguments.length(batches)
-        total = None if steps else known
+    ) -> Extent:
+        """Return which batches a run has, and by which schedule."""
+        tables = self._tables
+        total = None if steps else arguments.length(batches)
         if not restart:
-            fewer = None if known is None else min(known, steps or known)
-            self._workers.require_endless(folder, fewer)
             if self._next is None:
                 self._base = self._progress.position.microbatches
             start = Start(tables.schedule, 0, self._base)
-            return _Extent(start, islice(batches, steps), total, self._next or 0)
+            return Extent(start, islice(batches, steps), total, self._next or 0)
         ends_anywhere = tables.schedule.period and self._workers.can_end and tables.round == 1
         if ends_anywhere and not (folder or self._progress.resume_point):
             self._base = self._progress.position.microbatches
-            return _Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
+            return Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
         counted, total = arguments.counted(batches, steps)
         start = self._progress.start(len(counted), tables.take, self._model.balance)
         rest = islice(counted, start.offset, len(counted))
-        return _Extent(start, rest, total and total - start.offset)
+        return Extent(start, rest, total and total - start.offset)
 
-    def _source(
-        self, batches: Iterable[Any], steps: int | None, extent: "_Extent", fewer: bool
-    ) -> BatchSource:
+    def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
         """Return what the batches are read from; short ones are refused now if they are known."""
         start = extent.start
-        if fewer:
-            self._workers.require_short()
-        else:
-            come_round = len(start.schedule.batch_stops) or len(start.schedule)
-            parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
-            self._reader.require_long(batches, parts, start.offset, steps)
-        return self._workers.ready(
-            start.schedule,
-            extent.batches,
-            partial(self._reader.read, fewer=fewer),
-            self._progress.resume_point,
-            start.resume,
-            extent.begin,
-            extent.total,
-        )
+        come_round = len(start.schedule.batch_stops) or len(start.schedule)
+        parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
+        self._reader.require_long(batches, parts, start.offset, steps)
+        return self._workers.ready(extent, self._reader.read, self._progress.resume_point)
 
     def infer(
         self,
@@ -230,16 +192,10 @@ class Runs:
             schedule = schedule.take(len(counted))
         self.read()
         read = self._reader.read if labelled else self._reader.unlabelled
-        return self._workers.run(
-            schedule,
-            self._workers.ready(
-                schedule, iter(counted), read, self._progress.resume_point, total=len(counted)
-            ),
-            loss=function,
-            first_microbatch=self._progress.position.microbatches,
-            training=False,
-            observers=tuple(observers),
-        )
+        start = Start(schedule, 0, self._progress.position.microbatches)
+        extent = Extent(start, iter(counted), len(counted))
+        source = self._workers.ready(extent, read, self._progress.resume_point)
+        return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return how many runs lie before its run."""

@@ -1,32 +1,30 @@
 """The workers of a pipeline, as the program sees them that trains by it."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipekit.clusters import Cluster
 from pipekit.devices import to_device
-from pipekit.engine import arguments
+from pipekit.engine import arguments, combinations
 from pipekit.engine.batches import Batch, part_sizes, split
-from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
+from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
+from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
 from pipekit.engine.ending import Ends
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.tables import Tables, end_of, links
+from pipekit.engine.runs.tables import Table, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.layers.autocast import autocast
-from pipekit.losses.parts import is_mean, is_torchs, warn_of_other_means
-from pipekit.schedules import Schedule
-from pipekit.staleness import Mitigation
+from pipekit.losses.parts import is_torchs, warn_of_other_means
+from pipekit.schedules import Schedule, Steps
 from pipekit.trees import Tree, leaves
 
 
@@ -39,13 +37,8 @@ class Workers:
         runner: runs workers.
         devices: of the workers.
         loss: in training.
-        autocast: what operators compute in where that is safe, or None.
-        clip_norm: largest norm of an update's gradient over all stages, or None.
-        is_scaled: whether losses are scaled.
-        validate_later: whether updates are made before all stages have agreed to them.
-        cluster: links to slow the messages between workers down to, or None.
-        timeout: seconds without progress after which a run fails, or None.
-        mitigation: what is done about stale weights, or None.
+        updates: how weights are updated.
+        execution: how passes are computed.
     """
 
     def __init__(
@@ -54,64 +47,45 @@ class Workers:
         model: ModelStages,
         runner: Runner,
         devices: Sequence[torch.device],
-        *,
         loss: Loss,
-        autocast: torch.dtype | None,
-        clip_norm: float | None,
-        is_scaled: bool,
-        validate_later: bool,
-        cluster: Cluster | None,
-        timeout: float | None,
-        mitigation: Mitigation | None = None,
+        updates: Updates,
+        execution: Execution,
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
-        self._loss, self._autocast, self._cluster = loss, autocast, cluster
-        self._clip_norm, self._is_scaled = clip_norm, is_scaled
-        self._validate_later = validate_later and (is_scaled or clip_norm is not None)
-        self._timeout, self._mitigation = timeout, mitigation
+        self._loss, self._updates, self._execution = loss, updates, execution
+        self.close = runner.close
         self._require_joint(tables.schedule)
 
-    def ready(
-        self,
-        schedule: Schedule,
-        raw: Iterator[Any],
-        read: Read,
-        point: ResumePoint | None,
-        resume: ResumeConfig | None = None,
-        begin: int = 0,
-        total: int | None = None,
-    ) -> BatchSource:
-        """Return the batches, checked; the first one serves to build the stages, if need be.
+    def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
+        """Return a run's batches, checked; the first one serves to build the stages, if need be.
 
         Args:
-            schedule: by which they are run.
-            raw: the user's.
+            extent: which batches they are, and by which schedule they are run.
             read: reads one of them.
             point: where optimizers that are built go on from, or None.
-            resume: where the run is taken up again, or None.
-            begin: the run's first microbatch, where one by a schedule without end goes on.
-            total: how many batches there have to be; None: as many as there are.
 
         Raises:
             ScheduleError: stages have to update together, and the schedule does not let them.
             ValueError: there are no batches, or too few for a mitigation.
         """
+        schedule, begin = extent.start.schedule, extent.begin
         size = len(next(schedule.each_batch(begin)))
-        arguments.require_no_autocast(self._autocast, self._devices)
+        arguments.require_no_autocast(self._execution.autocast, self._devices)
         try:
-            first = read(next(raw), size, 0)
+            first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = split(first.input, first.parts, first.rows)[0]
-        output = self._model.prepare(sample, self._autocast, point, schedule.trains)
+        output = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         if schedule.trains:
             self._require_joint(schedule)
-            arguments.require_whole_rounds(self._mitigation, schedule)
+            arguments.require_whole_rounds(self._updates.rule, schedule)
             if output is not None and first.parts > 1 and is_torchs(self._loss):
                 self._compare_losses(first, output)
-        ends = self._ends(schedule, resume, begin)
         each = partial(schedule.each_batch, begin)
-        return BatchSource(first, raw, each, total, ends, read, begin)
+        return BatchSource(
+            first, extent.batches, each, extent.total, self._ends(extent), read, begin
+        )
 
     def _compare_losses(self, batch: Batch, output: Tree) -> None:
         """Warn if the loss of a microbatch, whose output is known, is not that of its parts."""
@@ -126,101 +100,109 @@ class Workers:
 
         whole = output, to_device(target, leaves(output)[0].device)
         parts = zip(*(split(tree, 2, rows) for tree in whole), strict=True)
-        with autocast(leaves(output)[0].device, self._autocast):
+        with autocast(leaves(output)[0].device, self._execution.autocast):
             pieces = [joined(pair) for pair in parts]
             warn_of_other_means(self._loss, joined(whole), pieces, part_sizes(rows, 2))
 
     @property
     def can_end(self) -> bool:
         """Whether a run may end before its table does: not where updates may be made again."""
-        return not self._validate_later and self._runner.can_end(self._devices)
+        return not self._updates.validates_later and self.can_stop
 
-    def _ends(self, schedule: Schedule, resume: ResumeConfig | None, begin: int) -> Ends:
+    @property
+    def can_stop(self) -> bool:
+        """Whether the transport lets workers stop before the end of their table."""
+        return self._runner.can_end(self._devices)
+
+    def _ends(self, extent: Extent) -> Ends:
         """Return where a run may end early."""
-        if not schedule.trains or not self.can_end:
+        start = extent.start
+        if not start.schedule.trains or not self.can_end:
             return Ends()
-        return self._tables.ends(schedule, resume.boundary.microbatches if resume else begin)
+        begin = start.resume.boundary.microbatches if start.resume else extent.begin
+        return self._tables.ends(start.schedule, begin)
 
     def train(
         self,
-        schedule: Schedule,
+        extent: Extent,
         batches: BatchSource,
-        progress: bool,
+        watch: Watch,
         on_batch: OnBatch | None,
-        *,
         checkpoints: CheckpointConfig | None,
-        resume: ResumeConfig | None,
-        **settings: Any,
+        keeps: bool,
     ) -> list[Report]:
-        """Train by a schedule; the model's stages are then those after the run.
+        """Train; the model's stages are then those after the run.
 
         Args:
-            schedule: what to run.
-            batches: the data.
-            progress: whether to show a bar with the loss.
+            extent: which batches, and by which schedule.
+            batches: the same, ready.
+            watch: what is recorded and shown.
             on_batch: called with each batch whose loss is known, or None.
             checkpoints: how they are written, or None.
-            resume: where the run is taken up again, or None.
-            settings: more of the run's configuration.
+            keeps: whether a later run goes on where this one ends.
         """
-        done = resume.boundary.batches if resume else 0
-        stop = batches.stop if batches.may_end else _refuse_to_stop
-        rows = batches.rows
-        begin, total = batches.begin, batches.total
-        sizes = map(len, batches.each_batch())
-        with LossBar(sizes, total, progress, on_batch, done, rows, stop, begin) as bar:
+        resume = extent.start.resume
+        bar = LossBar(
+            map(len, batches.each_batch()),
+            batches.total,
+            watch.progress,
+            on_batch,
+            resume.boundary.batches if resume else 0,
+            batches.rows,
+            batches.stop if batches.may_end else self._refuse_to_stop,
+            extent.begin,
+        )
+        with bar:
             reports = self.run(
-                schedule,
+                extent,
                 batches,
-                on_news=bar.add if progress or on_batch else None,
-                loss=self._loss,
-                clip_norm=self._clip_norm,
+                self._loss,
+                watch,
+                on_news=bar.add if watch.progress or on_batch else None,
                 checkpoints=checkpoints,
-                resume=resume,
-                **settings,
+                keeps=keeps,
             )
         self._model.take(reports)
         return reports
 
     def run(
         self,
-        schedule: Schedule,
+        extent: Extent,
         batches: BatchSource,
+        loss: Loss,
+        watch: Watch,
         *,
         on_news: Listener | None = None,
-        loss: Loss,
-        training: bool = True,
-        resume: ResumeConfig | None = None,
-        begin: int = 0,
-        goes_on: bool = False,
-        **settings: Any,
+        checkpoints: CheckpointConfig | None = None,
+        keeps: bool = False,
     ) -> list[Report]:
         """Execute a schedule, and return every worker's report.
 
         Args:
-            schedule: what to run.
-            batches: the data.
-            on_news: called with each loss and update in training, or None.
+            extent: which batches, and by which schedule; one without backwards is inference.
+            batches: the same, ready.
             loss: of the last stage's output and the target.
-            training: False for inference.
-            resume: where the run is taken up again, or None.
-            begin: the run's first microbatch, where one by a schedule without end goes on.
-            goes_on: whether such runs go on one where the other has ended.
-            settings: more of the run's configuration.
+            watch: what is recorded.
+            on_news: called with each loss and update in training, or None.
+            checkpoints: how they are written, or None.
+            keeps: whether a later run goes on where this one ends.
         """
-        total = batches.total
+        start, begin = extent.start, extent.begin
+        schedule, resume = start.schedule, start.resume
         table = self._tables.table(
             schedule,
             self._model.skip_ends,
             self._model.tie_ends,
-            bool(self._joint_reasons()),
-            self._validate_later and training,
-            goes_on,
+            bool(self._joint_features()),
+            self._updates.validates_later,
+            keeps,
         )
         if resume:
             steps, made = table.steps_after(resume.boundary), resume.boundary.versions
         else:
             steps, made = table.steps_from(begin), table.made_before(begin)
+        scaled = self._updates.scale is not None and schedule.trains
+        bounded = schedule.period and extent.total
         config = RunConfig(
             workers=len(self._devices),
             stage_workers=schedule.stage_workers,
@@ -230,101 +212,64 @@ class Workers:
             sum_order=table.sums_from(made) if begin else table.sum_order,
             made=made,
             loss=loss,
-            mean_loss=is_mean(loss),
-            training=training,
+            updates=self._updates,
+            execution=replace(self._execution, inputs=None),  # which may be a function
+            watch=watch,
+            training=schedule.trains,
+            first_microbatch=start.microbatches,
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
-            validate_later=bool(table.validations),
+            loss_versions=table.loss_versions if scaled else None,
             ties=self._model.ties,
-            autocast=self._autocast,
-            cluster=self._cluster,
-            timeout=self._timeout,
-            ends=self._ends(schedule, resume, begin),
-            begin=begin,
-            end=end_of(schedule, begin, total) if schedule.period and total else sys.maxsize,
-            keeps=goes_on,
+            checkpoints=checkpoints,
             resume=resume,
-            **settings,
+            ends=self._ends(extent),
+            begin=begin,
+            end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
+            keeps=keeps,
         )
-        if self._is_scaled and training:
-            config = replace(config, loss_versions=table.loss_versions)
-        assignments = []
-        for worker, own in enumerate(steps):
-            later = begin > 0  # than the beginning of the schedule
-            stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=later))
-            assignments.append(
-                WorkerAssignment(
-                    index=worker,
-                    steps=own,
-                    device=self._devices[worker],
-                    stages=stages if training else (),
-                    inference=() if training else [stage.config.passes for stage in stages],
-                    validation=table.validations[worker] if table.validations else None,
-                )
-            )
+        assignments = [
+            self._assignment(worker, each, schedule, table, goes_on=begin > 0)
+            for worker, each in enumerate(steps)
+        ]
         return self._runner.run(assignments, config, batches, on_news)
 
-    def require_endless(self, folder: Path | None, batches: int | None) -> None:
-        """Raise ValueError unless a run may go on where another one has ended.
-
-        Args:
-            folder: of the run's checkpoints, or None.
-            batches: of the run, or None: nobody knows.
-        """
-        remedy = "leave restart=True, or give one call all batches"
-        reasons = {
-            "checkpoints hold a run that begins with an empty pipeline": folder is not None,
-            "without weight stashing the weights that go with it are overwritten at the end of a "
-            "call": not self._tables.schedule.stashing,
-            'neither validate="later" nor torchrun nor NCCL can do it': not self.can_end,
-        }
-        for reason, given in reasons.items():
-            if given:
-                raise ValueError(f"restart=False: {reason}: {remedy}")
-        if not self._tables.schedule.period:
-            raise ValueError(
-                f"restart=False: the schedule has an end: {remedy}, or pass one without end"
-            )
-        whole = self._tables.round
-        if whole > 1 and (batches is None or batches % whole):
-            raise ValueError(
-                f"restart=False: updates of stages on several workers average batches, and those "
-                f"of all stages come round every {whole}: give each call a multiple of {whole} "
-                f"batches, with a length (not {batches or 'a stream'})"
-            )
-
-    def require_short(self) -> None:
-        """Raise ValueError unless microbatches may have no rows."""
-        if self._validate_later:
-            raise ValueError(
-                "short_batches='fewer' goes with validate='first' only: a forward that is run "
-                "again has to have rows"
-            )
-
-    def close(self) -> None:
-        """End what is kept for the next run, which then starts it again."""
-        self._runner.close()
+    def _assignment(
+        self, worker: int, steps: Steps, schedule: Schedule, table: Table, goes_on: bool
+    ) -> WorkerAssignment:
+        stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=goes_on))
+        return WorkerAssignment(
+            index=worker,
+            steps=steps,
+            device=self._devices[worker],
+            stages=stages if schedule.trains else (),
+            inference=() if schedule.trains else [stage.config.passes for stage in stages],
+            validation=table.validations[worker] if table.validations else None,
+        )
 
     def _require_joint(self, schedule: Schedule) -> None:
         """Raise ScheduleError if stages have to update together and cannot."""
-        for reason in self._joint_reasons():
-            arguments.require_joint_updates(schedule, reason)
+        for feature in self._joint_features():
+            combinations.require_joint_updates(schedule, feature)
 
-    def _joint_reasons(self) -> list[str]:
+    def _joint_features(self) -> set[str]:
         """Return why the updates of a batch wait for one another on all stages, if they do."""
-        reasons = {
-            "clip_norm": self._clip_norm is not None,
-            "loss_scale": self._is_scaled,
-            "weights that stages share": bool(self._model.ties),
-        }
-        return [reason for reason, given in reasons.items() if given]
+        return combinations.features(
+            {
+                combinations.CLIP: self._updates.clip_norm is not None,
+                combinations.SCALE: self._updates.scale,
+                combinations.TIES: self._model.ties,
+            }
+        )
 
-
-def _refuse_to_stop(error: Exception | None) -> None:
-    if error:
-        raise error
-    raise RuntimeError(
-        "on_batch cannot stop these workers, which are started by torchrun, or whose GPUs talk by "
-        "NCCL, or whose updates are validated later: use transport='threads' and "
-        "validate='first', or give train() fewer batches"
-    )
+    def _refuse_to_stop(self, error: Exception | None) -> None:
+        if error:
+            raise error
+        used = combinations.features(
+            {
+                combinations.STOP: True,
+                combinations.LATER: self._updates.validates_later,
+                combinations.TORCHRUN: not self.can_stop,
+            }
+        )
+        raise RuntimeError(str(combinations.conflict(used)))

@@ -1,53 +1,40 @@
-"""Mailboxes: every worker has one, from which it takes messages by name, in any order.
+"""The transport through mailboxes, one for threads and for processes of one machine.
 
-What the workers of a machine tell one another passes through them, whether the workers are threads
-or processes.  The names of all kinds of messages are made here.
+Every worker has a mailbox, from which it takes messages by name, in any order.  The names of all
+kinds of messages are made here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+
 from pipekit.engine.ending import Ended, Ending
-from pipekit.engine.transport import PartKey
+from pipekit.engine.transport import Channel, FlatBucket, Part, PartKey
 from pipekit.schedules import Message, Payload
+from pipekit.trees import Tree
 
 Key = tuple[int, int, int, int]
 """The name of a message among all that its receiver gets: its kind, and three numbers."""
 
 ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION, END = range(7)
-"""The kinds of messages."""
+"""The kinds of messages; only activations are sent again, as another one."""
+
+_GRADIENT = Payload.GRADIENT  # Python looks up a member of an enumeration in 0.1 us
 
 
 def message_key(message: Message) -> Key:
     """Return the name of what one task sends to another."""
     payload, stage, microbatch, skip, attempt = message
-    kind = ACTIVATION if payload is Payload.ACTIVATION else GRADIENT
-    if attempt:  # only forwards are run again
-        kind = ANOTHER_ACTIVATION
-    return kind, stage, skip, microbatch
-
-
-def values_key(worker: int, update: int) -> Key:
-    """Return the name of the values that a worker adds to a sum over all workers."""
-    return VALUES, worker, 0, update
+    if payload is _GRADIENT:
+        return GRADIENT, stage, skip, microbatch
+    return ANOTHER_ACTIVATION if attempt else ACTIVATION, stage, skip, microbatch
 
 
 def part_key(key: PartKey) -> Key:
     """Return the name of a part of a sum of gradients."""
     return PART, *key
-
-
-def batch_key(first: int, run: int = 0) -> Key:
-    """Return the name of the batch that begins with a microbatch, in a run if there are several.
-
-    Not every batch is taken from a mailbox: the last ones may be other workers' of the same stage.
-    """
-    return BATCH, 0, run, first
-
-
-def wanted_key(number: int) -> Key:
-    """Return the name of the note that a worker has come to a batch, by the batch's number."""
-    return BATCH, 0, 0, number
 
 
 def end_key(microbatch: int, run: int = 0) -> Key:
@@ -65,21 +52,6 @@ class Mailboxes(Protocol):
         """Wait for the next message in this worker's own mailbox, and take it."""
 
 
-class Mailbox(Protocol):
-    """One worker's mailbox, and the way to the others'."""
-
-    def put(self, worker: int, key: Key, content: Any) -> None:
-        """Put a message into a worker's mailbox, without waiting for it to be taken."""
-
-    def wait(self, key: Key, microbatch: int = -1) -> Any:
-        """Return the content of the message of this name, once it has arrived.
-
-        Args:
-            key: its name.
-            microbatch: what it belongs to; -1: it comes wherever the run ends.
-        """
-
-
 class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
@@ -88,6 +60,9 @@ class KeyedMailbox:
         require_peers: raises if another worker has failed.
         ending: where the run ends, as far as it is known.
         run: its number, if the mailboxes are used for several.
+
+    Attributes:
+        put: that of the mailboxes.
     """
 
     def __init__(
@@ -97,7 +72,8 @@ class KeyedMailbox:
         ending: Ending | None = None,
         run: int = 0,
     ) -> None:
-        self.put, self._get = mailboxes.put, mailboxes.get
+        self.put: Callable[[int, Key, Any], None] = mailboxes.put
+        self._get = mailboxes.get
         self._require_peers, self._ending, self._run = require_peers, ending or Ending(), run
         self._arrived: dict[Key, Any] = {}
 
@@ -123,3 +99,85 @@ class KeyedMailbox:
             elif other[2] == self._run:
                 self._ending.at(other[3])
         return arrived.pop(key)
+
+
+class MailboxTransport:
+    """A worker's connections to the others, through mailboxes.
+
+    Args:
+        worker: its number.
+        workers: those that have anything to do.
+        mailbox: the worker's.
+        sums_mailbox: its communication thread's, which sums gradients with the other workers of its
+            stages; None if every stage is on one worker.
+        require_peers: raises if another worker has failed.
+        ending: where the run ends, as the mailbox comes to know it.
+        end: tells all workers that the run ends before a microbatch.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        workers: Sequence[int],
+        mailbox: KeyedMailbox,
+        sums_mailbox: KeyedMailbox | None,
+        require_peers: Callable[[], None],
+        ending: Ending | None = None,
+        end: Callable[[int], None] | None = None,
+    ) -> None:
+        self._worker, self._workers = worker, workers
+        self._mailbox, self._sums_mailbox = mailbox, sums_mailbox
+        self.require_peers = require_peers
+        self.ending, self._end = ending or Ending(), end
+
+    def receive(self, message: Message, source: int) -> Tree:
+        return self._mailbox.wait(message_key(message), message.microbatch)
+
+    def send(self, message: Message, destination: int, content: Tree) -> None:
+        self._mailbox.put(destination, message_key(message), content)
+
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+        """Send ``values`` to all busy workers; return what waits for theirs, and adds them."""
+        for worker in self._workers:
+            self._mailbox.put(worker, (VALUES, self._worker, 0, update), tuple(values))
+
+        def wait() -> list[Tensor]:
+            keys = [(VALUES, worker, 0, update) for worker in self._workers]
+            received = [self._mailbox.wait(key) for key in keys]
+            return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
+
+        return wait
+
+    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+        mailbox = self._mailbox if tied else self._sums_mailbox
+        assert mailbox
+        return _MailboxChannel(mailbox)
+
+    def end(self, microbatch: int) -> bool:
+        if self._end is None:
+            return False
+        self.ending.at(microbatch)
+        self._end(microbatch)
+        return True
+
+    def finish(self) -> None:
+        """Return at once: what was sent lies with its receiver."""
+
+
+class _MailboxChannel:
+    """The way of parts of sums; see :class:`pipekit.engine.transport.Channel`."""
+
+    def __init__(self, mailbox: KeyedMailbox) -> None:
+        self._mailbox = mailbox
+
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+    ) -> list[FlatBucket]:
+        for part in sends:
+            self._mailbox.put(part.worker, part_key(part.key), part.content)
+        return [
+            FlatBucket(*self._mailbox.wait(part_key(part.key), microbatch)) for part in receives
+        ]
+
+    def finish(self, stage: int, number: int, size: int) -> None:
+        """Return at once: what was sent lies with its receiver."""

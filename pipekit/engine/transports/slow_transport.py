@@ -108,7 +108,6 @@ class SlowTransport:
         return self._transport.begin_all_reduce(values, update)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how workers sum gradients, in as much time as the cluster would take."""
         return _SlowChannel(self._transport.channel(members, tied), members, tied, self._calendar)
 
 

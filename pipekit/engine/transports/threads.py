@@ -1,12 +1,13 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from itertools import chain
 from operator import is_
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -26,15 +27,13 @@ from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
-from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox, end_key
-from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.trees import tree_map
-
-T = TypeVar("T")
 
 
 class ThreadMailboxes:
@@ -49,31 +48,40 @@ class ThreadMailboxes:
         self._queues, self.get = queues, queues[worker].get
 
     def put(self, worker: int, key: Key, content: Any) -> None:
-        """Put a message into a worker's mailbox; its tensors are handed over by reference."""
         self._queues[worker].put((key, content))
 
 
-class CopyingMailbox:
+class CopyingMailbox(KeyedMailbox):
     """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices.
 
     Args:
-        mailbox: hands contents over by reference.
         copier: from the worker's device.
         devices: of all workers.
+        mailbox: the arguments of :class:`KeyedMailbox`.
     """
 
-    def __init__(self, mailbox: Mailbox, copier: Copier, devices: Sequence[torch.device]) -> None:
-        self._mailbox, self._copier, self._devices = mailbox, copier, devices
-
-    def put(self, worker: int, key: Key, content: Any) -> None:
-        """Start a copy to the receiver's device; hand it over with the event that ends it."""
-        self._mailbox.put(worker, key, self._copier.copy(content, self._devices[worker]))
+    def __init__(self, copier: Copier, devices: Sequence[torch.device], *mailbox: Any) -> None:
+        super().__init__(*mailbox)
+        self._device = copier.device
+        self.put = partial(_put_copy, self.put, copier, devices)
 
     def wait(self, key: Key, microbatch: int = -1) -> Any:
         """Return the content of a message; the device waits for its copy, and this thread not."""
-        content, ready = self._mailbox.wait(key, microbatch)
-        wait_event(self._copier.device, ready)
+        content, ready = super().wait(key, microbatch)
+        wait_event(self._device, ready)
         return tree_map(keep_for_current_stream, content)
+
+
+def _put_copy(
+    put: Callable[[int, Key, Any], None],
+    copier: Copier,
+    devices: Sequence[torch.device],
+    worker: int,
+    key: Key,
+    content: Any,
+) -> None:
+    """Start a copy to the receiver's device; hand it over with the event that ends it."""
+    put(worker, key, copier.copy(content, devices[worker]))
 
 
 class ThreadWorker:
@@ -89,22 +97,12 @@ class ThreadWorker:
     Attributes:
         device: the worker's.
         stream: where it computes, or None.
+        copiers: for messages, and for sums, which need not wait for them; none on a CPU.
     """
 
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
         self.device, self.stream = device, new_stream(device)
-        self._copiers: list[Copier] = []
-        if is_accelerator(device):  # messages', and those of sums, which need not wait for them
-            self._copiers = [Copier(device, copy_streams) for _ in range(2)]
-
-    def mailboxes(
-        self, messages: Mailbox, sums: Mailbox, devices: Sequence[torch.device]
-    ) -> tuple[Mailbox, Mailbox]:
-        """Return its mailboxes, for messages and for sums, by which contents come to its device."""
-        if not self._copiers:
-            return messages, sums
-        first, second = self._copiers
-        return CopyingMailbox(messages, first, devices), CopyingMailbox(sums, second, devices)
+        self.copiers = [Copier(device, copy_streams) for _ in range(2 * is_accelerator(device))]
 
 
 class ThreadNetwork:
@@ -117,41 +115,47 @@ class ThreadNetwork:
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers
-        self._queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
-        self._sums_queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
-        self.aborted, self._ending = threading.Event(), Ending()
+        # Of each worker for messages, and for sums.
+        self._queues: list[list[SimpleQueue[Any]]] = [
+            [SimpleQueue() for _ in workers] for _ in range(2)
+        ]
+        self._aborted, self._ending = False, Ending()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
-        messages, sums = (
-            KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers, self._ending)
-            for queues in (self._queues, self._sums_queues)
-        )
-        devices = [each.device for each in self._workers]
-        mailboxes = self._workers[worker].mailboxes(messages, sums, devices)
+        devices, copiers = [each.device for each in self._workers], self._workers[worker].copiers
+        mailboxes: list[KeyedMailbox] = []
+        for place, queues in enumerate(self._queues):
+            given = ThreadMailboxes(worker, queues), self.require_peers, self._ending
+            mailboxes.append(
+                CopyingMailbox(copiers[place], devices, *given) if copiers else KeyedMailbox(*given)
+            )
+        messages, sums = mailboxes
         return MailboxTransport(
-            worker, self._busy, *mailboxes, self.require_peers, self._ending, self.end
+            worker, self._busy, messages, sums, self.require_peers, self._ending, self.end
         )
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
-        if self.aborted.is_set():
+        if self._aborted:
             raise Aborted
 
     def end(self, microbatch: int) -> None:
         """Let the run end before a microbatch, and wake the threads that wait."""
         self._ending.at(microbatch)
-        for queue in [*self._queues, *self._sums_queues]:
-            queue.put((end_key(microbatch), ()))
+        self._wake(end_key(microbatch))
 
     def abort(self) -> None:
         """Let every worker raise Aborted, also those who wait."""
-        self.aborted.set()
-        for queue in [*self._queues, *self._sums_queues]:
-            queue.put((None, None))
+        self._aborted = True
+        self._wake(None)
+
+    def _wake(self, key: Key | None) -> None:
+        for queue in chain(*self._queues):
+            queue.put((key, ()))
 
 
-class ThreadRunner:
+class ThreadRunner(Runner):
     """Runs every worker in a thread of its own; threads, and stages that it has trained, stay."""
 
     def __init__(self) -> None:
@@ -166,13 +170,7 @@ class ThreadRunner:
         batches: Iterable[Batch | End],
         on_news: Listener | None,
     ) -> list[Report]:
-        """Return the workers' reports.
-
-        Args:
-            workers: what each is to do.
-            config: what is common to all.
-            batches: the run's data.
-            on_news: called in this thread with each loss and update, or None.
+        """Return the workers' reports; see :class:`pipekit.engine.transports.runner.Runner`.
 
         Raises:
             Exception: the first that any worker raised, with its traceback, once all have ended.
@@ -186,10 +184,9 @@ class ThreadRunner:
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
-        calendar = None if config.cluster is None else Calendar(config.cluster)
+        calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         standings = Standings(len(workers))
-        describe = partial(standings.describe, workers, config.stage_workers)
-        watchdog = Watchdog(standings, describe, config.timeout)
+        watchdog = Watchdog(standings, workers, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages = [_kept(kept.get(worker.index), worker.stages) for worker in workers]
 
@@ -233,19 +230,9 @@ class ThreadRunner:
         return reports
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return that a run may end before its table does."""
         return True
 
-    def gather(self, state: dict[str, T]) -> dict[str, T]:
-        """Return the entries of all workers: here they are all of this process."""
-        return state
-
-    def agree(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns: there is nobody to agree with."""
-        return function()
-
     def close(self) -> None:
-        """End the threads, and let go of the stages that are here."""
         self._threads.close()
         self._kept.clear()
 
@@ -258,3 +245,9 @@ def _kept(
     if kept and len(kept[0]) == len(wanted) and all(map(is_, kept[0], wanted)):
         return kept[1]
     return None
+
+
+def over_threads(devices: Sequence[torch.device]) -> Runner:
+    """Return what runs each worker in a thread of this process."""
+    import_module("torch._dynamo")  # else the first run's optimizers do, for 1.5 s of its time
+    return ThreadRunner()

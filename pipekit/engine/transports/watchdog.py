@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.standings import Numbered, Standings
 
 NOTICE_S = 30.0
 """Seconds without progress after which it is said what every worker is at; then after as many
@@ -29,14 +30,20 @@ class Watchdog:
 
     Args:
         standings: what they are at.
-        describe: returns this in words, a line a worker.
+        workers: what they do; those of other processes may be left out.
+        stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
     """
 
     def __init__(
-        self, standings: Standings, describe: Callable[[], Sequence[str]], timeout: float | None
+        self,
+        standings: Standings,
+        workers: Sequence[Numbered],
+        stage_workers: Sequence[Sequence[int]],
+        timeout: float | None,
     ) -> None:
-        self._standings, self._describe, self._timeout = standings, describe, timeout
+        self._standings, self._timeout = standings, timeout
+        self._describe = partial(standings.describe, workers, stage_workers)
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
         self._error: BaseException | None = None

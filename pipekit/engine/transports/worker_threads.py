@@ -125,7 +125,7 @@ class WorkerThreads:
     def _take(self, count: int) -> "list[_Thread]":
         """Return so many threads that wait for work; in a fork of a process there are none."""
         waiting, self._waiting = self._waiting, []
-        waiting = [thread for thread in waiting if thread.is_alive()]
+        waiting = [each for each in waiting if each.thread.is_alive()]
         self._waiting = waiting[count:]
         return waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
 
@@ -134,49 +134,41 @@ class _Thread:
     """A thread that does one piece of work after another, and ends once nobody has this object."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[_Given | None] = SimpleQueue()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=_work, args=(self._work,), name=IDLE, daemon=True)
-        self.end = weakref.finalize(self, self._work.put, None)
-        self._thread.start()
+        self.thread = threading.Thread(target=_loop, args=(self._tasks,), name=IDLE, daemon=True)
+        self.end = weakref.finalize(self, self._tasks.put, None)
+        self.thread.start()
 
-    @property
-    def name(self) -> str:
-        return self._thread.name
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def begin(self, work: Callable[[], None], name: str) -> None:
+    def begin(self, function: Callable[[], None], name: str) -> None:
         """Have a function done under a name; it raises nothing."""
-        self._thread.name, self._over = name, threading.Event()
-        self._work.put((work, self._over))
+        self.thread.name, self._over = name, threading.Event()
+        self._tasks.put((function, self._over))
 
     def wait(self) -> None:
-        """Wait until the work is done, and nothing of it is kept here."""
+        """Wait until the function has returned, and nothing of it is kept here."""
         self._over.wait()
 
-    def join(self, timeout: float) -> None:
-        """Wait for the thread's end."""
-        self._thread.join(timeout)
+
+_Given = tuple[Callable[[], None], threading.Event]
 
 
-def _work(queue: "SimpleQueue[tuple[Callable[[], None], threading.Event] | None]") -> None:
+def _loop(tasks: "SimpleQueue[_Given | None]") -> None:
     """Do what comes; what waits for more keeps nothing of a run alive."""
-    while work := queue.get():
-        function, over = work
+    while given := tasks.get():
+        function, over = given
         function()
         threading.current_thread().name = IDLE
-        del work, function
+        del given, function
         over.set()
         del over
 
 
 def _end(threads: Sequence[_Thread]) -> list[str]:
-    """End threads, and return the names of those that are still at work after GRACE_S."""
+    """End threads, and return the names of those that still run after GRACE_S."""
     for thread in threads:
         thread.end()
     end = time.monotonic() + GRACE_S
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    return [thread.name for thread in threads if thread.is_alive()]
+    for each in threads:
+        each.thread.join(max(0.0, end - time.monotonic()))
+    return [each.thread.name for each in threads if each.thread.is_alive()]

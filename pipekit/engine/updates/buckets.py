@@ -86,11 +86,9 @@ class ParameterBucket:
         )
 
     def release(self, content: FlatBucket) -> None:
-        """Keep a content's memory for the next one, which waits for this thread's work on it."""
         self._free.append((content.numbers, record_event(content.numbers.device)))
 
     def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
-        """Yield (parameter, gradient) as views of the content; None for one that is absent."""
         pieces = content.numbers.split(self._sizes)
         for number, piece, like, present in zip(
             self.parameters, pieces, self._like, content.present.tolist(), strict=True

@@ -70,16 +70,9 @@ class MitigatedWeights(WeightVersions):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the mitigation's own tensors."""
         return sum(tensor.nbytes for memory in self._memory for tensor in memory.values())
 
     def prepare(self, slots: int, keep: bool = False) -> None:
-        """Make ready for a run with ``slots`` slots, and those that the mitigation needs besides.
-
-        Args:
-            slots: how many.
-            keep: whether they stay as they are.
-        """
         super().prepare(self._rule.slots(slots, self._at.stashing), keep)
         self._real = slots
         self._read.clear()
@@ -89,7 +82,6 @@ class MitigatedWeights(WeightVersions):
             self._predict_version(0)
 
     def begin_forward(self, slot: int) -> int:
-        """Return the slot that a forward reads, ready, in place of the one that the table names."""
         return self._begin(slot, Op.FORWARD)
 
     def begin_backward(self, slot: int, update: int) -> int:
@@ -108,7 +100,6 @@ class MitigatedWeights(WeightVersions):
         return self._begin(slot, Op.BACKWARD)
 
     def begin_backward_weight(self, slot: int) -> int:
-        """Return the slot to whose gradients the second part of a backward adds."""
         return self._twin(slot) if self._predicts else slot
 
     def weights(self, slot: int | None = None) -> dict[str, Tensor]:
@@ -141,7 +132,6 @@ class MitigatedWeights(WeightVersions):
             self._restored = [tensor.to(device) for tensor in saved]
 
     def update(self, slot: int, gradients: Gradients) -> None:
-        """Write the next version into ``slot``: one optimizer step from the newest version."""
         newest = self._versions[self._newest]
         read, version = self._read.pop(newest + 1, (self._newest, newest))
         _, stage, stages, delay, _ = self._at

@@ -12,14 +12,13 @@ from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.all_reduce import AllReduce
 from pipekit.engine.updates.buckets import Gradients
+from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.global_update import Decision, GlobalUpdate
-from pipekit.engine.updates.sums.all_reduce import DirectAllReduce
-from pipekit.engine.updates.sums.comm_thread import CommThread
-from pipekit.engine.updates.sums.reducer import Reducer
-from pipekit.engine.updates.sums.running_statistics import average
-from pipekit.engine.updates.sums.sum_turns import SumTurns
-from pipekit.engine.updates.sums.tied_gradients import TiedGradients
+from pipekit.engine.updates.reducer import Reducer, SumTurns
+from pipekit.engine.updates.running_statistics import average
+from pipekit.engine.updates.tied_gradients import TiedGradients
 from pipekit.engine.updates.weights import Saved, UpdatedStage
 from pipekit.partition.ties import Tie
 
@@ -168,7 +167,7 @@ class UpdateSynchronizer:
                 continue
             weights = self._stages[index].weights
             channel = self._transport.channel(members)
-            all_reduce = DirectAllReduce(members, self._worker, channel)
+            all_reduce = AllReduce(members, self._worker, channel)
             work = partial(average, weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
             self._comm().submit(work).result()
@@ -201,7 +200,7 @@ class UpdateSynchronizer:
         made = True
         if self._global_update:
             self._global_update.begin([*chain(*sums.values())], update)
-            if self._config.validate_later:
+            if self._config.updates.validates_later:
                 self._pending = update
             else:
                 decision = self._decision(self._global_update, update)
@@ -216,9 +215,9 @@ class UpdateSynchronizer:
             tell(update, decision.norm)
         return decision
 
-    def _all_reduce(self, members: Sequence[int], tied: bool = False) -> DirectAllReduce:
+    def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
         channel = self._transport.channel(members, tied)
-        return DirectAllReduce(members, self._worker, channel, self._part_listeners)
+        return AllReduce(members, self._worker, channel, self._part_listeners)
 
     def _reducer(self, index: int, stage: UpdatedStage) -> Reducer | None:
         """Return what sums a stage's gradients, if other workers have it as well."""
@@ -262,14 +261,14 @@ class UpdateSynchronizer:
         """Return what settles updates with all workers, if that is to be done."""
         config = self._config
         scalers = [stage.scaler for stage in self._stages.values() if stage.scaler]
-        if config.clip_norm is None and not scalers:
+        if config.updates.clip_norm is None and not scalers:
             return None
         numbers: list[int | None] = []
         for index, stage in self._stages.items():
             first = self._worker == config.stage_workers[index][0]  # the others' are the same
             numbers += stage.numbers if first else [None] * len(stage.numbers)
         return GlobalUpdate(
-            config.clip_norm,
+            config.updates.clip_norm,
             scalers,
             config.parameters,
             numbers,

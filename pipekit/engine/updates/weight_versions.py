@@ -104,18 +104,9 @@ class WeightVersions:
         return self._parameters
 
     def buckets(self) -> list[Bucket]:
-        """Return how the gradients travel between the workers of a stage."""
         return parameter_buckets({n: self._aliases[0][n] for n in self._summed}, self.take)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Tell of every parameter in :meth:`buckets` to whose gradient a backward has added.
-
-        Args:
-            listener: called with the parameter's number.
-
-        Returns:
-            What ends it.
-        """
         hooks = [
             parameters[number].register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
             for parameters in self._parameters
@@ -176,7 +167,6 @@ class WeightVersions:
             self._owner[slot] = update
 
     def gradients(self, update: int) -> Gradients:
-        """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
         taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
         for slot in self._slots_of(update):
@@ -184,19 +174,16 @@ class WeightVersions:
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
-        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
         slots = self._slots_of(update)
         return [self._take(update, slots, i) for i in parameters]
 
     def all_gradients(self) -> Iterator[Tensor]:
-        """Yield every gradient that is in memory, of whichever update."""
         held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]
         for gradient in chain(held, *self._set_aside.values()):
             if gradient is not None:
                 yield gradient
 
     def update(self, slot: int, gradients: Gradients) -> None:
-        """Write the next version into ``slot``: one optimizer step from the newest version."""
         if self.optimizer is None:
             return
         self.skip(slot)
@@ -213,15 +200,10 @@ class WeightVersions:
         optimizer.step()
 
     def skip(self, slot: int) -> None:
-        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
 
     def save(self) -> Saved:
-        """Copy what puts weights and optimizer back to how they are now, after one update.
-
-        No step of an optimizer can be undone to the bit.
-        """
         optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
         if optimizer is None:
             return Saved(lambda: None, 0)

@@ -26,8 +26,8 @@ from pipekit.schedules import (
     v_half,
     zb_h1,
 )
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOTHING, Dependencies
-from pipekit.schedules.replay import order
 from pipekit.traces import Trace
 from pipekit.units import listed
 
@@ -147,7 +147,9 @@ class Puzzle:
                         self._graph.placed(number),
                     )
         board = replace(placed, name=self.name, batch_size=self.best.batch_size)
-        for _ in order(board.dependencies):  # raises where workers wait for one another for ever
+        for _ in Replay(
+            board.dependencies
+        ).order():  # raises where workers wait for one another for ever
             pass
         return board
 

@@ -1,9 +1,9 @@
-"""Where a recorded value came from: the executed notebook's cell, the numbers, the line of code."""
+"""Links from a record to its origin: the executed cell with its code, and the figure's numbers."""
 
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,7 @@ from pydantic import BaseModel
 
 from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.outcomes import Record
-from pipekit.ledger.report import source
 from pipekit.reading import parse_json, read_text
-
-_EXPERIMENTS = Path(__file__).parents[3] / "experiments"  # of a checkout
-_LITERAL = re.compile(r'"([a-z0-9{][^"\s]*-[^"\s]+)"')
 
 
 @dataclass(frozen=True)
@@ -37,10 +33,6 @@ def links(record: Record, folder: Path) -> list[Link]:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
             found.append(_link(numbers, folder, numbers.name))
-    code = named_at(record.id)
-    if code is not None:
-        path, line = code
-        found.append(Link(source.href(path, line), f"{source.name(path)}:{line}"))
     return found
 
 
@@ -83,45 +75,3 @@ class _Cell(BaseModel):
 
 class _Notebook(BaseModel):
     cells: list[_Cell]
-
-
-def named_at(id: str) -> tuple[Path, int] | None:
-    """Return the file and the line, from 1, of the code that names a claim.
-
-    Some files name their claims without the paper, and ids made in a loop match their f-string:
-    the one with most of the id spelt out counts.
-    """
-    named, made = _sources()
-    names = id, id.partition("-")[2]
-    for name in names:
-        if name in named:
-            return named[name]
-    return next((place for pattern, place in made if any(map(pattern.fullmatch, names))), None)
-
-
-def _says_more(parts: Sequence[str]) -> bool:
-    """Return whether an f-string has more of an id than a paper's name or a single word of it."""
-    _, _, rest = "".join(parts).partition("-")
-    return "-" in rest or bool(rest and parts[0])
-
-
-@functools.cache
-def _sources() -> tuple[
-    dict[str, tuple[Path, int]], list[tuple[re.Pattern[str], tuple[Path, int]]]
-]:
-    """Return where ids stand in the code, and f-strings that make some, the longest first."""
-    named: dict[str, tuple[Path, int]] = {}
-    made = []
-    for path in sorted(_EXPERIMENTS.rglob("*.py")):
-        for number, line in enumerate(read_text(path).splitlines(), 1):
-            if ".load()[" in line:  # only looks the paper's own value up
-                continue
-            for literal in _LITERAL.findall(line):
-                parts = re.split(r"\{[^}]*\}", literal)
-                if len(parts) == 1:
-                    named.setdefault(literal, (path, number))
-                elif _says_more(parts):
-                    pattern = re.compile(".+".join(map(re.escape, parts)))
-                    made.append((pattern, (path, number), len("".join(parts))))
-    made.sort(key=lambda each: -each[2])
-    return named, [(pattern, place) for pattern, place, _ in made]

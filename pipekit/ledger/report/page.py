@@ -12,12 +12,10 @@ from pipekit.host.provenance import LABELS
 from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
-from pipekit.ledger.report import source
-from pipekit.ledger.report.links import links, named_at
+from pipekit.ledger.report.links import links
 from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
 from pipekit.ledger.report.templates import template
-from pipekit.ledger.report.words import in_words
 
 TITLES = {
     "pipedream": "PipeDream",
@@ -92,8 +90,7 @@ def destination(folder: Path) -> Path:
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """Write ``report.html``, ``report.csv``, ``scores.csv`` and ``what_if.csv``; return the first.
 
-    The page loads neither from a network nor a file; its links lead to the run's own files, and to
-    the pages of the code that it names, which are written as well.
+    The page loads neither from a network nor a file; its links lead to the run's own files.
     """
     figures, tried = _figures(outcomes), what_if.experiments(outcomes)
     page = template("page.html.j2").render(
@@ -105,7 +102,6 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         counts={status: sum(o.status is status for o in outcomes) for status in Status},
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
-        words={o.claim.id: in_words(o.claim) for o in outcomes},
         meaning=MEANING,
         symbols=SYMBOLS,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
@@ -116,9 +112,6 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     )
     html = folder / "report.html"
     html.write_text(page, encoding="utf-8")
-    recorded = (named_at(o.claim.id) for o in outcomes if o.record is not None)
-    for path in {place[0] for place in recorded if place is not None}:
-        source.write(path, folder)
     frame(outcomes).to_csv(folder / "report.csv", index=False)
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)

@@ -1,25 +1,35 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch import nn
 
-from pipekit.partition.recording.templates import Size, Template, Weight, leaves, values
+from pipekit.partition.recording.templates import (
+    Size,
+    Template,
+    Value,
+    Weight,
+    encode,
+    leaves,
+    rebuilt,
+    values,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A call of one of the model's modules, or one operation on tensors.
+    """A call of one of the model's blocks, or one operation on tensors.
 
     Attributes:
         module: the name of the module that is called, or None.
         operation: the name of the function that is called, or None.
-        block: the name of the module that the step is a call of, or part of one, and how often that
-            was called before; None between blocks.
         arguments: template of the pair (positional, keyword) of arguments.
         results: for every tensor in what the call returns, in order, the number of its value.
         edits: the values that the step changes in place.
@@ -33,7 +43,6 @@ class Step:
 
     module: str | None = None
     operation: str | None = None
-    block: tuple[str, int] | None = None
     arguments: Template
     results: tuple[int, ...]
     edits: frozenset[int] = frozenset()
@@ -114,21 +123,6 @@ class Made:
     storage: int
 
 
-class Call(NamedTuple):
-    """One call of a block.
-
-    Attributes:
-        first, last: the positions of its first and last step.
-        block: its name.
-        before: how often it was called before.
-    """
-
-    first: int
-    last: int
-    block: str
-    before: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A recorded forward, in one mode.
@@ -149,7 +143,7 @@ class Program:
     sizes: Mapping[str, int] = field(default_factory=dict)
     limits: tuple[Size, ...] = ()
 
-    def without_dead_steps(self) -> "Program":
+    def without_dead_steps(self) -> Self:
         """Return the program without operations that change nothing and that nobody reads."""
         needed = set(values(self.output))
         kept = []
@@ -160,13 +154,15 @@ class Program:
                 kept.append(step)
         return replace(self, steps=tuple(reversed(kept)))
 
-    def calls(self) -> list["Call"]:
-        """Return the calls of blocks, in the order in which they begin."""
-        places: dict[tuple[str, int], list[int]] = {}
+    def calls(self) -> dict[tuple[str, int], int]:
+        """Return the position of every call of a module: of its name, and how often before."""
+        before = Counter[str]()
+        positions: dict[tuple[str, int], int] = {}
         for position, step in enumerate(self.steps):
-            if step.block is not None:
-                places.setdefault(step.block, []).append(position)
-        return [Call(at[0], at[-1], *block) for block, at in places.items()]
+            if step.module is not None:
+                positions[step.module, before[step.module]] = position
+                before[step.module] += 1
+        return positions
 
     def alive(self, cut: int) -> tuple[int, ...]:
         """Return the values made before step ``cut`` that it or a later one, or the output, reads.
@@ -202,3 +198,43 @@ class Program:
             uses.append(tuple(sorted(touched - later)))
             later |= touched
         return uses[::-1]
+
+    def with_carried_buffers(self, model: nn.Module) -> Self:
+        """Return a program that reads each buffer once that several steps are given, a mask say.
+
+        Two stages must not both have a buffer, which either might edit; so no cut could part these
+        steps.  Buffers that a step edits, or that a module has which it calls, stay as they are.
+        """
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        called = {step.module for step in self.steps if step.module is not None}
+        kept = {id(each) for name in called for each in model.get_submodule(name).buffers()}
+        edited = chain.from_iterable(step.edited_weights for step in self.steps)
+        kept |= {id(buffers[name]) for name in edited if name in buffers}
+        given = Counter(name for step in self.steps for name in step.weights & buffers.keys())
+        several = [n for n in sorted(given) if given[n] > 1 and id(buffers[n]) not in kept]
+        numbers = {name: len(self.made) + n for n, name in enumerate(several)}
+        made = dict(self.made)
+        for name, number in numbers.items():
+            shape = tuple(buffers[name].shape)
+            no_growth = (None,) * len(shape)
+            made[number] = Made(shape, no_growth, buffers[name].nbytes, False, number)
+        return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
+
+
+def _with_reads(steps: Sequence[Step], numbers: dict[str, int]) -> Iterator[Step]:
+    """Yield the steps, before the first user of each buffer one that reads it."""
+
+    def carried(leaf: Template) -> Template:
+        is_read = isinstance(leaf, Weight) and leaf.name in numbers
+        return Value(numbers[leaf.name]) if is_read else leaf
+
+    todo = dict(numbers)
+    for step in steps:
+        for name in sorted(step.weights & todo.keys()):
+            yield Step(
+                operation="torch.Tensor.detach",
+                arguments=encode(((Weight(name),), {}), lambda leaf: leaf),
+                results=(todo.pop(name),),
+                place=name,
+            )
+        yield replace(step, arguments=rebuilt(step.arguments, carried))

@@ -1,6 +1,5 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -10,11 +9,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
-from pipekit.partition.recording.operations import LOST, READS, name_of, own_name
-from pipekit.partition.recording.operator_kinds import OperatorKinds
-from pipekit.partition.recording.program import Step
+from pipekit.partition.recording.operators import (
+    BEYOND_TENSORS,
+    READS,
+    OperatorKinds,
+    Storages,
+    last_name,
+    name_of,
+)
+from pipekit.partition.recording.program import Made, Step
 from pipekit.partition.recording.refusal import NotRecordable, caller
-from pipekit.partition.recording.storages import Storages
 from pipekit.partition.recording.templates import (
     Constant,
     Template,
@@ -24,6 +28,10 @@ from pipekit.partition.recording.templates import (
     require_no_dataclass,
     tensors,
 )
+from pipekit.partition.recording.traced import traced
+
+LENGTH = "v"
+"""How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
 
 
 class Tape(NamedTuple):
@@ -31,18 +39,18 @@ class Tape(NamedTuple):
 
     Attributes:
         batch, output: templates.
-        steps: in order; integers are as they were in this forward.
-        tensors: every value, by number; they keep the recording's tensors alive.
-        requires_grad: of every value, when it was made.
+        steps: in order; numbers are as they were in this forward, lengths of values traced.
+        made: every value, by number.
         frozen: values read by Python in the forward, which recording holds to be as in the example.
+        compared: comparisons of lengths of values that were true, each once.
     """
 
     batch: Template
     steps: list[Step]
     output: Template
-    tensors: dict[int, Tensor]
-    requires_grad: dict[int, bool]
+    made: dict[int, Made]
     frozen: list[str]
+    compared: list[str]
 
 
 class _Before(NamedTuple):
@@ -74,9 +82,8 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._opaque, self._freeze = opaque, freeze
-        self._depth = 0
+        self._depth, self._in_function = 0, False
         self._calls: list[tuple[_Before, bool, str]] = []
-        self._called: Counter[str] = Counter()  # how often each opaque module
         self._references: dict[int, Value | Weight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
@@ -86,7 +93,10 @@ class Recorder(TorchFunctionMode):
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
-        self.tape = Tape(None, [], None, {}, {}, [])
+        self._steps: list[Step] = []
+        self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
+        self._frozen: list[str] = []
+        self._compared: dict[str, None] = {}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = Weight(name)
 
@@ -96,14 +106,17 @@ class Recorder(TorchFunctionMode):
         with self._watching(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
-        return self.tape._replace(batch=template, output=encode(output, self._leaf))
+        storages: dict[int, int] = {}
+        made = {}
+        for number, (tensor, requires_grad) in enumerate(self._values):
+            storage = storages.setdefault(tensor.untyped_storage()._cdata, number)
+            shape = tuple(tensor.shape)
+            made[number] = Made(shape, (), tensor.nbytes, requires_grad, storage)
+        output = encode(output, self._leaf)
+        return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run one function of torch, and record it if tensors come of it between the blocks."""
         kwargs = kwargs or {}
@@ -112,12 +125,21 @@ class Recorder(TorchFunctionMode):
         before = self._before((args, kwargs), lazily=True)
         self._kinds.reset()
         grad, autocast = torch.is_grad_enabled(), self._autocast()
-        result = func(*args, **kwargs)
-        if own_name(func) in READS:
-            self._read(own_name(func), before.tensors, result)
-        elif own_name(func) in LOST:
+        self._in_function = True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._in_function = False
+        name = last_name(func)
+        if args and isinstance(result, torch.Size):
+            return self._traced(args[0], result)
+        if name == "size":
+            return self._traced(args[0], args[0].size())[kwargs.get("dim", args[-1])]
+        if name in READS:
+            self._read(name, before.tensors, result)
+        elif name in BEYOND_TENSORS:
             raise NotRecordable(
-                f"Tensor.{own_name(func)} at {caller()} acts on a tensor between the blocks, where "
+                f"Tensor.{name} at {caller()} acts on a tensor between the blocks, where "
                 f"stages would not repeat it: call it within a module, and make that a block by "
                 f"blocks=[...]"
             )
@@ -135,6 +157,20 @@ class Recorder(TorchFunctionMode):
                 random=self._kinds.drew,
             )
         return result
+
+    def _traced(self, tensor: Any, lengths: torch.Size) -> torch.Size:
+        """Return the lengths of a value as numbers that know what is computed from them."""
+        reference = self._references.get(id(tensor))
+        if not isinstance(reference, Value):
+            return lengths
+        return torch.Size(
+            traced(length, f"{LENGTH}{reference.number}_{dimension}", self._compare)
+            for dimension, length in enumerate(lengths)
+        )
+
+    def _compare(self, comparison: str) -> None:
+        if not (self._depth or self._in_function):  # which compare again, whatever they are given
+            self._compared[comparison] = None
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -218,17 +254,14 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         step_edits = frozenset(r.number for r in references if isinstance(r, Value))
-        module = what.get("module")
-        if module:
-            what["block"] = module, self._called[module]
-            self._called[module] += 1
-        data = bool(module) or what["random"] or self._depends_on_data(before.tensors)
+        is_call, is_random = bool(what.get("module")), what["random"]
+        data = is_call or is_random or self._depends_on_data(before.tensors)
         if data:
             self._from_data |= step_edits
         results = tuple(self._number(tensor, data) for tensor in tensors(result))
         for tensor in edited:
             self._note(tensor)
-        self.tape.steps.append(
+        self._steps.append(
             Step(
                 arguments=before.template,
                 results=results,
@@ -241,9 +274,8 @@ class Recorder(TorchFunctionMode):
 
     def _number(self, tensor: Tensor, from_data: bool) -> int:
         """Give a tensor that a step made the next number, unless it is a weight or a constant."""
-        number = len(self.tape.tensors)
-        self.tape.tensors[number] = tensor
-        self.tape.requires_grad[number] = tensor.requires_grad
+        number = len(self._values)
+        self._values.append((tensor, tensor.requires_grad))
         if from_data:
             self._from_data.add(number)
         if not isinstance(self._references.get(id(tensor)), Weight):
@@ -308,11 +340,11 @@ class Recorder(TorchFunctionMode):
                 f"config.pad_token_id = None)"
             )
         shown = str(result)
-        self.tape.frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
+        self._frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
 
     def _refuse_shape(self, func: Callable[..., Any]) -> None:
         raise NotRecordable(
-            f"{own_name(func)} at {caller()} gives a tensor whose size depends on the numbers in "
+            f"{last_name(func)} at {caller()} gives a tensor whose size depends on the numbers in "
             f"the batch: put it into a block by blocks=[...], or use torch.where or masks of fixed "
             f"size"
         )

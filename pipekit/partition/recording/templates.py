@@ -60,11 +60,7 @@ class Size:
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
-_KNOWN: dict[str, Any] = {
-    "__builtins__": {},
-    "math": math,
-    **{function.__name__: function for function in (max, min, abs, float, int, round)},
-}
+_KNOWN: dict[str, Any] = {"__builtins__": {}, "math": math}
 
 
 @cache

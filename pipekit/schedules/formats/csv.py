@@ -1,15 +1,13 @@
 """Schedules as CSV: one row a task, after a line with what the columns do not say."""
 
 import io
-import os
 import re
 
 import pandas as pd
 
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.ops import Op
-from pipekit.schedules.table import Contents, Table
-from pipekit.schedules.task import Task
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
 
 _HEADER = re.compile(
     r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"
@@ -36,15 +34,11 @@ def write(schedule: Table) -> str:
     return text
 
 
-def read(source: str | os.PathLike[str]) -> Contents:
+def read(text: str) -> Table:
     """Read what :func:`write` wrote; see :func:`pipekit.schedules.read_csv`."""
     try:
-        text = str(source)
-        if "\n" not in text:
-            with open(source, encoding="utf-8") as file:
-                text = file.read()
         frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
-    except ValueError as error:  # pandas' own errors, and what is not UTF-8
+    except ValueError as error:  # pandas' own errors
         raise ScheduleError(f"the CSV cannot be read: {error}") from None
     missing = [column for column in _COLUMNS if column not in frame.columns]
     if missing:
@@ -81,4 +75,4 @@ def read(source: str | os.PathLike[str]) -> Contents:
                 f"next, and there is none"
             )
     pairs = frozenset((lists[w][i], lists[w][i + 1]) for w, i in firsts)
-    return Contents(tuple(map(tuple, lists)), name, stashing, batch_size, pairs)
+    return Table(tuple(map(tuple, lists)), name, stashing, batch_size, pairs)

@@ -16,11 +16,10 @@ whose row begins with another stage.
 import re
 from collections.abc import Iterable, Mapping
 
-from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.clock import PAPER_SLOTS, slots
 from pipekit.schedules.ops import OPS, PASSES, Op
-from pipekit.schedules.table import Contents, Table
-from pipekit.schedules.task import Task
-from pipekit.schedules.time_slots import PAPER_SLOTS, slots
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
 
 _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
 _PASS = "".join(op.value for op in PASSES)
@@ -111,7 +110,7 @@ def draw(
     return "\n".join([title, *(line.rstrip() for line in lines)])
 
 
-def read(text: str) -> Contents:
+def read(text: str) -> Table:
     """Read a picture; see :func:`pipekit.schedules.parse`."""
     name, stashing, batch_size = "schedule", True, None
     workers: dict[int, tuple[Task, ...]] = {}
@@ -149,7 +148,7 @@ def read(text: str) -> Contents:
     if sorted(workers) != list(range(len(workers))):
         raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
     rows = tuple(workers[w] for w in sorted(workers))
-    return Contents(rows, name, stashing, batch_size, frozenset(overlaps))
+    return Table(rows, name, stashing, batch_size, frozenset(overlaps))
 
 
 def _label(task: Task, reader: _Reader) -> str:

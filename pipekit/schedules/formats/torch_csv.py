@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterable
 from itertools import chain
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.flushed import Pass, one_batch
 from pipekit.schedules.ops import OPS, PASSES, Op
-from pipekit.schedules.table import Contents, Table
-from pipekit.schedules.task import Task
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
 
+Pass = tuple[Op, int, int]
 _PASS = re.compile(rf"(\d{{1,9}})([{''.join(op.value for op in PASSES)}])(\d{{1,9}})$")
 _ADDED = re.compile(r"\d+(UNSHARD|RESHARD|(WAIT_)?REDUCE_GRAD|(WAIT_)?SEND_[FB]|RECV_[FB])\d*$")
 """What torch adds to a table itself."""
@@ -52,8 +51,8 @@ def write(schedule: Table) -> str:
     return lines.getvalue()
 
 
-def read(text: str, name: str) -> Contents:
-    """Read a table; see :meth:`pipekit.schedules.Schedule.from_torch_csv`."""
+def read(text: str) -> tuple[list[list[Pass]], list[tuple[Pass, Pass]]]:
+    """Return each worker's passes, and those that run together (`.Schedule.from_torch_csv`)."""
     workers: list[list[Pass]] = []
     overlaps: list[tuple[Pass, Pass]] = []
     for number, row in enumerate(_rows(text), start=1):
@@ -72,7 +71,7 @@ def read(text: str, name: str) -> Contents:
         workers.append(passes)
     if not any(workers):
         raise ScheduleError("the CSV has no pass: torch writes a line a rank, such as 0F0,0F1,0B0")
-    return one_batch(name, workers, overlaps)
+    return workers, overlaps
 
 
 def _rows(text: str) -> list[list[str]]:

@@ -7,13 +7,13 @@ from itertools import chain
 from math import gcd
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Ends, Message, Step, Steps
+from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""
@@ -67,19 +67,7 @@ def _folded(
     size: int,
     made: tuple[int, ...],
 ) -> Steps:
-    """Return a worker's steps as a head and a period in which its weight slots come round.
-
-    Args:
-        steps: of the beginning of a schedule without end.
-        begins: where each of its periods begins.
-        settled: how many of them the head may have a part in.
-        slots: most weight slots of a stage.
-        size: microbatches of a period.
-        made: weight versions of each stage likewise.
-
-    Raises:
-        ScheduleError: they do not come round.
-    """
+    """Return a worker's steps as a head and a period in which its weight slots come round."""
     number = [step.slot for step in steps]
     for length in range(1, slots + 1):
         first, second, last = begins[settled], begins[settled + length], begins[-1]
@@ -163,24 +151,16 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
 
 def loss_versions(schedule: Schedule) -> Recurring[int]:
     """Return the oldest version that the last stage reads for the losses of each update."""
-    if not schedule.period:
-        return Recurring(_loss_versions(schedule))
-    settled, last = periods_under_way(schedule), schedule.stages - 1
-    some, made = beginning(schedule, 1), schedule.period_versions[last]
-    versions, first = _loss_versions(some), settled * made
-    period = versions[first : first + made]
-    return Recurring(versions[:first], period, partial(plus, step=made))
-
-
-def _loss_versions(schedule: Schedule) -> tuple[int, ...]:
     last = schedule.stages - 1
-    read = {
-        task.microbatch: task.version
-        for tasks in schedule.workers
-        for task in tasks
-        if task.op is Op.FORWARD and task.stage == last
-    }
-    return tuple(min(read[k] for k in summed) for summed in schedule.updates[last])
+
+    def found(some: Schedule) -> list[list[int]]:
+        graph = some.dependencies
+        read = [graph.tasks[number].version for number in graph.row(Op.FORWARD, last)]
+        oldest = [min(read[k] for k in summed) for summed in some.updates[last]]
+        return [*([] for _ in range(last)), oldest]
+
+    made = schedule.period_versions[last] if schedule.period else 0
+    return of_updates(schedule, found, partial(plus, step=made))[last]
 
 
 def slot_count(steps: Steps, stage: int) -> int:

@@ -1,16 +1,18 @@
 """What updates sum where a stage is on several workers, and in which order the sums are made."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pipekit.schedules.beginning import beginning, periods_under_way
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lowering.recurring import Recurring, plus
+from pipekit.schedules.clock import Replay
+from pipekit.schedules.lowering.recurring import Recurring, plus, same
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.task import ScheduleError
 
+T = TypeVar("T")
 Turn = tuple[int, int]
 """A sum over several workers: the stage and the update."""
 
@@ -27,48 +29,54 @@ class Sum(NamedTuple):
     batches: int
 
 
+def of_updates(
+    schedule: Schedule,
+    find: Callable[[Schedule], Sequence[Sequence[T]]],
+    later: Callable[[T, int], T] = same,
+) -> tuple[Recurring[T], ...]:
+    """Return something of each update of each stage, found in a finite schedule.
+
+    Args:
+        schedule: finite, or without end.
+        find: returns it for all updates of a finite schedule.
+        later: returns it for the same update so many periods later.
+    """
+    if not schedule.period:
+        return tuple(Recurring(tuple(found)) for found in find(schedule))
+    settled, some = periods_under_way(schedule), find(beginning(schedule, 1))
+    return tuple(
+        Recurring(tuple(found[: settled * made]), tuple(found[settled * made :][:made]), later)
+        for found, made in zip(some, schedule.period_versions, strict=True)
+    )
+
+
 def sums(schedule: Schedule) -> tuple[Recurring[Sum], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    if not schedule.period:
-        return tuple(map(Recurring, _sums(schedule)))
-    settled = periods_under_way(schedule)
-    return tuple(
-        Recurring(found[: settled * made], found[settled * made : (settled + 1) * made])
-        for found, made in zip(_sums(beginning(schedule, 1)), schedule.period_versions, strict=True)
-    )
+    return of_updates(schedule, _sums)
 
 
 def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
     """Return the microbatch behind those that each update of each stage sums."""
-    if not schedule.period:
-        found = [tuple(summed.stop for summed in stage) for stage in schedule.updates]
-        return tuple(map(Recurring, found))
-    settled = periods_under_way(schedule)
-    later = partial(plus, step=schedule.period_microbatches)
-    return tuple(
-        Recurring(
-            tuple(summed.stop for summed in stage[: settled * made]),
-            tuple(summed.stop for summed in stage[settled * made : (settled + 1) * made]),
-            later,
-        )
-        for stage, made in zip(
-            beginning(schedule, 1).updates, schedule.period_versions, strict=True
-        )
-    )
+
+    def found(some: Schedule) -> list[list[int]]:
+        return [[summed.stop for summed in stage] for stage in some.updates]
+
+    later = partial(plus, step=schedule.period_microbatches if schedule.period else 0)
+    return of_updates(schedule, found, later)
 
 
-def _sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
+def _sums(schedule: Schedule) -> list[list[Sum]]:
     graph, batch_of = schedule.dependencies, schedule.batch_of
-    return tuple(
-        tuple(
+    return [
+        [
             Sum(
                 tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
                 1 + batch_of[summed[-1]] - batch_of[summed[0]],
             )
             for summed in updates
-        )
+        ]
         for stage, updates in enumerate(schedule.updates)
-    )
+    ]
 
 
 def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:
@@ -82,7 +90,7 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn
     Args:
         schedule: one that :func:`pipekit.schedules.check` has accepted.
         joint_updates: whether updates wait for one another, as in
-            :func:`pipekit.schedules.replay.replay`.
+            :class:`pipekit.schedules.clock.Replay`.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
@@ -114,7 +122,7 @@ def _sum_order(schedule: Schedule, shared: set[int], joint_updates: bool) -> tup
     left = [Counter(stage) for stage in graph.update_of]  # gradients to come, by update
     made = dict.fromkeys(shared, 0)
     found: list[tuple[int, int]] = []
-    for number in order(graph, joint_updates=joint_updates):
+    for number in Replay(graph, joint_updates=joint_updates).order():
         op, stage, microbatch, _ = graph.tasks[number]
         if not OPS[op].adds_gradient or stage not in shared:
             continue

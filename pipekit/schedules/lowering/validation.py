@@ -7,17 +7,17 @@ Bubble Pipeline Parallelism", section 4): if the update was wrong, it puts the o
 makes the right update, and runs these forwards again.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
+from pipekit.schedules.clock import Clock, Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lowering.steps import Message, Step, Steps
+from pipekit.schedules.lowering.steps import Message, Steps
 from pipekit.schedules.ops import OPS, Op
-from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 class Validation(NamedTuple):
@@ -88,7 +88,7 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
 def _newest(graph: Dependencies) -> list[int]:
     """Return for each task the newest version on which its result depends, on whatever stage."""
     newest = [0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
-    for number in order(graph):
+    for number in Replay(graph).order():
         version = graph.tasks[number].version
         newest[number] = max(version, newest[graph.own[number]], newest[graph.source[number]])
     return newest
@@ -116,83 +116,59 @@ def _worker(schedule: Schedule, worker: int, newest: Sequence[int]) -> Validatio
 
 
 def _require_end(schedule: Schedule, steps: Sequence[Steps], found: Sequence[Validation]) -> None:
-    """Raise ScheduleError if workers would wait for ever where every update is made again."""
-    sent: set[Message] = set()
-    left = [Counter(stage) for stage in schedule.update_of]  # to add, by stage and update
-    arrived: Counter[int] = Counter()  # workers that have come to an update
-    busy = sum(map(bool, schedule.workers))
-    runs = [_Run(own.head, each) for own, each in zip(steps, found, strict=True)]
-    moved = True
-    while moved:
-        moved = False
-        for run in runs:
-            while run.advance(sent, left, arrived, busy):
-                moved = True
-    for worker, run in enumerate(runs):
-        if run.at < len(run.steps):
-            task = run.steps[run.at].task
+    """Raise ScheduleError if workers would wait for ever where every update is made again.
+
+    Things are the steps by their number, validations, and the forwards that run again behind them.
+    """
+    graph, every = schedule.dependencies, [*chain(*(own.head for own in steps))]
+    senders = {message: n for n, step in enumerate(every) for message, _ in step.sends}
+    first: dict[int, dict[int, int]] = defaultdict(dict)  # update of a version, by worker
+    validates: dict[int, int] = {}  # the version, by the validation
+    repeats: dict[int, int] = {}  # what runs again, by its second run
+    lists: list[list[int]] = []
+    size = len(every)
+    for worker, own in enumerate(found):
+        things: list[int] = []
+        speculated: list[int] = []
+        for number in range(*graph.first[worker : worker + 2]):
+            op, _, _, version = task = every[number].task
+            if task in own.before:
+                validates[size] = own.before[task]
+                repeats |= {size + 1 + place: each for place, each in enumerate(speculated)}
+                things += range(size, size + 1 + len(speculated))
+                size += 1 + len(speculated)
+            if task in own.speculative:
+                speculated.append(number)
+            elif not OPS[op].is_pass and worker not in first[version]:
+                first[version][worker], speculated = number, []
+            things.append(number)
+        lists.append(things)
+    second = {number: again for again, number in repeats.items()}
+    busy = [worker for worker, things in enumerate(lists) if things]
+
+    def needs(thing: int) -> Iterator[int]:
+        if thing in validates:
+            arrived = first[validates[thing]]
+            yield from (arrived.get(worker, NOBODY) for worker in busy)
+            return
+        number = repeats.get(thing, thing)
+        step, here = every[number], found[graph.worker_of[number]]
+        if not OPS[step.task.op].is_pass:
+            yield from graph.summed(number)
+        for message, _ in step.receives:
+            update = here.again.get(message)
+            if thing == number:
+                yield senders[message]
+            if update and (thing != number or update != here.speculative.get(step.task)):
+                yield second.get(senders[message], NOBODY)
+
+    each = [tuple((need, 0.0) for need in needs(thing)) for thing in range(size)]
+    clock = Clock(lists, [0.0] * size, each).run()
+    for worker, (things, ran) in enumerate(zip(lists, clock.following, strict=True)):
+        if ran < len(things):
+            task = next(every[thing].task for thing in things[ran:] if thing < len(every))
             raise ScheduleError(
                 f"if an update had to be made again, worker {worker} would wait for ever before "
                 f'{task}: validate="first" waits for all stages before each update',
                 [(task, worker)],
             )
-
-
-class _Run:
-    """How far a worker is in a run in which every update turns out to be wrong."""
-
-    def __init__(self, steps: tuple[Step, ...], validation: Validation) -> None:
-        self.steps, self.validation = steps, validation
-        self.at = self.last = self.pending = 0
-        self.repeated = 0  # of the forwards that run again now
-        self.speculated: list[Step] = []
-
-    def advance(
-        self, sent: set[Message], left: Sequence[Counter[int]], arrived: Counter[int], busy: int
-    ) -> bool:
-        """Do the next thing, if what it needs is there; return whether it was."""
-        if self.at == len(self.steps):
-            return False
-        step = self.steps[self.at]
-        validates = self.validation.before.get(step.task)
-        if validates and validates == self.pending:
-            return self._validate(sent, arrived[validates] == busy)
-        op, stage, _, version = step.task
-        if not OPS[op].is_pass:
-            if left[stage][version]:
-                return False
-            if version > self.last:
-                self.last = self.pending = version
-                self.speculated, self.repeated = [], 0
-                arrived[version] += 1
-        else:
-            speculative = self.validation.speculative.get(step.task)
-            if not all(self._here(message, speculative, sent) for message, _ in step.receives):
-                return False
-            if speculative:
-                self.speculated.append(step)
-            left[stage][step.update] -= OPS[op].adds_gradient
-        sent.update(message for message, _ in step.sends)
-        self.at += 1
-        return True
-
-    def _validate(self, sent: set[Message], known: bool) -> bool:
-        """Run the next speculative forward again, or be done with it."""
-        if not known:
-            return False
-        if self.repeated == len(self.speculated):
-            self.pending = 0
-            return True
-        step = self.speculated[self.repeated]
-        again = [m._replace(attempt=1) for m, _ in step.receives if m in self.validation.again]
-        if not sent.issuperset(again):
-            return False
-        sent.update(message._replace(attempt=1) for message, _ in step.sends)
-        self.repeated += 1
-        return True
-
-    def _here(self, message: Message, speculative: int | None, sent: set[Message]) -> bool:
-        if message not in sent:
-            return False
-        update = self.validation.again.get(message)
-        return update is None or update == speculative or message._replace(attempt=1) in sent

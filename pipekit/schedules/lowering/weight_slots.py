@@ -1,11 +1,12 @@
 """Where the weight versions of a worker live."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.task import Task
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
 
 
 class WeightSlots(NamedTuple):
@@ -37,16 +38,16 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
         ScheduleError: a backward would read a version that does not lie where its forward's did.
     """
     last_reader = {
-        (task.stage, task.version): position
-        for position, task in enumerate(tasks)
-        if OPS[task.op].is_pass
+        (stage, version): position
+        for position, (op, stage, _, version) in enumerate(tasks)
+        if OPS[op].is_pass
     }
     last_span: dict[tuple[int, int], int] = {}  # between two cuts, by stage and version
-    for task in tasks:
-        if cut_every and OPS[task.op].is_pass:
+    for task in tasks if cut_every else ():
+        if OPS[task.op].is_pass:
             key = task.stage, task.version
-            last_span[key] = max(last_span.get(key, 0), task.microbatch // cut_every)
-    newest = {task.stage: 0 for task in tasks}
+            last_span[key] = max(last_span.get(key, 0), task.microbatch // (cut_every or 1))
+    newest = dict.fromkeys(map(itemgetter(1), tasks), 0)
     slot_of = {(stage, 0): 0 for stage in newest}
     free: dict[int, list[tuple[int, int]]] = {stage: [] for stage in newest}  # from a span on
     used = dict.fromkeys(newest, 1)
@@ -88,3 +89,11 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
         result.slots.append(slot)
         result.alive.append(len(slot_of))
     return result
+
+
+def slots_of(schedule: Table) -> tuple[WeightSlots, ...]:
+    """Return the weight slots of each worker of a finite schedule, which are found once."""
+    if "slots" not in schedule.known:
+        schedule.known["slots"] = tuple(map(weight_slots, schedule.workers))
+    found: tuple[WeightSlots, ...] = schedule.known["slots"]
+    return found

@@ -16,11 +16,7 @@ Method = Callable[[int | Sequence[int], int], Schedule]
 
 
 def _made(name: str, stages: int | Sequence[int], microbatches: int) -> Schedule:
-    """Return a method's schedule.
-
-    Raises:
-        ScheduleError: the method cannot have these counts; the message says what to use.
-    """
+    """Return a method's schedule."""
     entry = names.METHODS[name]
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     if entry.replicas == "stages":

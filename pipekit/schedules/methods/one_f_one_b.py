@@ -1,19 +1,109 @@
-"""The order that PipeDream, 2BW and Flush share: one forward, one backward, in turn."""
+"""1F1B: one forward, one backward, in turn; with backwards whole or in two parts."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from pipekit.schedules.flushed import Pass
+from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Pass, Schedule
 from pipekit.schedules.task import Task
+
+
+def flush(stages: int, microbatches: int) -> Schedule:
+    """Return PipeDream-Flush's schedule (PipeDream-2BW, section 3.2, Figure 3).
+
+    Every microbatch of batch ``t`` reads version ``t``.  As long as GPipe's, with at most
+    ``stages`` microbatches in flight instead of ``microbatches``.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    """
+    return _in_flight("PipeDream-Flush", stages, microbatches, lambda w: stages - w)
+
+
+def eager(stages: int, microbatches: int) -> Schedule:
+    """Return eager 1F1B's schedule: twice 1F1B's warm-up, so that links may take time.
+
+    Worker ``w`` (from 0) of ``p`` admits ``2 (p - 1 - w)`` forwards before it alternates, where
+    :func:`flush` admits half as many (Zhuang et al., On Optimizing the Communication of Model
+    Parallelism, MLSys 2023, arXiv 2211.05322; in its code, github.com/alpa-projects/alpa,
+    ``OverlapFriendlyPipeDreamSchedule``).  Without links it is as long; with slow ones, a message
+    on its way there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker
+    ``w`` has ``2 (p - w) - 1`` microbatches in flight.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    """
+    return _in_flight("eager 1F1B", stages, microbatches, lambda w: 2 * (stages - w) - 1)
+
+
+def zb_h1(stages: int, microbatches: int) -> Schedule:
+    """Return ZB-H1's schedule: 1F1B with backwards in two parts, within 1F1B's memory.
+
+    Worker ``w`` (from 0) of ``p`` goes through four phases (Qi et al., Zero Bubble Pipeline
+    Parallelism, ICLR 2024, section 2.1, Figure 3 above):
+
+    - warm-up: ``p - 1 - w`` forwards, as in 1F1B;
+    - filling: ``w`` times F I, so that every worker has ``p`` microbatches in flight;
+    - steady: F I W, each W that of the microbatch ``w`` before;
+    - drain: I W, and ``w`` times W.
+
+    With F, I and W the time of each pass, one batch takes m (F + I + W) + (p - 1) (F + I - W) if W
+    is not longer than F or I; else more.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    """
+    return _in_flight("ZB-H1", stages, microbatches, lambda w: stages - w, lambda w: w)
+
+
+def zb_h2(stages: int, microbatches: int) -> Schedule:
+    """Return ZB-H2's schedule: twice 1F1B's memory for no bubble in a worker's span.
+
+    Worker ``w`` (from 0) of ``p`` goes through four phases (Qi et al., Zero Bubble Pipeline
+    Parallelism, ICLR 2024, section 2.2, Figure 3 below):
+
+    - warm-up: ``2 (p - 1 - w)`` forwards, enough to fill the time until the first I;
+    - filling: ``2 w`` times F I, so that every worker has ``2 p - 1`` microbatches in flight;
+    - steady: F I W, each W that of the microbatch ``2 w`` before;
+    - drain: I W, and ``2 w`` times W.
+
+    With passes that take equally long, no worker idles between its first task and its last.  All
+    begin and stop one after the other, so that the makespan of a single batch is that of
+    :func:`zb_h1`; the gain shows when batches follow one another, and no update waits for other
+    workers.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    """
+    in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
+    return _in_flight("ZB-H2", stages, microbatches, *in_flight)
+
+
+def _in_flight(
+    name: str,
+    stages: int,
+    microbatches: int,
+    in_flight: Callable[[int], int],
+    waiting: Callable[[int], int] | None = None,
+) -> Schedule:
+    """Return batches of 1F1B, by what each worker has in flight and waiting."""
+    require_positive(stages=stages, microbatches=microbatches)
+
+    def passes(worker: int) -> Iterator[Pass]:
+        turns = alternate(range(microbatches), in_flight(worker))
+        whole = ((op, worker, k) for op, k in turns)
+        return split_backwards(whole, waiting(worker)) if waiting else whole
+
+    return flushed(name, map(passes, range(stages)))
 
 
 def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
     """Yield ``(op, microbatch)`` as one worker runs them (PipeDream, section 3.3).
 
     It first admits ``in_flight - 1`` forwards, so that with the next one ``in_flight`` are in
-    flight; then it alternates, so that no worker of a balanced pipeline idles; at the end it
-    drains.
+    flight; then it alternates, so that no worker of a balanced pipeline idles; at last it drains.
     """
     warm_up = min(in_flight - 1, len(microbatches))
     for k in microbatches[:warm_up]:
@@ -25,10 +115,24 @@ def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
         yield Op.BACKWARD, k
 
 
-def stage_passes(stage: int, microbatches: int, in_flight: int) -> Iterator[Pass]:
-    """Yield the passes of a batch on a worker that has one stage; see :func:`alternate`."""
-    for op, k in alternate(range(microbatches), in_flight):
-        yield op, stage, k
+def split_backwards(passes: Iterable[Pass], waiting: int) -> Iterator[Pass]:
+    """Yield a worker's passes of a batch with every backward in its two parts.
+
+    Args:
+        passes: with whole backwards.
+        waiting: how many parts for the weights wait; each further part for the input is followed by
+            the part for the weights that has waited longest.  The rest comes last.
+    """
+    left: deque[Pass] = deque()
+    for op, stage, k in passes:
+        if op is not Op.BACKWARD:
+            yield op, stage, k
+            continue
+        yield Op.BACKWARD_INPUT, stage, k
+        left.append((Op.BACKWARD_WEIGHT, stage, k))
+        if len(left) > waiting:
+            yield left.popleft()
+    yield from left
 
 
 def without_end(

@@ -191,7 +191,7 @@ def test_parts_of_two_trainings_make_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_parts_of_two_boundaries_make_no_checkpoint(tmp_path: Path) -> None:
-    pipe().train(data(4), checkpoints=tmp_path, every=2)
+    pipe().train(data(4), checkpoints=pk.Checkpoints(tmp_path, every=2))
     early, late = homes(tmp_path)
     files.parts_of(late)[0].path.unlink()
     stale = files.parts_of(early)[0].path
@@ -369,7 +369,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     with monkeypatch.context() as patch:
         full = Full(2 * size + 2000 + more, patch)
         with pytest.raises(OSError, match=r"No space left on device.*batch-") as caught:
-            pipe().train(data(6), checkpoints=tmp_path / "y", every=1)
+            pipe().train(data(6), checkpoints=pk.Checkpoints(tmp_path / "y", every=1))
     assert caught.value.errno == errno.ENOSPC
     assert full.room < 0
     assert not list((tmp_path / "y").rglob("*.tmp"))
@@ -409,7 +409,7 @@ def spoilt(batches: int, at: int) -> list[Any]:
 
 
 def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Path) -> None:
-    pipe().train(spoilt(8, at=3), checkpoints=tmp_path, every=1)
+    pipe().train(spoilt(8, at=3), checkpoints=pk.Checkpoints(tmp_path, every=1))
     assert [int(home.name[6:14]) for home in homes(tmp_path)] == [3, 7, 8]
     assert [files.is_finite(home) for home in homes(tmp_path)] == [True, False, False]
     with pytest.warns(UserWarning, match="not finite: delete it"):
@@ -426,10 +426,10 @@ def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Pa
 
 @pytest.mark.parametrize("keep", [1, 4])
 def test_as_many_stay_as_are_wanted(keep: int, tmp_path: Path) -> None:
-    pipe().train(data(6), checkpoints=tmp_path, every=1, keep=keep)
+    pipe().train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=1, keep=keep))
     assert [int(home.name[6:14]) for home in homes(tmp_path)] == [*range(7 - keep, 7)]
     with pytest.raises(ValueError, match="at least 1 checkpoint"):
-        pipe().train(data(1), checkpoints=tmp_path, keep=0)
+        pipe().train(data(1), checkpoints=pk.Checkpoints(tmp_path, keep=0))
 
 
 # --- options -------------------------------------------------------------------------------------

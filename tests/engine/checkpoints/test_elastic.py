@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from experiments.pipedream.checkpoints import differences
+from pipekit import Checkpoints
 from pipekit.engine.checkpoints import files as checkpoints
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.under_torchrun import under_torchrun
@@ -70,7 +71,7 @@ def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
 
     pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
     for batches in (data(40, rows=4), data(6)):
-        pipe.train(batches, checkpoints=out / "whole", every=4)
+        pipe.train(batches, checkpoints=Checkpoints(out / "whole", every=4))
     assert different(torch.load(out / "state"), pipe.state_dict()) == []
     homes = [checkpoints.newest(out / folder) for folder in ("whole", "checkpoints")]
     assert homes[0] is not None

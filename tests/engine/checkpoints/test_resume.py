@@ -26,7 +26,7 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.test_skips import model as model_with_skips
-from tests.engine.updates.sums.test_ties import TIES, tied
+from tests.engine.updates.test_ties import TIES, tied
 
 StepLR = torch.optim.lr_scheduler.StepLR
 MSE = nn.MSELoss()
@@ -114,15 +114,25 @@ def test_any_method_any_model_interrupted_anywhere(
         return pipeline(model(), method, balance, loss=loss, lr_scheduler=scheduler, **options)
 
     folder, batches = tmp_path_factory.mktemp("resume"), data(6)
-    whole = build().train(batches, trace=False, checkpoints=folder / "whole", every=every)
+    whole = build().train(
+        batches,
+        watch=pk.Watch(trace=False),
+        checkpoints=pk.Checkpoints(folder / "whole", every=every),
+    )
     passes = len(whole.schedule.batches[0]) * len(batches)
     with pytest.raises(Interruption):
         build(Interrupting(at % passes)).train(
-            batches, trace=False, checkpoints=folder / "mine", every=every
+            batches,
+            watch=pk.Watch(trace=False),
+            checkpoints=pk.Checkpoints(folder / "mine", every=every),
         )
     again = build()
     assert again.resume(folder / "mine") == 0
-    run = again.train(batches, trace=False, checkpoints=folder / "mine", every=every)
+    run = again.train(
+        batches,
+        watch=pk.Watch(trace=False),
+        checkpoints=pk.Checkpoints(folder / "mine", every=every),
+    )
     assert run.losses == whole.losses
     assert differences(end(folder / "whole"), end(folder / "mine")) == []
 
@@ -144,15 +154,17 @@ def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path
         )
 
     batches = data(9)
-    whole = build().train(batches, checkpoints=tmp_path / "whole", every=2)
+    whole = build().train(batches, checkpoints=pk.Checkpoints(tmp_path / "whole", every=2))
     for at in (9, 13):
         folder = tmp_path / f"{at}"
         interrupted = build(Interrupting(at if method.startswith("2 x") else at - 6))
         with pytest.raises(Interruption):
-            interrupted.train(batches, checkpoints=folder, every=2)
+            interrupted.train(batches, checkpoints=pk.Checkpoints(folder, every=2))
         again = build()
         again.resume(folder)
-        assert again.train(batches, checkpoints=folder, every=2).losses == whole.losses
+        assert (
+            again.train(batches, checkpoints=pk.Checkpoints(folder, every=2)).losses == whole.losses
+        )
         assert differences(end(tmp_path / "whole"), end(folder)) == []
 
 
@@ -170,7 +182,7 @@ def test_backwards_that_mix_updates_sum_as_they_did(tmp_path: Path) -> None:
         )
 
     batches = data(2, rows=9)
-    build().train(batches, checkpoints=tmp_path, every=1)
+    build().train(batches, checkpoints=pk.Checkpoints(tmp_path, every=1))
     whole = end(tmp_path)
     kept = checkpoints.load(checkpoints.parts_of(whole)[0])
     for part in checkpoints.parts_of(whole):
@@ -203,7 +215,7 @@ def test_the_order_of_the_data_is_the_same(at: int, reads: str, tmp_path: Path) 
         values = []
         for _ in range(pipe.resume(folder), 3):
             batches: Any = shuffled() if reads == "a loader" else (b for b in shuffled())
-            values += pipe.train(batches, checkpoints=folder, every=2).losses
+            values += pipe.train(batches, checkpoints=pk.Checkpoints(folder, every=2)).losses
             values.append(pipe.evaluate(shuffled()))
         return [*values, torch.rand(()).item()]
 
@@ -242,10 +254,10 @@ def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
     losses = whole.train(data(6)).losses
     pipe = pipeline(mixed(), "2bw", [3, 5], loss=(loss := Interrupting(18)))
     with pytest.raises(Interruption):
-        pipe.train(data(6), checkpoints=tmp_path, every=2)
+        pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=2))
     loss.left = 1000
     pipe.resume(tmp_path)
-    assert pipe.train(data(6), checkpoints=tmp_path, every=2).losses == losses
+    assert pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=2)).losses == losses
     assert different(pipe.state_dict(), whole.state_dict()) == []
 
 
@@ -266,12 +278,14 @@ def test_a_method_that_flushes_is_exact_also_on_other_stages(
     whole = build([2, 6], "flush")
     losses = whole.train(data(7)).losses
     with pytest.raises(Interruption):
-        build([2, 6], "flush", Interrupting(22)).train(data(7), checkpoints=tmp_path, every=2)
+        build([2, 6], "flush", Interrupting(22)).train(
+            data(7), checkpoints=pk.Checkpoints(tmp_path, every=2)
+        )
     done = saved_after(tmp_path)
     assert done >= 2
     again = build(balance, method)
     again.resume(tmp_path)
-    run = again.train(data(7), checkpoints=tmp_path, every=2)
+    run = again.train(data(7), checkpoints=pk.Checkpoints(tmp_path, every=2))
     same_table = method == "flush" and balance == "auto"  # which takes the saved borders
     assert run.losses == losses[0 if same_table else done :]
     assert different(again.state_dict(), whole.state_dict()) == []
@@ -291,7 +305,9 @@ def test_shared_weights_go_on_in_other_stages(
     whole = build(before)
     losses = whole.train(data(5)).losses
     with pytest.raises(Interruption):
-        build(before, Interrupting(18)).train(data(5), checkpoints=tmp_path, every=1)
+        build(before, Interrupting(18)).train(
+            data(5), checkpoints=pk.Checkpoints(tmp_path, every=1)
+        )
     done = saved_after(tmp_path)
     again = build(after)
     again.resume(tmp_path)
@@ -307,11 +323,11 @@ def test_interrupted_again_after_a_change_of_stages(tmp_path: Path) -> None:
         pipe = pipeline(mixed(), "flush", balance, loss=Interrupting(at))
         pipe.resume(tmp_path)
         with pytest.raises(Interruption):
-            pipe.train(data(9), checkpoints=tmp_path, every=2)
+            pipe.train(data(9), checkpoints=pk.Checkpoints(tmp_path, every=2))
     done = saved_after(tmp_path)
     again = pipeline(mixed(), "flush", [4, 4])
     again.resume(tmp_path)
-    run = again.train(data(9), checkpoints=tmp_path, every=2)
+    run = again.train(data(9), checkpoints=pk.Checkpoints(tmp_path, every=2))
     assert done > len(losses) - len(run.losses) > 0
     assert run.losses == losses[-len(run.losses) :]
     assert different(again.state_dict(), whole.state_dict()) == []
@@ -336,16 +352,16 @@ def test_pipedream_on_other_stages_begins_with_the_newest_weights(tmp_path: Path
 def test_kill_9(method: str, worker: int, then: str, tmp_path: Path) -> None:
     batches = data(60)
     whole = pipeline(mixed(), method, [3, 5])
-    losses = whole.train(batches, checkpoints=tmp_path / "whole", every=3).losses
+    losses = whole.train(batches, checkpoints=pk.Checkpoints(tmp_path / "whole", every=3)).losses
     folder = tmp_path / "mine"
     with pytest.raises(pk.WorkerDied, match=f"worker {worker}.*killed"):
         pipeline(mixed(), method, [3, 5], transport="distributed").train(
-            Struck(batches, 40, partial(kill, worker)), checkpoints=folder, every=3
+            Struck(batches, 40, partial(kill, worker)), checkpoints=pk.Checkpoints(folder, every=3)
         )
     assert 0 < saved_after(folder) < 60
     again = pipeline(mixed(), method, [3, 5], transport=then)
     again.resume(folder)
-    assert again.train(batches, checkpoints=folder, every=3).losses == losses
+    assert again.train(batches, checkpoints=pk.Checkpoints(folder, every=3)).losses == losses
     assert differences(end(tmp_path / "whole"), end(folder)) == []
 
 
@@ -361,7 +377,7 @@ def test_from_an_empty_folder_training_begins_at_its_beginning(tmp_path: Path) -
 def test_a_damaged_checkpoint_costs_some_batches_and_no_bit(tmp_path: Path) -> None:
     with pytest.raises(Interruption):
         pipeline(mixed(), "2bw", [3, 5], loss=Interrupting(25)).train(
-            data(8), checkpoints=tmp_path, every=2
+            data(8), checkpoints=pk.Checkpoints(tmp_path, every=2)
         )
     newest = saved_after(tmp_path)
     path = checkpoints.parts_of(end(tmp_path))[1].path
@@ -372,7 +388,7 @@ def test_a_damaged_checkpoint_costs_some_batches_and_no_bit(tmp_path: Path) -> N
     with pytest.warns(UserWarning, match=path.name):
         assert saved_after(tmp_path) == newest - 2
     losses = pipeline(mixed(), "2bw", [3, 5]).train(data(8)).losses
-    assert again.train(data(8), checkpoints=tmp_path, every=2).losses == losses
+    assert again.train(data(8), checkpoints=pk.Checkpoints(tmp_path, every=2)).losses == losses
 
 
 def wrong_folder(pipe: pk.Pipeline, folder: Path) -> None:
@@ -397,12 +413,8 @@ def too_few_batches(pipe: pk.Pipeline, folder: Path) -> None:
     pipe.train(data(1))
 
 
-def every_alone(pipe: pk.Pipeline, folder: Path) -> None:
-    pipe.train(data(1), every=3)
-
-
 def every_zero(pipe: pk.Pipeline, folder: Path) -> None:
-    pipe.train(data(1), checkpoints=folder / "other", every=0)
+    pipe.train(data(1), checkpoints=pk.Checkpoints(folder / "other", every=0))
 
 
 @pytest.mark.parametrize(
@@ -412,7 +424,6 @@ def every_zero(pipe: pk.Pipeline, folder: Path) -> None:
         (another_model, r"another model: .*'4.bias'.*build the model of the saved run"),
         (another_optimizer, "resume with the optimizer and the lr_scheduler of the saved run"),
         (too_few_batches, "after 4 batches of a run, and this one has 1: pass all batches"),
-        (every_alone, "name their folder"),
         (every_zero, "at least 1 batch, not 0"),
     ],
 )

@@ -11,18 +11,30 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import LossScale, Pipeline, Run, Schedule, emulate, measure_memory, simulate
+from pipekit import (
+    Checkpoints,
+    LossScale,
+    Pipeline,
+    Run,
+    Schedule,
+    Watch,
+    emulate,
+    measure_memory,
+    simulate,
+)
 from pipekit.devices import CPU
-from pipekit.engine import arguments
+from pipekit.engine import Execution, Updates
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.combinations import conflict, of_pipeline
+from pipekit.engine.options import VALIDATE
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, ScheduleError, replicate, zb_h1, zb_h2, zb_v
-from pipekit.schedules.flushed import flushed
+from pipekit.schedules.methods.flushed import flushed
 from tests.emulation.own_time import own_time
-from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline
+from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline, values
 from tests.engine.methods.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
 from tests.engine.test_skips import model as model_with_skips
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
 
@@ -88,9 +100,9 @@ def test_every_optimizer_is_put_back(optimizer: str) -> None:
 def waiting_and_later(model: nn.Sequential, **options: Any) -> list[Run]:
     """Train both ways and compare; return both runs."""
     runs, states = [], []
-    for validate in arguments.VALIDATE:
+    for validate in VALIDATE:
         pipe = pipeline(model, balance=[2, 3, 3], clip_norm=0.1, validate=validate, **options)
-        runs.append(pipe.train(data(7), memory=True))
+        runs.append(pipe.train(data(7), watch=Watch(memory=True)))
         states.append(dict(pipe.state_dict()))
     assert runs[0].losses == runs[1].losses
     assert different(*states) == []
@@ -133,10 +145,10 @@ def test_the_copies_that_it_takes_are_in_the_measured_memory() -> None:
 @pytest.mark.parametrize("name", ["flush", "2bw"])
 def test_a_checkpoint_holds_what_has_been_validated(name: str, tmp_path: Path) -> None:
     contents = []
-    for validate in arguments.VALIDATE:
+    for validate in VALIDATE:
         pipe = pipeline(mixed(), name, [3, 2, 3], clip_norm=0.1, validate=validate)
         folder = tmp_path / validate
-        pipe.train(data(4), checkpoints=folder, every=1, keep=9)
+        pipe.train(data(4), checkpoints=Checkpoints(folder, every=1, keep=9))
         homes = sorted(folder.glob("batch-*"))
         contents.append([checkpoints.load(p) for h in homes for p in checkpoints.parts_of(h)])
     assert len(contents[0]) >= 2 * 3
@@ -147,10 +159,13 @@ def test_a_checkpoint_holds_what_has_been_validated(name: str, tmp_path: Path) -
 
 def test_a_stage_may_update_after_the_validation() -> None:
     states = []
-    for validate in arguments.VALIDATE:
+    for validate in VALIDATE:
         how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.MSELoss()}
         pipe = Pipeline(
-            network(2), LATE_UPDATE, balance=[1, 1], clip_norm=0.1, validate=validate, **how
+            network(2),
+            LATE_UPDATE,
+            balance=[1, 1],
+            **values(clip_norm=0.1, validate=validate, **how),
         )
         assert len(again(pipe.train(data(2)))) == (validate == "later")
         states.append(dict(pipe.state_dict()))
@@ -159,11 +174,17 @@ def test_a_stage_may_update_after_the_validation() -> None:
 
 def test_over_nccl_it_is_refused() -> None:
     gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    arguments.require_repeatable("later", "threads", gpus)
-    arguments.require_repeatable("first", "distributed", gpus)
-    arguments.require_repeatable("later", "distributed", [CPU])
-    with pytest.raises(ValueError, match='use transport="threads" between GPUs'):
-        arguments.require_repeatable("later", "distributed", gpus)
+    updates = {each: Updates(validate=each, clip_norm=1.0) for each in VALIDATE}
+
+    def refused(validate: str, transport: str, devices: list[torch.device]) -> object:
+        how: dict[str, Any] = {"seed": 0, "transport": transport, "devices": devices}
+        used = of_pipeline(zb_h1(2, 2), updates[validate], Execution(), **how)
+        return conflict(used)
+
+    assert not refused("later", "threads", gpus)
+    assert not refused("first", "distributed", gpus)
+    assert not refused("later", "distributed", [CPU])
+    assert "use transport='threads' between GPUs" in str(refused("later", "distributed", gpus))
 
 
 def test_another_word_is_refused() -> None:
@@ -172,26 +193,24 @@ def test_another_word_is_refused() -> None:
 
 
 F, B = Op.FORWARD, Op.BACKWARD
-STUCK = Schedule(
-    *flushed(
-        "stuck",
-        [
-            [(F, 0, 0), (F, 0, 1), (F, 2, 0), (F, 0, 2), (F, 2, 2), (F, 2, 1)]
-            + [(B, stage, k) for stage in (2, 0) for k in range(3)],
-            [(F, 1, 0), (F, 1, 1), (F, 3, 0), (F, 1, 2), (F, 3, 2), (F, 3, 1)]
-            + [(B, stage, k) for stage in (3, 1) for k in range(3)],
-        ],
-    )
+STUCK = flushed(
+    "stuck",
+    [
+        [(F, 0, 0), (F, 0, 1), (F, 2, 0), (F, 0, 2), (F, 2, 2), (F, 2, 1)]
+        + [(B, stage, k) for stage in (2, 0) for k in range(3)],
+        [(F, 1, 0), (F, 1, 1), (F, 3, 0), (F, 1, 2), (F, 3, 2), (F, 3, 1)]
+        + [(B, stage, k) for stage in (3, 1) for k in range(3)],
+    ],
 )
 
 
 def test_a_table_that_could_not_go_back_is_refused() -> None:
     """Before it goes back, worker 0 wants F2 of stage 1, to which worker 1 comes after that."""
     how: dict[str, Any] = {"clip_norm": 0.1, "optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
-    pipe = Pipeline(network(4), STUCK, balance=[1] * 4, validate="later", **how)
+    pipe = Pipeline(network(4), STUCK, balance=[1] * 4, **values(validate="later", **how))
     with pytest.raises(ScheduleError, match="had to be made again, worker 0 would wait for ever"):
         pipe.train(data(2))
-    Pipeline(network(4), STUCK, balance=[1] * 4, **how).train(data(2))
+    Pipeline(network(4), STUCK, balance=[1] * 4, **values(**how)).train(data(2))
 
 
 LAYER = LayerProfile("layer", 4e-3, 8e-3, backward_input_s=4e-3, backward_weight_s=4e-3)
@@ -225,7 +244,7 @@ def test_with_a_global_stop_zb_h2_takes_as_long_as_zb_h1() -> None:
 def test_emulated_it_waits_where_it_is_simulated_to_wait() -> None:
     costs = Profile((LAYER,) * 4, input_bytes=4)
     schedule = zb_h2(4, 7).take(3)
-    for validate in arguments.VALIDATE:
+    for validate in VALIDATE:
         with own_time():
             seconds = emulate(schedule, costs, validate=validate).trace.makespan_s
         assert seconds == pytest.approx(simulate(schedule, costs, validate=validate).makespan_s)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, StepLR
 
-from pipekit import oracle
+from pipekit import Watch, oracle
 from pipekit.schedules import check
 from tests.engine.examples import (
     METHODS,
@@ -45,7 +45,7 @@ def assert_follows_equations(
     truth = by_equations(model, batches, method, balance, **options)
     for n in range(1, len(batches) + 1):
         pipe = pipeline(model, method, balance, recompute=recompute, **options)
-        run = pipe.train(batches[:n], trace=False)
+        run = pipe.train(batches[:n], watch=Watch(trace=False))
         assert run.losses == truth.losses[:n]
         state = pipe.state_dict()
         # The equations keep all weights that ever were, but of buffers only the last.

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import LossScale, Pipeline, Run, Schedule, oracle
+from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
 from pipekit.schedules.ops import ADDING
-from tests.engine.examples import data, different, nesterov
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.examples import data, different, nesterov, values
+from tests.engine.updates.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
 from tests.schedules.methods.test_all_methods import METHODS
 
@@ -81,7 +81,7 @@ def both(
     batches = [(x, y * scale) for (x, y), scale in zip(batches, scales, strict=True)]
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
     own = {name: how.pop(name) for name in ("recompute", "validate") if name in how}
-    pipe = Pipeline(model, schedule, balance=balance, transport=transport, **own, **how)
+    pipe = Pipeline(model, schedule, balance=balance, transport=transport, **values(**own, **how))
     run = pipe.train(batches)
     truth = oracle.train(
         model,
@@ -171,12 +171,12 @@ def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> 
     def pipe() -> Pipeline:
         model, balance = network(schedule.stages), [1] * schedule.stages
         how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()}
-        return Pipeline(model, schedule, balance=balance, **how)
+        return Pipeline(model, schedule, balance=balance, **values(**how))
 
     whole = pipe()
     losses = whole.train(batches).losses
     with pytest.raises(Interrupted):
-        pipe().train(Failing(), checkpoints=tmp_path, every=1)
+        pipe().train(Failing(), checkpoints=Checkpoints(tmp_path, every=1))
     again = pipe()
     again.resume(tmp_path)
     assert again.train(batches).losses == losses

@@ -12,11 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, Schedule, emulate, measure_memory, models, oracle, schedules, simulate
+from pipekit import (
+    Checkpoints,
+    Pipeline,
+    Schedule,
+    Watch,
+    emulate,
+    measure_memory,
+    models,
+    oracle,
+    schedules,
+    simulate,
+)
 from pipekit.profiling import Profile
 from pipekit.schedules import Op
 from tests.emulation.own_time import own_time
-from tests.engine.examples import Batches, different
+from tests.engine.examples import Batches, different, values
 from tests.schedules.examples import SPLIT
 
 WHOLE = Schedule(
@@ -96,7 +107,7 @@ def made(name: str) -> tuple[nn.Sequential, Batches, dict[str, Any]]:
 
 def trained(name: str, schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
     model, batches, how = made(name)
-    pipe = Pipeline(model, schedule, **how, **options)
+    pipe = Pipeline(model, schedule, **values(**how, **options))
     run = pipe.train(batches)
     return run.losses, dict(pipe.state_dict())
 
@@ -146,7 +157,7 @@ def test_mixed_precision_with_a_loss_scale_and_clipping() -> None:
 
 def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
     model, batches, how = made("mlp")
-    run = Pipeline(model, SPLIT, **how).train(batches, memory=True)
+    run = Pipeline(model, SPLIT, **values(**how)).train(batches, watch=Watch(memory=True))
     counts = run.trace.frame["op"].value_counts().to_dict()
     assert counts == {
         "FORWARD": 24,
@@ -177,10 +188,12 @@ def test_it_resumes_between_its_batches(transport: str, tmp_path: Path) -> None:
                 pass
             raise Interrupted
 
-    pipe = Pipeline(model, SPLIT, transport=transport, **how)
+    pipe = Pipeline(model, SPLIT, transport=transport, **values(**how))
     with pytest.raises(Interrupted):
-        pipe.train(Failing(), checkpoints=tmp_path, every=1)
-    again = Pipeline(made("convnet with batch norm")[0], SPLIT, transport=transport, **how)
+        pipe.train(Failing(), checkpoints=Checkpoints(tmp_path, every=1))
+    again = Pipeline(
+        made("convnet with batch norm")[0], SPLIT, transport=transport, **values(**how)
+    )
     again.resume(tmp_path)
     run = again.train(batches)
     assert run.losses == losses

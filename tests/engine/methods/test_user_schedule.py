@@ -20,6 +20,7 @@ from tests.engine.examples import (
     nesterov,
     pairs,
     sgd,
+    values,
 )
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
@@ -52,7 +53,7 @@ def pipe_for(
     schedule: Schedule, model: nn.Sequential, balance: list[int], **options: Any
 ) -> pk.Pipeline:
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, schedule, balance=balance, **how)
+    return pk.Pipeline(model, schedule, balance=balance, **values(**how))
 
 
 @TRANSPORTS

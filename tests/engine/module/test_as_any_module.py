@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import PipelinedModule
+from pipekit import PipelinedModule, Watch
 from pipekit.layers.skips import Skippable
 from tests.engine.examples import data, different, mixed, mlp
 
@@ -61,7 +61,12 @@ class Read(Skippable):
 def test_it_is_copied(how: str, without: tuple[str, ...]) -> None:
     layers = nn.Sequential(Marked(), *mixed()[:2], nn.Linear(8, 6), Read().isolate(""))
     model = PipelinedModule(
-        layers, [2, 2, 1], chunks=2, without=without, deferred_batch_norm=True, trace=True
+        layers,
+        [2, 2, 1],
+        chunks=2,
+        without=without,
+        deferred_batch_norm=True,
+        watch=Watch(trace=True),
     )
     x, _ = data(1)[0]
     model(x).sum().backward()

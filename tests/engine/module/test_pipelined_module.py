@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipekit import PipelinedModule, is_checkpointing, is_recomputing
+from pipekit import PipelinedModule, Watch, is_checkpointing, is_recomputing
 from pipekit.engine.module.backward_order import link
 from pipekit.layers.skips import Skippable
 from pipekit.models import unet
@@ -311,7 +311,7 @@ def test_the_graph_orders_the_backwards_of_a_stage(in_order: bool) -> None:
 def test_a_recomputation_does_not_wait_for_its_gradient() -> None:
     """It is over before the stage behind has finished (torchgpipe, section 3.2.4)."""
     model = PipelinedModule(
-        nn.Sequential(nn.Linear(6, 6), SlowBackward()), [1, 1], chunks=2, trace=True
+        nn.Sequential(nn.Linear(6, 6), SlowBackward()), [1, 1], chunks=2, watch=Watch(trace=True)
     )
     model(torch.randn(2, 6)).sum().backward()
     frame = model.trace.frame.set_index(["stage", "op", "microbatch"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Pipeline, measure_memory, oracle, schedules
+from pipekit import Pipeline, Updates, Watch, measure_memory, oracle, schedules
 from pipekit.engine import BatchDone
 from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 
@@ -40,7 +40,7 @@ def test_every_batch_is_told_of_once_in_order_here(transport: str) -> None:
 def test_what_the_last_worker_holds_is_told_if_it_is_counted(transport: str) -> None:
     heard: list[BatchDone] = []
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
-    run = pipe.train(data(2), memory=True, on_batch=lambda done: heard.append(done))
+    run = pipe.train(data(2), watch=Watch(memory=True), on_batch=lambda done: heard.append(done))
     rows = measure_memory(run).frame
     last = rows[rows["worker"] == 1].iloc[-1]  # nothing comes after its last update
     kinds = ["weights", "gradients", "optimizer", "activations", "recompute"]
@@ -116,7 +116,7 @@ def test_batches_that_share_an_update_are_told_of_after_it() -> None:
         balance=[1, 1],
         optimizer=lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 0.2}], 0.1),
         loss=nn.MSELoss(),
-        clip_norm=math.inf,
+        updates=Updates(clip_norm=math.inf),
     )
     heard = sorted(heard_of(pipe, data(5)))
     assert [done.number for done in heard] == [0, 1, 2, 3, 4]

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import (
+    Execution,
     Pipeline,
     PipelinedModule,
     Plan,
     Profile,
+    Watch,
     emulate,
     measure_memory,
     models,
@@ -103,10 +105,10 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
         balance=of.balance,
         optimizer=OPTIMIZERS[states],
         loss=of.loss,
-        recompute=recompute,
+        execution=Execution(recompute=recompute),
     )
     batch = of.batch(1 if method == "pipedream" else M)
-    found = measure_memory(pipe.train([batch] * BATCHES, memory=True))
+    found = measure_memory(pipe.train([batch] * BATCHES, watch=Watch(memory=True)))
     assert found.label == "measured"
     ours = predicted(name, METHODS[method].take(BATCHES), recompute, states)
     assert ours.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
@@ -117,7 +119,7 @@ def test_two_pipelines_hold_a_second_sum_of_gradients_as_predicted() -> None:
     of = example("gpt")
     schedule = schedules.replicate(schedules.two_bw(2, M).take(BATCHES), 2)
     pipe = Pipeline(of.model, schedule, balance=of.balance, optimizer=OPTIMIZERS[1], loss=of.loss)
-    found = measure_memory(pipe.train([of.batch(2 * M)] * BATCHES, memory=True))
+    found = measure_memory(pipe.train([of.batch(2 * M)] * BATCHES, watch=Watch(memory=True)))
     plan = Plan.by_hand(of.balance, rows=of.rows, replicas=[2, 2])
     ours = simulate(schedule, profile("gpt"), plan, optimizer_states=1).memory
     assert ours is not None
@@ -138,7 +140,9 @@ def test_two_pipelines_hold_a_second_sum_of_gradients_as_predicted() -> None:
 def test_a_pipelined_module_holds_what_gpipe_does(recompute: Recompute) -> None:
     """With the backwards in reversed order, as GPipe draws them and autograd runs them."""
     of = example("gpt")
-    module = PipelinedModule(of.model, of.balance, chunks=M, checkpoint=recompute, memory=True)
+    module = PipelinedModule(
+        of.model, of.balance, chunks=M, checkpoint=recompute, watch=Watch(trace=False, memory=True)
+    )
     inputs, targets = of.batch(M)
     of.loss(module(inputs), targets).backward()
     found = measure_memory(module)
@@ -172,10 +176,10 @@ def test_an_input_that_is_left_as_a_skip_is_counted_once() -> None:
         balance=[1, 1, 1],
         optimizer=OPTIMIZERS[0],
         loss=nn.MSELoss(),
-        recompute="always",
+        execution=Execution(recompute="always"),
     )
     rows = torch.ones(ROWS, 4)
-    frame = measure_memory(pipe.train([(rows, rows)], memory=True)).frame
+    frame = measure_memory(pipe.train([(rows, rows)], watch=Watch(memory=True))).frame
     middle = frame[frame["worker"] == 1]
     assert middle["activations"].max() == rows.nbytes
     assert middle["recompute"].max() == rows.nbytes
@@ -190,7 +194,7 @@ def test_every_part_is_what_it_must_be() -> None:
         loss=nn.MSELoss(),
     )
     data = [(torch.ones(2 * ROWS, 4), torch.ones(2 * ROWS, 4))] * 2
-    memory = measure_memory(pipe.train(data, memory=True))
+    memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))
     weight, rows, loss = 4 * 4 * 4, ROWS * 4 * 4, 4
     peak = memory.frame[["weights", "gradients", "optimizer", "recompute"]].max().tolist()
     assert peak == [weight, weight, weight, 0]
@@ -208,7 +212,7 @@ def test_all_is_given_back() -> None:
         loss=nn.MSELoss(),
     )
     data = [(torch.ones(4, 4), torch.ones(4, 4))]
-    memory = measure_memory(pipe.train(data, memory=True))
+    memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))
     assert memory.frame.groupby("worker")[["gradients", "activations"]].last().eq(0).all(axis=None)
 
 
@@ -222,7 +226,7 @@ def test_processes_report_the_same_bytes_as_threads() -> None:
             loss=nn.MSELoss(),
             transport=transport,
         )
-        run = pipe.train([(torch.ones(4, 4), torch.ones(4, 4))] * 3, memory=True)
+        run = pipe.train([(torch.ones(4, 4), torch.ones(4, 4))] * 3, watch=Watch(memory=True))
         return measure_memory(run).peak_bytes
 
     assert peaks("threads")[0] == peaks("distributed")[0]
@@ -230,7 +234,7 @@ def test_processes_report_the_same_bytes_as_threads() -> None:
 
 def test_a_run_whose_memory_was_not_followed_says_how_to_follow_it() -> None:
     run = emulate(schedules.gpipe(1, 1).take(1), Profile.uniform(1, 0.001, 0.001))
-    with pytest.raises(ValueError, match=r"memory=True to Pipeline.train\(\).*: simulate it"):
+    with pytest.raises(ValueError, match=r"Watch\(memory=True\) to train\(\).*: simulate it"):
         measure_memory(run)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, PipelinedModule, emulate, schedules
+from pipekit import Pipeline, PipelinedModule, Watch, emulate, schedules
 from pipekit.engine import Observer
 from pipekit.engine.observers.observer import WorkerView, listeners
 from pipekit.engine.transport import GATHER, SCATTER, FlatBucket, PartKey
@@ -59,7 +59,7 @@ class Diary(Observer):
 def test_a_worker_tells_of_every_step_in_order() -> None:
     diary = Diary()
     pipe = pipeline(mlp(6, 6, 3), "gpipe", [1, 1], m=1, recompute="always")
-    pipe.train(data(1, rows=4), observers=[diary])
+    pipe.train(data(1, rows=4), watch=Watch(observers=[diary]))
     forward, backward = Message(Payload.ACTIVATION, 1, 0), Message(Payload.GRADIENT, 0, 0)
     assert diary.entries[0] == [
         "begin",
@@ -90,16 +90,18 @@ def test_a_failed_worker_is_closed_and_does_not_end() -> None:
     diary = Diary()
     pipe = pipeline(mlp(6, 3), "gpipe", [1], m=1)
     with pytest.raises(RuntimeError):
-        pipe.train([(torch.zeros(4, 5), torch.zeros(4, 3))], observers=[diary])
+        pipe.train([(torch.zeros(4, 5), torch.zeros(4, 3))], watch=Watch(observers=[diary]))
     assert diary.entries == {}, "the probe has refused the batch"
     pipe = pipeline(mlp(6, 3), "gpipe", [1], m=1)
     with pytest.raises(RuntimeError):
-        pipe.train([*data(1), (torch.zeros(4, 5), torch.zeros(4, 3))], observers=[diary])
+        pipe.train(
+            [*data(1), (torch.zeros(4, 5), torch.zeros(4, 3))], watch=Watch(observers=[diary])
+        )
     assert diary.entries[0][-2:] == ["end", "close"], "it has done all that came before"
     pipe = pipeline(nn.Sequential(FailsBackward(), nn.Linear(6, 3)), "gpipe", [2], m=1)
     diary = Diary()
     with pytest.raises(RuntimeError, match="in the backward"):
-        pipe.train(data(1), observers=[diary])
+        pipe.train(data(1), watch=Watch(observers=[diary]))
     assert diary.entries[0][-1] == "close"
     assert "end" not in diary.entries[0]
 
@@ -141,7 +143,7 @@ def test_parts_of_sums_are_views_of_the_whole() -> None:
     parts = Parts()
     made = schedules.asp(3)
     pipe = Pipeline(mlp(6, 3), made, balance=[1], optimizer=sgd, loss=torch.nn.MSELoss())
-    pipe.train(data(3), observers=[parts])
+    pipe.train(data(3), watch=Watch(observers=[parts]))
     scattered = [each for each in parts.parts if each[2].phase == SCATTER]
     assert {each[2].phase for each in parts.parts} == {SCATTER, GATHER}
     for worker in range(3):
@@ -157,7 +159,9 @@ def test_parts_of_sums_are_views_of_the_whole() -> None:
 
 def test_values_that_all_workers_sum() -> None:
     parts = Parts()
-    pipeline(mlp(6, 6, 3), "gpipe", [1, 1], clip_norm=1.0).train(data(2), observers=[parts])
+    pipeline(mlp(6, 6, 3), "gpipe", [1, 1], clip_norm=1.0).train(
+        data(2), watch=Watch(observers=[parts])
+    )
     assert sorted(parts.sums) == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
@@ -174,7 +178,7 @@ def test_weights_can_be_seen_after_each_update() -> None:
                 seen.append(slots.modules[step.slot].get_parameter("0.weight").detach().clone())
 
     pipe = pipeline(mlp(6, 3), "gpipe", [1])
-    pipe.train(data(3), observers=[Weights()])
+    pipe.train(data(3), watch=Watch(observers=[Weights()]))
     assert len(seen) == 3
     assert not torch.equal(seen[0], seen[1])
     assert torch.equal(seen[2], pipe.state_dict()["0.weight"])
@@ -194,7 +198,7 @@ class ToFile(Observer):
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_a_factory_makes_the_observer_where_the_worker_is(transport: str, tmp_path: Path) -> None:
     pipe = pipeline(mlp(6, 6, 3), "gpipe", [1, 1], m=2, transport=transport)
-    pipe.train(data(1), observers=[partial(ToFile, tmp_path)])
+    pipe.train(data(1), watch=Watch(observers=[partial(ToFile, tmp_path)]))
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
         "0": "FFBBU",
         "1": "FFBBU",
@@ -204,18 +208,20 @@ def test_a_factory_makes_the_observer_where_the_worker_is(transport: str, tmp_pa
 def test_an_object_cannot_watch_other_processes() -> None:
     pipe = pipeline(mlp(6, 3), "gpipe", [1], transport="distributed")
     with pytest.raises(TypeError, match="pass a function that makes a worker's observer there"):
-        pipe.train(data(1), observers=[Diary()])
+        pipe.train(data(1), watch=Watch(observers=[Diary()]))
 
 
 def test_what_is_no_observer_is_refused() -> None:
     pipe = pipeline(mlp(6, 3), "gpipe", [1])
     with pytest.raises(TypeError, match="an observer must be"):
-        pipe.train(data(1), observers=["diary"])  # type: ignore[list-item]
+        pipe.train(data(1), watch=Watch(observers=["diary"]))  # type: ignore[list-item]
 
 
 def test_a_pipelined_module_is_watched_through_its_backward() -> None:
     diary = Diary()
-    model = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2, observers=[diary])
+    model = PipelinedModule(
+        mlp(6, 6, 3), [1, 1], chunks=2, watch=Watch(trace=False, observers=[diary])
+    )
     model(torch.randn(4, 6)).sum().backward()
     told = Counter(entry[1] for entry in diary.entries[0] if entry[0] == "computed")
     assert told == {"FORWARD": 2, "RECOMPUTE": 1, "BACKWARD": 2}

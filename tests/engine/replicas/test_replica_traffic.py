@@ -62,7 +62,7 @@ def test_gradients_leave_while_the_backward_still_runs(monkeypatch: pytest.Monke
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)  # so that each layer has a bucket of its own
     sent = Sent()
     model = nn.Sequential(nn.Linear(6, 4), Waiting(sent.event), nn.Linear(4, 3))
-    replicated(model, [2], [3]).train(data(2), observers=[sent])
+    replicated(model, [2], [3]).train(data(2), watch=pk.Watch(observers=[sent]))
 
 
 class Sent(Observer):

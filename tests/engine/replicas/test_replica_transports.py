@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
-from pipekit import Pipeline, schedules
-from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd
+from pipekit import Checkpoints, Pipeline, Watch, schedules
+from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd, values
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import two_directions
 from tests.engine.replicas.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
     "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},
@@ -82,8 +82,7 @@ def test_several_stages_on_several_workers() -> None:
             balance=[2, 1, 2, 1],
             optimizer=OPTIMIZERS["adam"],
             loss=nn.MSELoss(),
-            clip_norm=0.1,
-            **options,
+            **values(clip_norm=0.1, **options),
         )
         return pipe.train(data(5, rows=12)).losses, pipe.state_dict()
 
@@ -242,7 +241,7 @@ def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
 
     first = pipe([3], [2])
     with pytest.raises(Stop):
-        first.train(Part(batches), checkpoints=tmp_path, every=6)
+        first.train(Part(batches), checkpoints=Checkpoints(tmp_path, every=6))
     other = pipe([1, 1], [1, 1])
     other.resume(tmp_path)
     each = [own_statistics(batches[place:9:3], normed()[0]) for place in range(3)]
@@ -251,7 +250,7 @@ def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
 
 
 def test_memory_can_be_followed() -> None:
-    trace = replicated(mixed(), [2, 1], [4, 4]).train(data(4), memory=True).trace
+    trace = replicated(mixed(), [2, 1], [4, 4]).train(data(4), watch=Watch(memory=True)).trace
     assert trace.memory is not None
     first, second, _ = trace.memory.peak_bytes
     assert first == second, "replicas hold the same"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import Pipeline, Run, Schedule, oracle, schedules
+from pipekit import Pipeline, Run, Schedule, Watch, oracle, schedules
 from tests.engine.examples import (
     MODELS,
     OPTIMIZERS,
@@ -23,6 +23,7 @@ from tests.engine.examples import (
     interleaved,
     mixed,
     nesterov,
+    values,
 )
 
 
@@ -108,8 +109,8 @@ def compare(
         "loss": nn.MSELoss(),
         "clip_norm": clip_norm,
     }
-    pipe = Pipeline(model, schedule, **both, **options)
-    run = pipe.train(batches, trace=False)
+    pipe = Pipeline(model, schedule, **values(**both, **options))
+    run = pipe.train(batches, watch=Watch(trace=False))
     threads = cores_of_each(pipe.workers)
     truth = oracle.train(
         model, batches, replicas=replicas, threads=threads, **both, **truth_options

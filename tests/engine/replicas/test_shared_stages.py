@@ -8,10 +8,10 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.schedules import Schedule, check, parse
-from tests.engine.examples import by_equations, data, different, mlp, nesterov
+from tests.engine.examples import by_equations, data, different, mlp, nesterov, values
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 TABLES = {
     "two directions": lambda: two_directions(2, 4, 3),
@@ -34,7 +34,7 @@ def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, 
         balance=[1] * schedule.stages,
         optimizer=nesterov,
         loss=nn.MSELoss(),
-        **options,
+        **values(**options),
     )
     losses = pipe.train(batches).losses + pipe.train(batches).losses
     return [*losses, pipe.evaluate(batches)], pipe.state_dict()
@@ -106,8 +106,7 @@ def test_two_directions_with_clipping_and_tied_weights() -> None:
             balance=[2, 1, 2, 1],
             optimizer=nesterov,
             loss=nn.MSELoss(),
-            **options,
-            **more,
+            **values(**options, **more),
         )
         return pipe.train(batches).losses, pipe.state_dict()
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.runs.batch_reader import BatchReader
-from tests.engine.examples import cores_of_each, data, different, mlp, pipeline
+from tests.engine.examples import cores_of_each, data, different, mlp, pipeline, values
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 ROWS, LENGTH, WORDS = 6, 5, 11
@@ -87,7 +87,7 @@ def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk
         balance=[1, len(model) - 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         loss=loss,
-        **options,
+        **values(**options),
     )
     pipe.train(batches)
     return pipe

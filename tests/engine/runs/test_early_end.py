@@ -26,6 +26,7 @@ from tests.engine.examples import (
     mlp,
     pipeline,
     sgd,
+    values,
 )
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
@@ -177,10 +178,10 @@ def test_only_true_stops() -> None:
 def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -> None:
     two_one, batches = schedules.pipedream([2, 1]), data(60)
     options: dict[str, Any] = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
-    pipe = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **options)
+    pipe = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **values(**options))
     trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4).losses)
     assert trained % 2 == 0
-    plain = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **options)
+    plain = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **values(**options))
     plain.train(batches[:trained])
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
@@ -200,12 +201,12 @@ def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
     """A worker that adds nothing to a sum begins it before anybody knows that the run ends."""
     schedule, balance = ALONE[name]
     options: dict[str, Any] = {"balance": balance, "optimizer": sgd, "loss": nn.MSELoss()}
-    pipe = pk.Pipeline(mlp(6, 6, 3), schedule, transport=transport, **options)
+    pipe = pk.Pipeline(mlp(6, 6, 3), schedule, transport=transport, **values(**options))
     batches = data(15)
     gated = Gated(batches)
     trained = len(pipe.train(gated, on_batch=gated.stop_at(4)).losses)
     assert trained < 15
-    plain = pk.Pipeline(mlp(6, 6, 3), schedule, **options)
+    plain = pk.Pipeline(mlp(6, 6, 3), schedule, **values(**options))
     plain.train(batches[:trained])
     assert pipe.train(batches[:4]).losses == plain.train(batches[:4]).losses
     assert different(pipe.state_dict(), plain.state_dict()) == []
@@ -327,7 +328,7 @@ def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so(
     model = nn.Sequential(Last(), nn.Linear(6, 3))
     pipe = pk.Pipeline(model, table, balance=[1, 1], optimizer=sgd, loss=nn.MSELoss())
     with pytest.raises(OutOfCheeseError):
-        pipe.train(spoilt(4, bad=3), observers=[LastStage()])
+        pipe.train(spoilt(4, bad=3), watch=pk.Watch(observers=[LastStage()]))
     with pytest.raises(RuntimeError, match="build the pipeline again"):
         pipe.state_dict()
 
@@ -344,7 +345,7 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     """As one that was interrupted: with the older versions that its later batches read."""
     batches = data(40)
     gated = Gated(batches)
-    options: dict[str, Any] = {"checkpoints": tmp_path, "every": every}
+    options: dict[str, Any] = {"checkpoints": pk.Checkpoints(tmp_path, every)}
     pipe = pipeline(mixed(), method, [2, 3, 3], transport=transport)
     trained = len(pipe.train(gated, on_batch=gated.stop_at(4), **options).losses)
     assert trained < 40
@@ -364,7 +365,7 @@ def test_where_older_versions_are_gone_a_stopped_run_is_taken_up_before_its_end(
     transport: str, tmp_path: Path
 ) -> None:
     """Without stashing a stage has one slot: what later batches were to read is written over."""
-    options: dict[str, Any] = {"checkpoints": tmp_path, "every": 2}
+    options: dict[str, Any] = {"checkpoints": pk.Checkpoints(tmp_path, 2)}
     batches = data(40)
     gated = Gated(batches)
     pipe = pipeline(mixed(), "no_stashing", [2, 3, 3], transport=transport)
@@ -385,10 +386,10 @@ def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
 ) -> None:
     pipe = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
     with pytest.raises(OutOfCheeseError):
-        pipe.train(spoilt(12, bad=7), checkpoints=tmp_path, every=3)
+        pipe.train(spoilt(12, bad=7), checkpoints=pk.Checkpoints(tmp_path, every=3))
     again = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
     assert again.resume(tmp_path) == 0
-    again.train(data(12), checkpoints=tmp_path, every=3)
+    again.train(data(12), checkpoints=pk.Checkpoints(tmp_path, every=3))
     expected = weights_after(picky(1), "pipedream", data(12), 1)
     assert different(again.state_dict(), expected) == []
 

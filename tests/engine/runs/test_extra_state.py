@@ -154,7 +154,7 @@ def test_a_checkpoint_holds_it_as_it_was_at_its_batch(transport: str, tmp_path: 
         return pipeline(model, "flush", [1, 1], transport=transport)
 
     whole = pipe()
-    whole.train(data(4), checkpoints=tmp_path / "a", every=2)
+    whole.train(data(4), checkpoints=pk.Checkpoints(tmp_path / "a", every=2))
     newest = max((tmp_path / "a").glob("batch-*"))
     for part in newest.iterdir():
         part.unlink()

@@ -70,7 +70,7 @@ def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
         balance=[1, 1],
         optimizer=nesterov,
         loss=nn.MSELoss(),
-        mitigation="gap-aware",
+        updates=pk.Updates(mitigation="gap-aware"),
     )
     with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
         pipe.train(data(3))

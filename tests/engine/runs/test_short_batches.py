@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Pipeline, oracle, schedules
+from pipekit import Pipeline, Watch, oracle, schedules
 from pipekit.layers import batch_norm
 from tests.engine.examples import (
     by_equations,
@@ -31,8 +31,9 @@ def test_a_short_batch_is_trained_in_as_many_microbatches_as_it_has_rows(
 ) -> None:
     """The others pass without rows: each update is that of the rows there are."""
     batches = data(rows=[8, rows, 8])
-    pipe = pipeline(mlp(6, 6, 6, 6, 3), method, [1, 1, 1, 1], m=4, transport=transport)
-    run = pipe.train(batches, short_batches="fewer")
+    how: Any = {"transport": transport, "short_batches": "fewer"}
+    pipe = pipeline(mlp(6, 6, 6, 6, 3), method, [1, 1, 1, 1], m=4, **how)
+    run = pipe.train(batches)
     method = "2bw" if method == "2bw" else "sequential"
     truth = of_rows(batches, method)
     assert run.losses == pytest.approx(truth.losses, rel=1e-6)
@@ -58,8 +59,9 @@ def test_it_equals_the_same_rows_in_a_table_of_fewer_microbatches(transport: str
     """To the bit, in the order of the sums."""
     batches = [(x[:3], y[:3]) for x, y in data(2)]
     truth = by_equations(plain_pairs(), batches, "gpipe", [4, 4], m=3)
-    pipe = pipeline(plain_pairs(), "gpipe", [4, 4], m=4, transport=transport)
-    assert pipe.train(batches, short_batches="fewer").losses == truth.losses
+    how: Any = {"transport": transport, "short_batches": "fewer"}
+    pipe = pipeline(plain_pairs(), "gpipe", [4, 4], m=4, **how)
+    assert pipe.train(batches).losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
@@ -74,11 +76,11 @@ def plain_pairs() -> nn.Sequential:
 @pytest.mark.parametrize("method", ["flush", "gpipe"])
 def test_with_recomputation_and_memory_followed(method: str, recompute: str) -> None:
     one, other = (
-        pipeline(mlp(6, 6, 6, 3), method, [1, 1, 1], recompute=mode)
+        pipeline(mlp(6, 6, 6, 3), method, [1, 1, 1], recompute=mode, short_batches="fewer")
         for mode in (recompute, "never")
     )
     batches = data(rows=[8, 2, 8])
-    runs = [pipe.train(batches, short_batches="fewer", memory=True) for pipe in (one, other)]
+    runs = [pipe.train(batches, watch=Watch(memory=True)) for pipe in (one, other)]
     assert runs[0].losses == runs[1].losses
     assert different(one.state_dict(), other.state_dict()) == []
     tasks = [len(tasks) for tasks in runs[1].schedule.workers]
@@ -91,9 +93,9 @@ def test_a_batch_norm_that_waits_for_the_end_of_a_batch_still_hears_of_it() -> N
     model = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), norm, nn.Flatten(), nn.Linear(6, 3))
     layers = batch_norm.convert_batch_norm(model)
     assert isinstance(layers, nn.Sequential)
-    pipe = pipeline(layers, "flush", [2, 2])
+    pipe = pipeline(layers, "flush", [2, 2], short_batches="fewer")
     (x, y), *_ = data(rows=[3])
-    run = pipe.train([(x, y)], short_batches="fewer")
+    run = pipe.train([(x, y)])
     assert run.microbatch_losses[0][0] == 0
     assert all(run.microbatch_losses[0][1:])
     norm(x.unflatten(1, (1, 2, 3)))  # the whole batch at once
@@ -137,8 +139,8 @@ def test_one_in_the_middle_of_a_long_list_costs_no_weights(number: int) -> None:
     batches[number] = data(rows=[3])[0]
     pipe, plain = (pipeline(mlp(6, 6, 3), "flush", [1, 1]) for _ in range(2))
     with pytest.raises(ValueError, match=f"batch {number} has 3 rows for 4 microbatches"):
-        pipe.train(batches, trace=False)
-    plain.train(data(1) * number, trace=False)
+        pipe.train(batches, watch=Watch(trace=False))
+    plain.train(data(1) * number, watch=Watch(trace=False))
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
 
@@ -193,4 +195,4 @@ def test_one_that_comes_unforeseen_costs_no_weights(transport: str) -> None:
 
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="refuse, fewer"):
-        pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(data(1), short_batches="skip")
+        pipeline(mlp(6, 6, 3), "flush", [1, 1], short_batches="skip")

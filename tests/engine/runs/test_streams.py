@@ -25,6 +25,7 @@ from tests.engine.examples import (
     mlp,
     pipeline,
     sgd,
+    values,
 )
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
@@ -62,7 +63,7 @@ def test_however_the_batches_are_shared_out(parts: list[int], method: str) -> No
     pipe = pipeline(mixed(), method, BALANCE)
     losses = []
     for part in parts:
-        losses += pipe.train(batches[:part], restart=False, trace=False).losses
+        losses += pipe.train(batches[:part], restart=False, watch=pk.Watch(trace=False)).losses
         batches = batches[part:]
     truth = by_equations(mixed(), data(sum(parts)), method, BALANCE)
     assert losses == truth.losses
@@ -175,7 +176,7 @@ SHARED: dict[str, tuple[pk.Schedule, list[int], list[int]]] = {
 def shared(name: str, **options: Any) -> pk.Pipeline:
     schedule, balance, _ = SHARED[name]
     how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.MSELoss()} | options
-    return pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=balance, **how)
+    return pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=balance, **values(**how))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_calls_that_end_within_a_round_of_updates_are_refused(batches: Any, give
 def test_a_schedule_with_an_end_cannot_go_on() -> None:
     schedule = schedules.two_bw(2, 4).take(2)
     pipe = pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=[1, 2], optimizer=sgd, loss=nn.MSELoss())
-    with pytest.raises(ValueError, match=r"the schedule has an end: .*pass one without end"):
+    with pytest.raises(ValueError, match=r"it has an end; .*pass one without end"):
         pipe.train(data(2), restart=False)
 
 
@@ -357,11 +358,11 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
 
 def test_checkpoints_of_a_stream(tmp_path: Path) -> None:
     pipe, plain = (pipeline(mixed(), "2bw", BALANCE) for _ in range(2))
-    pipe.train(Stream(), steps=6, checkpoints=tmp_path, every=2)
+    pipe.train(Stream(), steps=6, checkpoints=pk.Checkpoints(tmp_path, every=2))
     plain.train(expected(6))
     again = pipeline(mixed(), "2bw", BALANCE)
     assert again.resume(tmp_path) == 0
-    again.train(Stream(), steps=6, checkpoints=tmp_path, every=2)
+    again.train(Stream(), steps=6, checkpoints=pk.Checkpoints(tmp_path, every=2))
     assert different(again.state_dict(), plain.state_dict()) == []
 
 

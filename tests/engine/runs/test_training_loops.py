@@ -13,7 +13,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import Batches, cores_of_each, data, different, mixed, mlp, pipeline
+from tests.engine.examples import (
+    Batches,
+    cores_of_each,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+    values,
+)
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
@@ -60,7 +69,7 @@ def plain_epoch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> flo
 
 def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
     arguments: dict[str, Any] = {"optimizer": adamw, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, schedules.flush(2, 1), balance=[2, 2], **arguments)
+    return pk.Pipeline(model, schedules.flush(2, 1), balance=[2, 2], **values(**arguments))
 
 
 # --- groups of parameters ------------------------------------------------------------------------
@@ -110,7 +119,7 @@ def test_names_are_those_of_the_recorded_model() -> None:
         schedules.pipedream(2),
         balance=[1, len(layers) - 1],
         optimizer=adamw,
-        groups=groups,
+        updates=pk.Updates(groups=groups),
         loss=nn.MSELoss(),
     )
     pipe.train([(x, x) for x, _ in data(3)])
@@ -325,7 +334,7 @@ def test_a_state_mends_a_pipeline_whose_stages_stand_apart(transport: str) -> No
 def test_outputs_and_losses_of_each_microbatch(transport: str) -> None:
     batches = data(2)
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, recompute="always")
-    run = pipe.train(batches[:1], outputs=True)
+    run = pipe.train(batches[:1], watch=pk.Watch(outputs=True))
     model = mlp(6, 6, 3)
     with torch.no_grad():
         outputs = [model(x) for x in batches[0][0].split(2)]
@@ -342,9 +351,11 @@ def test_outputs_and_losses_of_each_microbatch(transport: str) -> None:
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_does_harm(transport: str) -> None:
     batches = data(6)
     batches[3][0][2] = float("nan")
-    pipe, plain = (pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport) for _ in range(2))
+    pipe, plain = (
+        pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport, finite=True) for _ in range(2)
+    )
     with pytest.raises(FloatingPointError, match="the loss is nan: its batch has changed no weig"):
-        pipe.train(batches, finite=True)
+        pipe.train(batches)
     plain.train(batches[:3])
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
@@ -388,7 +399,7 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
 )
 def test_where_it_cannot_be_it_is_refused(options: dict[str, Any]) -> None:
     arguments = {"stages": 1, "seed": None} | options
-    with pytest.raises(ValueError, match="one stage on one worker"):
+    with pytest.raises(ValueError, match=r"seed=None and .* do not go together"):
         pipeline(mixed(), "flush", **arguments)
 
 

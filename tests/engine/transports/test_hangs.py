@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import watchdog, worker_threads
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun, watchdog, worker_threads
 from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
 from tests.engine.examples import data, mlp, nesterov, pipeline
@@ -180,8 +179,12 @@ def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
     batches = data(4)
     batches[3][0][:] = 100.0
     pipe = pk.Pipeline(
-        nn.Sequential(Half(), *mlp(6, 3)), schedules.pipedream([2]), balance=[2], optimizer=nesterov,
-        loss=nn.MSELoss(), timeout=1.0,
+        nn.Sequential(Half(), *mlp(6, 3)),
+schedules.pipedream([2]),
+balance=[2],
+optimizer=nesterov,
+loss=nn.MSELoss(),
+execution=pk.Execution(timeout=1.0),
     )  # fmt: skip
     with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):
         pipe.train(batches)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.mailbox import MailboxTransport
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.host.operator_threads import share_cores
 from pipekit.schedules import Message, Payload

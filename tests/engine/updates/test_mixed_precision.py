@@ -18,7 +18,7 @@ from torch.autograd.function import FunctionCtx
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 
-from pipekit import LossScale, Pipeline, Run, Schedule, oracle, schedules
+from pipekit import LossScale, Pipeline, Run, Schedule, Watch, oracle, schedules
 from pipekit.engine.checkpoints import files as checkpoints
 from tests.engine.examples import (
     METHODS,
@@ -32,6 +32,7 @@ from tests.engine.examples import (
     mixed,
     mlp,
     pipeline,
+    values,
 )
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -105,7 +106,7 @@ def warm_up(optimizer: Optimizer) -> LRScheduler:
 def trained(pipe: Pipeline, batches: Batches) -> tuple[Run, list[Any]]:
     """Train; return the run, and of each stage what its optimizer keeps of each parameter."""
     with tempfile.TemporaryDirectory() as folder:
-        run = pipe.train(batches, trace=False, checkpoints=folder)
+        run = pipe.train(batches, watch=Watch(trace=False), checkpoints=folder)
         home = checkpoints.newest(Path(folder))
         assert home
         parts: dict[int, Any] = {}
@@ -220,7 +221,7 @@ def test_stages_on_several_workers(method: str, transport: str) -> None:
         "clip_norm": 0.1,
     }
     batches = limited([100.0, math.inf, 0.0, math.inf, 100.0, math.inf, math.inf])
-    pipe = Pipeline(fragile(1), made, transport=transport, **how)
+    pipe = Pipeline(fragile(1), made, transport=transport, **values(**how))
     run, states = trained(pipe, batches)
     truth = oracle.train(
         fragile(1), batches, method=method, replicas=replicas, microbatches=m, **how
@@ -231,13 +232,12 @@ def test_stages_on_several_workers(method: str, transport: str) -> None:
 
 def test_stages_that_update_at_different_times_cannot_skip_together() -> None:
     how: dict[str, Any] = {"optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
-    with pytest.raises(schedules.ScheduleError, match="with loss_scale the updates of a batch"):
+    with pytest.raises(schedules.ScheduleError, match="loss_scale and stages that update at"):
         Pipeline(
             mlp(6, 6, 3),
             schedules.pipedream([2, 1]),
             balance=[1, 1],
-            loss_scale="dynamic",
-            **how,
+            **values(loss_scale="dynamic", **how),
         )
 
 

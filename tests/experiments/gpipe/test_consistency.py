@@ -5,6 +5,7 @@ import torch
 
 from experiments.gpipe import batch_norm, consistency, imagenet
 from experiments.study.training import learning_rates
+from pipekit import Watch
 from pipekit.datasets import digits
 from pipekit.plans import Recompute
 
@@ -42,8 +43,10 @@ def test_both_trainings_run_on_a_small_network() -> None:
     model = imagenet.giant_amoebanet(normal_cells=3, filters=8, classes=5)
     batch = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
     pipeline = imagenet.ImageNet(batch_rows=8).pipeline(model, 2, microbatches=2, replicas=2)
-    assert torch.isfinite(torch.tensor(pipeline.train([batch] * 2, trace=False).losses)).all()
+    assert torch.isfinite(
+        torch.tensor(pipeline.train([batch] * 2, watch=Watch(trace=False)).losses)
+    ).all()
     model.load_state_dict(pipeline.state_dict())
     tuned = imagenet.fine_tuning(model, 2, 0.01, 1e-4, microbatches=2)
-    tuned.train([(batch[0], batch[1] % 2)], trace=False)
+    tuned.train([(batch[0], batch[1] % 2)], watch=Watch(trace=False))
     assert tuned.state_dict()[next(reversed(tuned.state_dict()))].shape == (2,)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from experiments.pipedream import checkpoints
-from pipekit import Pipeline, schedules
+from pipekit import Pipeline, Watch, schedules
 from pipekit.engine.checkpoints import files
 from tests.engine.examples import data, mixed
 
@@ -33,11 +33,12 @@ def test_a_message_or_a_missing_file_would_be_noticed(
 ) -> None:
     train = Pipeline.train
 
-    def asking(pipeline: Pipeline, batches: Any, *, observers: Any = (), **others: Any) -> Any:
+    def asking(pipeline: Pipeline, batches: Any, *, watch: Watch, **others: Any) -> Any:
         if others["checkpoints"]:  # has everybody come this far?
             for worker in range(pipeline.workers):
-                observers[0].values_summed(worker, 1, torch.zeros(1))
-        return train(pipeline, batches, observers=observers, **others)
+                observer: Any = watch.observers[0]
+                observer.values_summed(worker, 1, torch.zeros(1))
+        return train(pipeline, batches, watch=watch, **others)
 
     monkeypatch.setattr(Pipeline, "train", asking)
     epochs = [data(4), data(3), data(2)]

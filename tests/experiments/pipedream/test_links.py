@@ -8,7 +8,7 @@ from torch import nn
 
 from experiments.pipedream import STRAIGHT, links, one_layer_stages
 from experiments.pipedream.steady_state import seconds_a_minibatch
-from pipekit import Pipeline, emulate, schedules, simulate
+from pipekit import Pipeline, Watch, emulate, schedules, simulate
 from pipekit.clusters import flat
 from tests.emulation.own_time import own_time
 
@@ -24,7 +24,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
     )
     # Two replicas swap a shard and its sum in each of three rounds.
     counter = links.MessageCounter()
-    pipeline.train(data, observers=[counter])
+    pipeline.train(data, watch=Watch(observers=[counter]))
     assert counter.seen == {
         "activation": 6,
         "gradient": 6,

@@ -1,12 +1,11 @@
-"""PipeDream's settings: what PyTorch is told, and whether the presets are the printed clusters."""
+"""PipeDream's settings: what PyTorch is told."""
 
 import pytest
 import torch
 from torch import nn
 
-from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
+from experiments.pipedream.settings import DATA, TRAININGS
 from experiments.study.training import learning_rates
-from pipekit.clusters.papers import pipedream_a, pipedream_b, two_bw_v100
 from pipekit.ledger.claims import load
 
 
@@ -39,11 +38,3 @@ def test_minibatches_are_the_ledgers() -> None:
 
 def test_every_training_has_its_data() -> None:
     assert {training.data for training in TRAININGS.values()} == set(DATA)
-
-
-def test_presets_are_the_printed_clusters() -> None:
-    assert CLUSTER_A.are(pipedream_a())
-    assert CLUSTER_B.are(pipedream_b())
-    assert not CLUSTER_A.are(pipedream_b())
-    assert not CLUSTER_B.are(pipedream_b().calibrated("network", 1e9, "a test"))
-    assert not CLUSTER_B.are(two_bw_v100())

@@ -161,9 +161,12 @@ class TestAnEmulationBesideItsSimulation:
 
     def status(self, found: Found) -> Status:
         """Return what the ledger says of a value."""
-        origin, error = {"label": found.label}, found.known_error
         record = Record(
-            CLAIM, found.value, "", None, origin, Path(), found.repeats, known_error=error
+            id=CLAIM,
+            value=found.value,
+            repeats=found.repeats,
+            known_error=found.known_error,
+            provenance={"label": found.label, "utc": "2026-01-31T12:00:00+00:00"},
         )
         return judge(load()[CLAIM], record).status
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from experiments.study.timing import own_activities, own_seconds
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 
@@ -19,7 +19,7 @@ def one_stage(microbatches: int, recompute: Recompute) -> Pipeline:
         balance=[2],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         loss=nn.MSELoss(),
-        recompute=recompute,
+        execution=Execution(recompute=recompute),
     )
 
 

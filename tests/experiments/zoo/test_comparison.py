@@ -24,9 +24,11 @@ SETTINGS = [
 def test_the_closed_form_is_the_slots_wherever_it_holds(name: str) -> None:
     form, found = FORMS[name], 0
     for setting in SETTINGS:
-        if form.holds(setting):
+        if form.holds.of(setting):
             found += 1
-            assert comparison.idle(name, setting)[form.part] == pytest.approx(form.slots(setting))
+            assert comparison.idle(name, setting)[form.part] == pytest.approx(
+                form.bubble.of(setting)
+            )
             assert comparison.activations(name, setting) == form.activations(setting)
     assert found >= 8
 

@@ -9,7 +9,7 @@ from pipekit.ledger.batches.kernels import ThisInterpreter
 
 ASKED = {
     "python": "__import__('sys').executable",
-    "exposed": "__import__('tests.engine.transports.distributed.test_loopback', fromlist='_').exposed()",
+    "exposed": "__import__('tests.engine.transports.test_loopback', fromlist='_').exposed()",
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.engine.arguments import require_joint_updates
+from pipekit.engine.combinations import require_joint_updates
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, lower
 from pipekit.schedules.lowering.validation import validation_waits, validations
 from tests.schedules.examples import LATE_UPDATE
@@ -17,7 +17,7 @@ from tests.schedules.strategies import training_methods
 
 def can_wait(schedule: Schedule) -> bool:
     try:
-        require_joint_updates(schedule, "clipping")
+        require_joint_updates(schedule, "clip_norm")
     except ScheduleError:
         return False
     return True

@@ -24,7 +24,7 @@ from pipekit.schedules import (
     replicate,
     two_bw,
 )
-from pipekit.schedules.methods.late_updates import late_updates
+from pipekit.schedules.methods.replicate import late_updates
 from tests.schedules.strategies import endless_methods, taken, training_methods
 
 

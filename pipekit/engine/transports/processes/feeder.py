@@ -15,13 +15,7 @@ import torch
 
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.mailbox import (
-    END,
-    Mailbox,
-    Mailboxes,
-    batch_key,
-    wanted_key,
-)
+from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox, Mailboxes
 from pipekit.host.operator_threads import share_cores
 from pipekit.trees import Tree
 
@@ -60,12 +54,12 @@ def send_batches(
         here = range(first, first + batch.parts)
         for worker, needed in needs.items():
             inputs, targets = (any(k in numbers for k in here) for numbers in needed)
-            mailboxes.put(worker, batch_key(first, run), _message(batch, inputs, targets))
+            mailboxes.put(worker, _batch_key(first, run), _message(batch, inputs, targets))
         first = here.stop
 
 
 def received_batches(
-    mailbox: Mailbox, feeder: int | None, run: int = 0, begin: int = 0
+    mailbox: KeyedMailbox, feeder: int | None, run: int = 0, begin: int = 0
 ) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox.
 
@@ -82,12 +76,20 @@ def received_batches(
     first = begin
     for number in count():
         if feeder is not None:
-            mailbox.put(feeder, wanted_key(number), ())
-        message = mailbox.wait(batch_key(first, run), first)
+            mailbox.put(feeder, (BATCH, 0, 0, number), ())
+        message = mailbox.wait(_batch_key(first, run), first)
         about = pickle.loads(message["about"].numpy())
         batch = Batch(message.get("input"), message.get("target"), *about)
         first += batch.parts
         yield batch
+
+
+def _batch_key(first: int, run: int) -> Key:
+    """Return the name of the batch that begins with a microbatch, in a run if there are several.
+
+    Not every batch is taken from a mailbox: the last ones may be other workers' of the same stage.
+    """
+    return BATCH, 0, run, first
 
 
 def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import is_
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -17,22 +17,20 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageConfig, StageSource
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transports.distributed.incoming import incoming
+from pipekit.engine.transports import torchrun
+from pipekit.engine.transports.distributed import incoming
 from pipekit.engine.transports.processes.member import WorkerDied
-from pipekit.engine.transports.processes.packed_steps import pack
-from pipekit.engine.transports.processes.pickles import dumps
+from pipekit.engine.transports.processes.parcels import dumps
 from pipekit.engine.transports.processes.stages_left import StageLeft, StagesLeft
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.host.numeric_settings import NumericSettings
-from pipekit.schedules import Steps
-
-T = TypeVar("T")
 
 
-class ProcessRunner:
+class ProcessRunner(Runner):
     """Runs every worker in a process of its own, and keeps the processes for the next run.
 
     They end with this object, by :meth:`close`, with this process, or when anything fails.
@@ -52,12 +50,6 @@ class ProcessRunner:
         on_news: Listener | None,
     ) -> list[Report]:
         """Return the workers' reports; their stages stay where they are until they are read.
-
-        Args:
-            workers: what each is to do.
-            config: what is common to all.
-            batches: the run's data.
-            on_news: called in this process with each loss and update, or None.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
@@ -81,8 +73,9 @@ class ProcessRunner:
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
-            describe = partial(pool.standings.describe, workers, config.stage_workers)
-            watchdog = Watchdog(pool.standings, describe, config.timeout)
+            watchdog = Watchdog(
+                pool.standings, workers, config.stage_workers, config.execution.timeout
+            )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
@@ -102,16 +95,7 @@ class ProcessRunner:
                 self.close()
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return whether a run may end early: where messages pass through shared memory."""
         return through_memory(devices)
-
-    def gather(self, state: dict[str, T]) -> dict[str, T]:
-        """Return the entries of all workers: their reports have brought them here."""
-        return state
-
-    def agree(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns: only this process asks."""
-        return function()
 
     def close(self) -> None:
         """End the processes, once what they have of the model is here."""
@@ -140,8 +124,8 @@ class ProcessRunner:
         left = self._left[worker.index].stages if self._left else ()
         kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
         stages = () if kept else [_here(stage) for stage in worker.stages]
-        rest = replace(worker, steps=Steps(()), stages=stages)
-        return dumps(ProcessTask(rest, pack(worker.steps), kept, *shared, store, watched))
+        assignment = replace(worker, stages=stages)
+        return dumps(ProcessTask(assignment, kept, *shared, store, watched))
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
@@ -183,3 +167,8 @@ def _working_folder() -> str | None:
         return os.getcwd()
     except OSError:  # it is gone
         return None
+
+
+def over_processes(devices: Sequence[torch.device]) -> Runner:
+    """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
+    return torchrun.TorchrunRunner(devices) if torchrun.launched() else ProcessRunner()

@@ -18,8 +18,8 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.handing_over import unpacked
 from pipekit.engine.transports.processes.member import Member, WorkerDied
+from pipekit.engine.transports.processes.parcels import unpacked
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedMailboxes,

@@ -26,13 +26,10 @@ from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStag
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
-from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
-from pipekit.engine.transports.distributed.loopback import stay_on_loopback
-from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox, end_key
-from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
+from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
-from pipekit.engine.transports.processes.handing_over import Sender
-from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
+from pipekit.engine.transports.processes.parcels import Sender
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
@@ -48,8 +45,7 @@ class ProcessTask:
     """What a worker process gets for one run.
 
     Attributes:
-        assignment: what the worker is to do, but for its steps.
-        steps: these, packed.
+        assignment: what the worker is to do.
         kept: whether the worker goes on with the stages of its last training, and the assignment
             has none.
         config: makes of the loss what is common to all workers, pickled.
@@ -61,7 +57,6 @@ class ProcessTask:
     """
 
     assignment: WorkerAssignment
-    steps: PackedSteps
     kept: bool
     config: bytes
     loss: bytes
@@ -129,7 +124,9 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
         except EOFError:
             return None
         reads = data == READ_STAGES
-        given = worker.stages() if reads else worker.run(pickle.loads(data))
+        with not_collected():  # a long table is many small objects
+            task = None if reads else pickle.loads(data)
+        given = worker.run(task) if task else worker.stages()
         return True, pickle.dumps(("done", worker.sender.parcel(given)))
     except Aborted as error:
         return False, cloudpickle.dumps(("aborted", str(error)))
@@ -174,8 +171,7 @@ class _WorkerProcess:
         return report
 
     def _execute(self, task: ProcessTask) -> Report:
-        with not_collected():
-            assignment = replace(task.assignment, steps=unpack(task.steps))
+        assignment = task.assignment
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
@@ -234,7 +230,7 @@ class _WorkerProcess:
                 for worker in range(config.workers + 1):  # the last one is the feeder
                     mailbox.put(worker, end_key(microbatch, run), ())
 
-            sums: Mailbox | None = None
+            sums: KeyedMailbox | None = None
             if self._sums_mailboxes:
                 sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, ending, run)
             return MailboxTransport(

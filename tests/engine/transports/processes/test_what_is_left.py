@@ -72,7 +72,7 @@ def test_who_lost_a_worker_is_told_how_to_resume(tmp_path: Path) -> None:
         return pipeline(layers, "flush", [1, 1], transport="distributed")
 
     with pytest.raises(pk.WorkerDied, match="SIGKILL, killed") as caught:
-        pipe(Killed()).train(data(4), checkpoints=tmp_path, every=1)
+        pipe(Killed()).train(data(4), checkpoints=pk.Checkpoints(tmp_path, every=1))
     assert f"resume({str(tmp_path)!r}) before train()" in caught.value.__notes__[-1]
     again = pipe(nn.Identity())
     again.resume(tmp_path)

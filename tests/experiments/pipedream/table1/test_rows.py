@@ -17,10 +17,6 @@ def test_what_is_no_configuration_is_refused(text: str) -> None:
         table1.replicas_of(text)
 
 
-def test_the_ratio_column_is_the_quotient_of_the_speedups() -> None:
-    assert table1.rows_consistent() == 7
-
-
 def test_a_clusters_bandwidth_is_fitted_on_rows_of_its_own() -> None:
     assert len(table1.TABLE1) == 7
     for cluster, rows in table1.CALIBRATED_ON.items():

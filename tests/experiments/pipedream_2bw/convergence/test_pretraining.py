@@ -21,7 +21,7 @@ from experiments.pipedream_2bw.convergence.pretraining import (
     train,
 )
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
-from pipekit import oracle
+from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
 
@@ -58,7 +58,7 @@ def test_a_language_model_trains_as_the_methods_equation_says(
         METHODS[method](stages),
         optimizer=movement.watching(TRAINING.optimizer),
         loss=token_loss,
-        lr_scheduler=TRAINING.scheduler,
+        updates=Updates(lr_scheduler=TRAINING.scheduler),
     )
     run = pipeline.train(batches)
     judge = oracle.train(

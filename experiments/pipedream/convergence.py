@@ -1,0 +1,221 @@
+"""Epochs to an accuracy and hours an epoch, PipeDream's time to accuracy (2.1, Figures 10 to 12).
+
+A proxy, since nobody here trains on ImageNet: the epochs are measured in real trainings of a small
+network on real images, the hours simulated for the paper's networks and clusters.  Learning rate,
+momentum and rows a machine are those that the paper gives VGG16 (section 5.1), for every method.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from experiments.pipedream.settings import DATA, TRAININGS
+from experiments.pipedream.table1.best_cut import best_cut
+from experiments.pipedream.table1.calibration import calibrated, profile_of
+from experiments.pipedream.table1.rows import Setting
+from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
+from experiments.study.training import PipelineTraining, Recipe, train_pipeline
+from experiments.study.trainings import Course
+from pipekit.clusters import Cluster
+from pipekit.datasets import mnist
+from pipekit.host.provenance import provenance
+from pipekit.metrics import accuracy
+from pipekit.models.small import image_mlp
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, asp, pipedream
+
+VGG16 = TRAININGS["vgg16"]
+
+SGD = "SGD, 1 worker"
+STASHING = "PipeDream 1-1-1-1"
+VERTICAL_SYNC = "PipeDream 1-1-1-1 + vertical sync"
+NAIVE = "naive 1-1-1-1, no stashing"
+HYBRID = "PipeDream 2-1-1"
+BSP = "BSP, 4 workers"
+ASP, ASP_LATER = "ASP, 4 workers, delay 3", "ASP, 4 workers, delay 7"
+
+METHODS: Mapping[str, Schedule] = MappingProxyType(
+    {
+        SGD: pipedream(1),
+        STASHING: pipedream(4),
+        VERTICAL_SYNC: pipedream(4, vertical_sync=True),
+        NAIVE: pipedream(4, stashing=False),
+        HYBRID: pipedream([2, 1, 1]),
+        BSP: pipedream([4]),
+        ASP: asp(4),
+        ASP_LATER: asp(4, delay=7),
+        "PipeDream 7-1": pipedream([7, 1]),
+        "BSP, 8 workers": pipedream([8]),
+        "PipeDream 9-5-1-1": pipedream([9, 5, 1, 1]),
+        "BSP, 16 workers": pipedream([16]),
+    }
+)
+"""By name.  ASP's delays are the shortest that there is, without a network, and that of gradients
+which travel for as long as a minibatch takes."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A training: a method, a seed, passes over 4,000 images of digits.
+
+    The network has ``depth`` linear layers of ``width`` features, cut into stages of equally many;
+    the pipeline drains after each epoch.
+    """
+
+    method: str
+    seed: int
+    epochs: int
+    lr: float = VGG16.lr
+    depth: int = 4
+    width: int = 32
+
+
+def training(digits: Digits) -> PipelineTraining:
+    """Train on the real engine, over threads."""
+    schedule, model = METHODS[digits.method], _network(digits)
+    optimizer = replace(VGG16, lr=digits.lr).optimizer
+    recipe = Recipe(model, mnist(), optimizer, VGG16.minibatch, digits.epochs, digits.seed)
+    # Every stage begins with a linear layer, but for the first, which has all before it, too.
+    linear = [number for number, layer in enumerate(model) if isinstance(layer, nn.Linear)]
+    inner = [linear[round(s * len(linear) / schedule.stages)] for s in range(1, schedule.stages)]
+    balance = np.diff([0, *inner, len(model)]).tolist()
+    return train_pipeline(recipe, digits.method, schedule, balance)
+
+
+def train(digits: Digits) -> Course:
+    """Return a training's course by epoch, from 0, the untrained network's.
+
+    ``accuracy`` is that of the test images (%), ``loss`` the mean of the epoch's minibatches (none
+    before the first).
+    """
+    data, done = mnist(), training(digits)
+    with torch.no_grad():
+        untrained = float(accuracy(_network(digits)(data.test_inputs), data.test_targets))
+    return Course.of(
+        provenance("measured", digits.seed, data=data.source),
+        epoch=range(digits.epochs + 1),
+        accuracy=[100 * share for share in (untrained, *done.accuracies)],
+        loss=[None, *np.reshape(done.losses, (digits.epochs, -1)).mean(axis=1)],
+        seconds=[0.0, *done.epoch_s],
+    )
+
+
+def _network(digits: Digits) -> nn.Sequential:
+    torch.manual_seed(digits.seed)
+    model = image_mlp(digits.width, digits.depth)
+    for layer in model:
+        if isinstance(layer, nn.Linear):  # He initialisation: learns from the first epoch on
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return model
+
+
+def distance_in_std(a: pd.Series, b: pd.Series) -> float:
+    """Return |mean(a) - mean(b)| in standard deviations, pooled from both samples."""
+    pooled = math.sqrt((a.var() + b.var()) / 2)
+    return float(abs(a.mean() - b.mean()) / pooled) if pooled else math.inf
+
+
+def error_of_distance(distance: float, seeds: int) -> float:
+    """Return by what part of itself a distance in standard deviations may be wrong.
+
+    Half of its 95 % confidence interval: between the means of two samples of n it has a variance of
+    2 / n + d^2 / 4n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985, section 5).
+    """
+    return 1.96 * math.sqrt(2 / seeds + distance**2 / (4 * seeds)) / distance if distance else 0.0
+
+
+class Arm(NamedTuple):
+    """A curve of a figure: its setting's hours are simulated, its method's epochs are measured."""
+
+    name: str
+    setting: Setting
+    method: str
+
+
+def _arms(model: str, workers: int, cluster: str, config: str) -> tuple[Arm, Arm]:
+    """Return PipeDream's curve and BSP's; all on one stage, they are one method."""
+    setting, bsp = Setting(model, workers, cluster), f"BSP, {workers} workers"
+    ours = f"PipeDream {config}"
+    return Arm(ours, setting, ours if ours in METHODS else bsp), Arm(bsp, setting, bsp)
+
+
+FIGURES: Mapping[str, tuple[Arm, ...]] = MappingProxyType(
+    {
+        "10a": _arms("vgg16", 8, "A", "7-1"),
+        "10b": _arms("inception-v3", 8, "A", "8"),
+        "11a": _arms("vgg16", 8, "B", "7-1"),
+        "11b": _arms("inception-v3", 8, "B", "7-1"),
+        "12": (
+            *_arms("vgg16", 4, "A", "2-1-1"),
+            *_arms("vgg16", 16, "A", "9-5-1-1"),
+            *(Arm(method, Setting("vgg16", 4, "A"), method) for method in (ASP, ASP_LATER)),
+        ),
+    }
+)
+"""The curves of each figure, PipeDream's before its BSP's."""
+
+
+@functools.cache
+def machines(setting: Setting) -> tuple[Profile, Cluster]:
+    """Return a minibatch's costs on one worker, and the cluster with Table 1's calibration."""
+    return profile_of(setting._replace(workers=1)), calibrated(setting)
+
+
+@functools.cache
+def epoch_hours(arm: Arm) -> float:
+    """Return the simulated hours of an epoch of ImageNet.
+
+    The bandwidth is that of Table 1's calibration; the stages' cut is the planner's best for the
+    configuration as printed.  ASP is taken at the paper's word, that it "has no communication
+    overhead" (section 5.2), which is the best that can be said for it.
+    """
+    costs, cluster = machines(arm.setting)
+    if arm.method in (ASP, ASP_LATER):
+        seconds = compute_seconds(costs) / arm.setting.workers
+    else:
+        workers = METHODS[arm.method].stage_workers
+        plan = best_cut(costs, cluster, [len(each) for each in workers])
+        seconds = simulated_seconds(costs, plan, cluster)
+    return DATA["ILSVRC12"].train / costs.rows * seconds / 3600
+
+
+class Ratio(NamedTuple):
+    """How many times less one curve takes than another: in epochs (measured) and seconds of one.
+
+    If the other never got there, ``epochs`` is a ``bound``, the least that it can be.
+    """
+
+    epochs: float
+    seconds: float
+    bound: bool
+
+    @property
+    def time(self) -> float:
+        """In time to accuracy."""
+        return self.epochs * self.seconds
+
+    def __str__(self) -> str:
+        least = "at least " if self.bound else ""
+        return (
+            f"{least}{self.time:.2f}x = {least}{self.epochs:.2f}x in epochs (measured) times "
+            f"{self.seconds:.2f}x in seconds an epoch (simulated)"
+        )
+
+
+def ratio(epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int) -> Ratio:
+    """Return how many times less ``fast`` takes, by the epochs that each method needs.
+
+    They are infinite for a method that needs more than the ``trained`` ones.
+    """
+    needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
+    seconds = epoch_hours(slow) / epoch_hours(fast)
+    return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)

@@ -1,0 +1,167 @@
+"""Communication stalls of real data-parallel training over slow links (PipeDream, section 2.1).
+
+Two workers, each in a network of its own, train one model: with PyTorch's DistributedDataParallel
+(DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
+backpropagation), with all gradients summed after the backward, and with pipekit's engine, for which
+data parallelism is a single stage on two workers (section 4).  The links are really slow: see
+:mod:`pipekit.clusters.namespaces`.  :func:`measure` starts this module as a program, twice.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from pipekit.clusters import namespaces
+from pipekit.engine import Pipeline
+from pipekit.host.operator_threads import share_cores
+from pipekit.schedules import pipedream
+
+WORKERS = 2
+LR = 0.01
+TRANSFERRED_BYTES, TRANSFERS = 25_690_112, 5  # what pool3 of VGG16 puts out, for 32 images
+
+COMPUTE = "compute alone"
+WAIT_FREE = "DDP, wait-free"
+AFTER = "sums after the backward"
+ENGINE = "pipekit, one stage on 2 workers"
+
+TRANSFER = "a transfer"
+
+Step = Callable[[Tensor, Tensor], None]
+
+
+def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
+    """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
+
+    Every way of training takes ``steps`` in a row, in ``repeats`` turns: a shared machine is not
+    always equally fast. Without network namespaces it is an OSError; a worker that fails is a
+    RuntimeError with what the workers said.
+
+    Returns:
+        Seconds from one update to the next, by ``way`` and ``turn``; and, as a way of its own, of
+        each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "measured.csv")
+        numbers = [str(number) for number in (rows, steps, repeats)]
+        said = StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            command = [sys.executable, "-m", __name__, str(path), *numbers]
+            failed = namespaces.run(command, WORKERS, link)
+        if failed:
+            raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
+        return pd.read_csv(path)
+
+
+def network() -> nn.Sequential:
+    """Return a small AlexNet for images [B, 1, 28, 28]: 26 MB of weights, 99 % in linear layers.
+
+    As in AlexNet and VGG16, the backward comes to the many weights first and then computes longest.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2),  # [B, 32, 28, 28]
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # [B, 32, 14, 14]
+        nn.Conv2d(32, 64, 5, padding=2),  # [B, 64, 14, 14]
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # [B, 64, 7, 7]
+        nn.Flatten(),  # [B, 3136]
+        nn.Linear(3136, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 10),
+    )
+
+
+def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+    """Return the seconds from each update to the next."""
+    updates = []
+    for inputs, targets in batches:
+        step(inputs, targets)
+        updates.append(time.perf_counter())
+    return [float(seconds) for seconds in np.diff(updates)]
+
+
+def step_of(model: nn.Module, before_update: Callable[[nn.Module], None] | None = None) -> Step:
+    """Return a step of the ordinary loop, with something done between backward and update."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def step(inputs: Tensor, targets: Tensor) -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        if before_update:
+            before_update(model)
+        optimizer.step()
+
+    return step
+
+
+def average_gradients(model: nn.Module) -> None:
+    """Replace a model's gradients by their mean over the workers."""
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def transfer_seconds() -> float:
+    """Return the seconds that a tensor takes from worker 0 to worker 1, there to the last byte."""
+    other = 1 - dist.get_rank()
+    there, back = (dist.send, dist.recv) if other else (dist.recv, dist.send)
+    tensor, answer = torch.zeros(TRANSFERRED_BYTES // 4), torch.zeros(1)
+    dist.barrier()
+    start = time.perf_counter()
+    there(tensor, other)
+    back(answer, other)
+    return time.perf_counter() - start
+
+
+def train(path: Path, rows: int, steps: int, repeats: int) -> None:
+    """Be one of the workers; the first writes to ``path`` what :func:`measure` returns."""
+    dist.init_process_group("gloo")
+    share_cores(WORKERS)
+    torch.manual_seed(0)
+    own = [(torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,)))] * (steps + 1)
+    pipeline = Pipeline(
+        network(),
+        pipedream([WORKERS]),
+        optimizer=partial(torch.optim.SGD, lr=LR),
+        loss=nn.CrossEntropyLoss(),
+        transport="distributed",
+    )
+    ways = {
+        COMPUTE: step_of(network()),
+        WAIT_FREE: step_of(DistributedDataParallel(network())),
+        AFTER: step_of(network(), average_gradients),
+    }
+    for step in ways.values():
+        timed(step, own[:2])  # DDP arranges its buckets after its first step
+    taken = []
+    for turn in range(repeats):
+        for way, step in ways.items():
+            dist.barrier()
+            taken.append((way, turn, timed(step, own)))
+        updates = pipeline.train(own * WORKERS).trace.ends("UPDATE", worker=0)
+        taken.append((ENGINE, turn, np.diff(updates).tolist()))
+    taken.append((TRANSFER, 0, [transfer_seconds() for _ in range(TRANSFERS)]))
+    if dist.get_rank() == 0:
+        frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
+        frame.explode("seconds").to_csv(path, index=False)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,1 +1,0 @@
-"""Figure 5 of PipeDream: what layers hold, and how steady a profile is."""

@@ -1,0 +1,115 @@
+"""What data parallelism pays for communication (PipeDream, Figures 1 and 2).
+
+A worker's overhead is the share of a step in which it does not compute.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from experiments import study
+from experiments.pipedream.settings import ROWS
+from experiments.pipedream.table1.speeds import data_parallel
+from pipekit import plots
+from pipekit.clusters import Cluster
+from pipekit.clusters.papers import pipedream_figure1
+from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.plots import style
+from pipekit.profiling import Profile
+from pipekit.schedules import pipedream
+from pipekit.simulation import simulate
+
+GPUS = ("K80", "Titan X", "V100")
+"""Of Figure 1, the slowest first."""
+
+SHARED, DUPLEX = "both directions share the link", "full duplex"
+"""How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and the same that it
+receives: section 3.2 divides their sum by the bandwidth; Ethernet carries both at once, and so do
+all links of :mod:`pipekit.clusters`, Table 1's among them.  The claims are judged on ``DUPLEX``."""
+
+_ROUNDS = 4
+"""Of a simulation: the first fills, the others are all alike."""
+
+
+@cache
+def profile_of(model: str, gpu: str, efficiency: float, folder: str = "") -> Profile:
+    """Return a model's profile on a GPU of the figure, at a share of the GPU's peak.
+
+    A measured profile in ``folder``, "vgg16-titan-x.json", replaces the estimated one.
+    """
+    measured = Path(folder, f"{model}-{gpu.lower().replace(' ', '-')}.json")
+    if folder and measured.exists():
+        return Profile.load(measured)
+    device = pipedream_figure1(gpu).device
+    return study.published(model, ROWS[model], device, efficiency=efficiency)
+
+
+def links(gpu: str, workers: int, way: str) -> Cluster:
+    """Return the figure's machines, at 10 Gbps, with links that are ``SHARED`` or ``DUPLEX``."""
+    cluster = pipedream_figure1(gpu, workers)
+    if way == DUPLEX:
+        return cluster
+    (network,) = cluster.levels
+    return cluster.calibrated(network.name, network.bandwidth / 2, "PipeDream section 3.2")
+
+
+def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
+    """Simulate data parallelism on all workers of a cluster.
+
+    Returns seconds of computing, of the exchange of all gradients alone on the links, and of a
+    steady-state step: compute_s, exchange_s, step_s; and the overhead in percent.
+    """
+    workers = cluster.workers
+    table = pipedream([workers]).take(_ROUNDS * workers)
+    trace = simulate(table, costs, data_parallel(costs, workers), cluster)
+    step_s = study.mean_interval(trace.ends("UPDATE", worker=0), -2, -1)
+    compute_s = costs.forward_s + costs.backward_s
+    return {
+        "compute_s": compute_s,
+        "exchange_s": all_reduce_bytes(costs.parameter_bytes, workers) / cluster.bandwidth(0, 1),
+        "step_s": step_s,
+        "overhead": 100 * (1 - compute_s / step_s),
+    }
+
+
+def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
+    """Return the part of the wait-free exchange that is left when the backward is over.
+
+    Layers' gradients take turns on the link, in the order of the backward (section 2.1), at
+    ``bandwidth`` bytes/s in each direction.
+    """
+    computed = sent = 0.0
+    for layer in reversed(costs.layers):
+        computed += layer.backward_s
+        if layer.parameter_bytes:
+            size = all_reduce_bytes(layer.parameter_bytes, workers)
+            sent = max(sent, computed) + size / bandwidth
+    return max(0.0, sent - computed)
+
+
+def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
+    """Draw Figure 1 as the paper does: a panel a GPU, a line a model.
+
+    The grid has model, gpu, workers and overhead; the fastest GPU's panel also has the one
+    overhead that is ``printed``, VGG16's largest (section 1).
+    """
+    space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
+    drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
+    drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460)
+    drawn.update_layout(margin={"t": 64, "b": 96}, title={"pad": {"b": 30}})
+    counts: Sequence[int] = sorted(grid["workers"].unique())
+    line = [counts[0], counts[-1]], [printed] * 2, f"vgg16, up to (paper): {printed:g} %"
+    study.with_line(drawn, *line, "dot", row=1, col=len(GPUS))
+    for column, gpu in enumerate(GPUS, start=1):
+        own, axes = grid[grid["gpu"] == gpu], ("workers", "overhead", "model")
+        for trace in plots.curves(own, *axes, title=gpu, label="simulated").data:
+            trace.update(showlegend=column == 1, legendgroup=trace.name)
+            drawn.add_trace(trace, row=1, col=column)
+    ticks = {"tickvals": counts, "ticktext": [str(count) for count in counts]}
+    drawn.update_xaxes(style.axis("data-parallel workers", type="log", **ticks))
+    drawn.update_yaxes(style.axis(range=[0, 100]))
+    return drawn.update_yaxes(style.axis("overhead (% of a step)"), col=1)

@@ -1,0 +1,211 @@
+"""A small network trained by the engine, and by PipeDream's equations written out (section 3.4).
+
+Minibatches and stages count from 0, and version v of the weights has v updates in it.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from experiments.study.differences import Tensors, plain_gradients, relative_difference
+from pipekit.clusters import Cluster
+from pipekit.datasets import Batch
+from pipekit.devices import CPU, Clock
+from pipekit.emulation import emulate
+from pipekit.engine import Observer, Pipeline, Watch
+from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Op, Schedule, Step, Task, model_parallel, pipedream
+from pipekit.schedules.lowering.weight_slots import weight_slots
+from pipekit.trees import Tree
+
+STAGES = 4
+"""As in Figure 8, one machine each."""
+
+SGD, NAIVE, STASHING, SYNCED = "no pipelining", "no stashing", "stashing", "vertical sync"
+PIPELINED = NAIVE, STASHING, SYNCED
+
+METHODS: Mapping[str, Schedule] = {
+    SGD: model_parallel(STAGES),
+    NAIVE: pipedream(STAGES, stashing=False),
+    STASHING: pipedream(STAGES),
+    SYNCED: pipedream(STAGES, vertical_sync=True),
+}
+
+
+@dataclass(frozen=True)
+class SmallTraining:
+    """Plain SGD of a network with one linear and one nonlinear layer a stage."""
+
+    model: nn.Sequential
+    batches: Sequence[Batch]
+    lr: float
+    loss: nn.Module = field(default_factory=nn.MSELoss)
+
+    @classmethod
+    def random(
+        cls, dtype: torch.dtype, minibatches: int, width: int, lr: float, seed: int
+    ) -> "SmallTraining":
+        """Return one with random weights and data."""
+        torch.manual_seed(seed)
+        layers = [layer for _ in range(STAGES) for layer in (nn.Linear(width, width), nn.Tanh())]
+        shape = 8, width
+        data = [
+            (torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype))
+            for _ in range(minibatches)
+        ]
+        return cls(nn.Sequential(*layers).to(dtype), data, lr)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the engine and :mod:`pipekit.oracle` train with."""
+        sgd = partial(torch.optim.SGD, lr=self.lr)
+        return {"balance": [2] * STAGES, "optimizer": sgd, "loss": self.loss}
+
+    def engine(self, schedule: Schedule) -> list[Tensors]:
+        """Return the engine's weights after 0, 1, 2, ... minibatches (W(t) of section 3.4).
+
+        W(t) does not depend on the minibatches after t, so that each is the last of a run of t.
+        """
+        history: list[Tensors] = [self.model.state_dict()]
+        for count in range(1, len(self.batches) + 1):
+            pipeline = Pipeline(self.model, schedule, **self.how)
+            pipeline.train(self.batches[:count], watch=Watch(trace=False))
+            history.append(dict(pipeline.state_dict()))
+        return history
+
+    def replayed(self, delays: Sequence[int]) -> list[Tensors]:
+        """Return W(0), W(1), ... of w(t+1) = w(t) - lr * grad f(w_s(t - delays[s]) on stage s).
+
+        Serially, with a list of all past weights; a version before the first is W(0).
+        """
+        history: list[Tensors] = [self.model.state_dict()]
+        for t in range(len(self.batches)):
+            history.append(self.stepped(history[-1], self.gradient(history, delays, t)))
+        return history
+
+    def gradient(self, history: Sequence[Tensors], delays: Sequence[int], t: int) -> Tensors:
+        """Return autograd's gradient of f on minibatch t, the weights so late on each stage."""
+        mixed = {
+            name: history[max(t - delays[int(name.split(".")[0]) // 2], 0)][name]
+            for name in history[0]
+        }
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(mixed)
+        return plain_gradients(model, self.batches[t], self.loss)
+
+    def stepped(self, weights: Tensors, gradient: Tensors) -> Tensors:
+        """Return weights - lr * gradient."""
+        return {n: tensor.add(gradient[n], alpha=-self.lr) for n, tensor in weights.items()}
+
+    def gradient_errors(self, history: Sequence[Tensors], delays: Sequence[int]) -> list[float]:
+        """Return how far what each update in steady state has followed is from :meth:`gradient`."""
+        errors = []
+        for t in range(STAGES - 1, len(self.batches)):
+            followed = {n: (w - history[t + 1][n]) / self.lr for n, w in history[t].items()}
+            errors.append(relative_difference(followed, self.gradient(history, delays, t)))
+        return errors
+
+
+def farthest(a: Sequence[Tensors], b: Sequence[Tensors]) -> float:
+    """Return the largest ||a - b|| / ||b|| over all updates."""
+    return max(relative_difference(x, y) for x, y in zip(a, b, strict=True))
+
+
+def overwritten(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int]]:
+    """Yield (version, position of its last reader, position of the update that overwrites it).
+
+    Of each version that a worker of one stage ever reads and that does not stay.
+    """
+    readers = {t.version: at for at, t in enumerate(tasks) if t.op is not Op.UPDATE}
+    held = {0: 0}  # the version in each slot
+    for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
+        if task.op is Op.UPDATE:
+            if (version := held.get(slot)) in readers:
+                yield version, readers[version], position
+            held[slot] = task.version
+
+
+def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replicas: int) -> int:
+    """Return how many numbers of a replicated stage's gradients are in no shard, or in several.
+
+    The stage is really trained; a worker's shard are those numbers of a bucket that the others send
+    to it to be summed (PipeDream, section 4).
+    """
+    shards, sgd = _Shards(), partial(torch.optim.SGD, lr=0.01)
+    schedule, loss = pipedream([replicas]), nn.MSELoss()
+    pipeline = Pipeline(model, schedule, balance=[len(model)], optimizer=sgd, loss=loss)
+    pipeline.train(batches, watch=Watch(observers=[shards]))
+    misplaced = 0
+    for number, size in shards.sizes.items():
+        if len(shards.senders[number]) < replicas:
+            continue  # a last round to which not all workers have contributed
+        held = torch.zeros(size, dtype=torch.int64)
+        for place in range(replicas):
+            for begin, stop in shards.parts[number, place]:
+                held[begin:stop] += 1
+        misplaced += int((held != 1).sum())
+    return misplaced
+
+
+class _Shards(Observer):
+    """Notes the parts of each sum of gradients that workers send others to be added up.
+
+    ``parts`` are (begin, stop) of those sent, by the sum's number and the receiver; ``sizes`` are
+    the numbers in each sum, and ``senders`` the workers that contributed.
+    """
+
+    def __init__(self) -> None:
+        self.parts: defaultdict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
+        self.sizes: dict[int, int] = {}
+        self.senders: defaultdict[int, set[int]] = defaultdict(set)
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        if key.phase != SCATTER:
+            return
+        begin, number = int(part.numbers.storage_offset()), key.number
+        storage = part.numbers.untyped_storage()
+        self.parts[number, receiver].add((begin, begin + part.numbers.numel()))
+        self.sizes[number] = storage.nbytes() // part.numbers.element_size()
+        self.senders[number].add(worker)
+
+
+def first_send(
+    profile: Profile, plan: Plan, cluster: Cluster, minibatches: int
+) -> tuple[float, float]:
+    """Return when, in an emulated run, a replicated stage first sends gradients of weights.
+
+    Seconds from the start of the backward that makes them: of the first message, and of the end of
+    that backward.
+    """
+    seen = dict[str, float]()
+    watch = _FirstSend(seen)
+    emulate(pipedream(plan.replicas).take(minibatches), profile, plan, cluster, observers=[watch])
+    return seen["send"] - seen["start"], seen["done"] - seen["start"]
+
+
+class _FirstSend(Observer):
+    """Notes when a replicated stage's last backward of an update first starts, sends, is done."""
+
+    def __init__(self, seen: dict[str, float]) -> None:
+        self._seen, self._clock = seen, Clock(CPU)
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._note("start", step)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        self._note("done", step)
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        self._note("send")
+
+    def _note(self, what: str, step: Step | None = None) -> None:
+        if step is None or (step.ends_update and step.task.op is Op.BACKWARD):
+            self._seen.setdefault(what, self._clock.seconds(self._clock.now()))

@@ -1,0 +1,193 @@
+"""A row of Table 1, as planned, simulated and emulated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from experiments import study
+from experiments.pipedream.steady_state import seconds_a_minibatch, window
+from experiments.pipedream.table1 import speeds
+from experiments.pipedream.table1.best_cut import best_cut
+from experiments.pipedream.table1.calibration import bsp_speedup, calibrated, profile_of
+from experiments.pipedream.table1.rows import Setting, printed, replicas_of
+from experiments.pipedream.table1.traffic import Sent, reduction, sent
+from experiments.study.rounds import Emulated
+from pipekit.clusters import Cluster
+from pipekit.engine import Run
+from pipekit.planning import plan
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.simulation import simulate
+
+MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
+    "model parallel",
+    "BSP",
+    "straight pipeline",
+    "PipeDream",
+)
+"""Figure 13's, the slowest first; Table 1 has the second and the last."""
+
+
+class Ran(NamedTuple):
+    """An emulated plan: seconds a minibatch, and the bytes that the engine counted."""
+
+    timed: Emulated
+    sent: Sent
+
+
+def run(
+    profile: Profile,
+    plan: Plan,
+    cluster: Cluster,
+    minibatches: int,
+    faster: float,
+    repeats: int = 1,
+    method: speeds.Method = speeds.pipelined,
+) -> Ran:
+    """Emulate a plan ``repeats`` times in time that runs ``faster``."""
+    count = window(plan.replicas, minibatches).minibatches
+    table, runs = method(plan).take(count), list[Run]()
+
+    def emulate(pace: float) -> float:
+        runs.append(study.emulate_at_pace(table, profile, plan, cluster, faster * pace))
+        return seconds_a_minibatch(runs[-1].trace, plan.replicas)
+
+    expected = seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas)
+    timed = study.emulated(emulate, expected, repeats)
+    traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / count)
+    sums = traffic["purpose"] == "weights"
+    counted = (float(traffic.loc[kind, "bytes"].sum()) for kind in (sums, ~sums))
+    return Ran(timed, Sent(*counted))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network on a cluster of effective bandwidth, and how fast each system trains it.
+
+    ``given`` stands in for the planner's plan, ``method`` is the pipelines' schedule, ``runs`` are
+    the systems that were emulated: all others are simulated, as is a row with one thing changed.
+    """
+
+    setting: Setting
+    profile: Profile
+    cluster: Cluster
+    given: Plan | None = None
+    method: speeds.Method = speeds.pipelined
+    runs: Mapping[str, Ran] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, setting: Setting, files: str = "") -> "Row":
+        """Return a setting's row; ``files`` as for :func:`.calibration.profile_of`."""
+        return cls(setting, profile_of(setting, files), calibrated(setting, files))
+
+    @cached_property
+    def compute_s(self) -> float:
+        """Seconds a minibatch on one machine."""
+        return speeds.compute_seconds(self.profile)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """PipeDream's: the given one, or the planner's."""
+        return self.given or plan(self.profile, self.cluster)
+
+    @cached_property
+    def paper_plan(self) -> Plan:
+        """The configuration that Table 1 prints, with the best cut that there is for it."""
+        replicas = replicas_of(printed(self.setting, "config"))
+        return best_cut(self.profile, self.cluster, replicas)
+
+    @cached_property
+    def simulated(self) -> "Row":
+        """The same with nothing emulated."""
+        return replace(self, given=self.plan, runs={})
+
+    @cached_property
+    def nominal(self) -> "Row":
+        """The same, planned and simulated for the bandwidth that the paper prints."""
+        return replace(self, cluster=self.setting.machines(), given=None, runs={})
+
+    def in_round(self, number: int | None) -> "Row":
+        """Return the same with one emulation of each system; None: with the same simulations."""
+        kept = {
+            name: ran._replace(timed=ran.timed.unrun if number is None else ran.timed.only(number))
+            for name, ran in self.runs.items()
+        }
+        return replace(self, given=self.plan, runs=kept)
+
+    def plan_of(self, system: str) -> Plan:
+        """Return a system's plan."""
+        if system == BSP:
+            return speeds.data_parallel(self.profile, self.setting.workers)
+        return self.plan if system == PIPEDREAM else self._straight
+
+    def method_of(self, system: str) -> speeds.Method:
+        """Return a system's schedule."""
+        alone = {MODEL_PARALLEL: speeds.one_at_a_time, BSP: speeds.pipelined}
+        return alone.get(system, self.method)
+
+    def seconds(self, system: str) -> float:
+        """Return a system's seconds a minibatch, emulated if it was, else simulated."""
+        if system in self.runs:
+            return self.runs[system].timed.seconds
+        if system not in self._simulated_s:
+            chosen, how = self.plan_of(system), self.method_of(system)
+            self._simulated_s[system] = (
+                self.compute_s / bsp_speedup(self.profile, self.cluster)
+                if system == BSP
+                else speeds.simulated_seconds(self.profile, chosen, self.cluster, how)
+            )
+        return self._simulated_s[system]
+
+    def speedup(self, system: str = PIPEDREAM) -> float:
+        """Return a system's speedup over one machine."""
+        return self.compute_s / self.seconds(system)
+
+    @property
+    def over_bsp(self) -> float:
+        """How many times as fast as data parallelism the plan is."""
+        return self.seconds(BSP) / self.seconds(PIPEDREAM)
+
+    def overhead(self, system: str = BSP) -> float:
+        """Return the percentage of the time in which a system's workers do not compute."""
+        return 100 * (1 - self.speedup(system) / self.setting.workers)
+
+    @property
+    def overhead_removed(self) -> float:
+        """The percentage of BSP's overhead that the plan has not."""
+        return 100 * (1 - self.overhead(PIPEDREAM) / self.overhead(BSP))
+
+    def sent(self, system: str) -> Sent:
+        """Return what a system sends a minibatch, as counted, or by the closed form."""
+        ran = self.runs.get(system)
+        return ran.sent if ran else sent(self.profile, self.plan_of(system))
+
+    def saved(self, once: bool = False) -> float:
+        """Return by how many percent fewer bytes the plan sends than BSP, by :func:`.reduction`."""
+        return 100 * reduction(self.sent(PIPEDREAM), self.sent(BSP), activations_once=once)
+
+    def excess(self, *systems: str) -> float:
+        """Return the bytes a minibatch that the engine counted beyond the closed form."""
+        return sum(self.sent(name).total - self.simulated.sent(name).total for name in systems)
+
+    @cached_property
+    def config_ratios(self) -> tuple[float, float]:
+        """The printed configuration's time over that of the best plan: by formula, simulated."""
+        best, theirs = plan(self.profile, self.cluster), self.paper_plan
+        best_s, theirs_s = (
+            speeds.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
+        )
+        return theirs.predicted_s / best.predicted_s, theirs_s / best_s
+
+    @property
+    def config_ratio(self) -> float:
+        """The larger of both."""
+        return max(self.config_ratios)
+
+    @cached_property
+    def _straight(self) -> Plan:
+        return plan(self.profile, self.cluster, replicate=False)
+
+    @cached_property
+    def _simulated_s(self) -> dict[str, float]:
+        return {}

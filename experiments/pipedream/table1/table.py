@@ -1,0 +1,120 @@
+"""Table 1's rows on the real engine, and claims of them: in rounds, and with one thing changed."""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from experiments import study
+from experiments.pipedream.table1.changes import INSTEAD
+from experiments.pipedream.table1.row import BSP, MODEL_PARALLEL, PIPEDREAM, SYSTEMS, Ran, Row, run
+from experiments.pipedream.table1.rows import EIGHT, FOUR
+from pipekit.progress import progress_bar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FIGURE13 = FOUR, EIGHT
+"""The rows of Figure 13, which has all systems."""
+
+
+def emulated(
+    rows: Mapping[str, Row], minibatches: int, faster: float, repeats: int
+) -> dict[str, Row]:
+    """Return rows with the systems emulated that Table 1 or Figure 13 has.
+
+    ``minibatches`` are in the steady state, half for BSP and model parallelism. Equal plans of a
+    network on a cluster are emulated once.
+    """
+    known, found = dict[tuple[object, ...], Ran](), {}
+    for name, row in progress_bar(rows.items(), desc="emulating", unit="row"):
+        runs = {}
+        for system in SYSTEMS if row.setting in FIGURE13 else (BSP, PIPEDREAM):
+            plan, alone = row.plan_of(system), system == MODEL_PARALLEL
+            key = row.setting.model, row.setting.cluster, plan.config, (*plan.balance,), alone
+            if key not in known:
+                count = minibatches // 2 if alone or system == BSP else minibatches
+                how = count, faster, repeats, row.method_of(system)
+                known[key] = run(row.profile, plan, row.cluster, *how)
+            runs[system] = known[key]
+        found[name] = replace(row, given=row.plan, runs=runs)
+    return found
+
+
+def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str:
+    """Return "simulated" if the emulations of any of some systems do not count, else "emulated"."""
+    runs = [ran for row in rows for name, ran in row.runs.items() if name in systems]
+    return "emulated" if all(ran.timed.counted for ran in runs) else "simulated"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Records claims of rows of Table 1, by name, that were emulated ``repeats`` times.
+
+    ``changed`` are rows with one thing changed, by its cause, see :func:`.changes.changes`;
+    ``known`` is what the note of a row's claims says besides.
+    """
+
+    nb: study.Notebook
+    rows: Mapping[str, Row]
+    changed: Mapping[str, Mapping[str, Row]]
+    known: Mapping[str, str]
+    repeats: int
+
+    def __call__(
+        self,
+        id: str,
+        *rows: Row,
+        note: str = "",
+        label: str = "",
+        of: Container[str] = (BSP, PIPEDREAM),
+        circular: Container[str] = (),
+        figure: str | None = None,
+    ) -> Callable[[F], F]:
+        """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
+
+        It is called with the rows of each round of emulations, with them as simulated, and with
+        each change that all of them know. A change that leaves the simulated value as it is
+        explains nothing; nor does one that is ``circular``, since it puts in what the claim says.
+
+        Args:
+            id: of the claim, without the paper's name.
+            rows: that the function gets.
+            note: as ``figure``, for :meth:`.Notebook.claim`.
+            label: of a value with no clock in it; all others rest on emulations ``of`` systems.
+            of: by their names.
+            circular: causes.
+            figure: the file that shows it.
+        """
+        rounds = study.Rounds[list[Row]](
+            tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),
+            [row.in_round(None) for row in rows],
+        )
+        names = [row.setting.name for row in rows]
+        systems = [
+            ran for row in rows for name, ran in row.runs.items() if name in of and not label
+        ]
+        notes = dict.fromkeys(
+            [note, *map(self.known.get, names), *(ran.timed.note for ran in systems)]
+        )
+
+        def record(function: F) -> F:
+            def value(rows: list[Row]) -> Any:
+                return function(*rows)
+
+            unchanged = function(*(self.rows[name].simulated for name in names))
+            because = []
+            for cause, each in self.changed.items():
+                if cause not in circular and each.keys() >= {*names}:
+                    others = [each[name] for name in names]
+                    if function(*others) != unchanged:
+                        because.append(study.changed(cause, INSTEAD[cause], others))
+            self.nb.claim(
+                f"pipedream-{id}",
+                label or kind(rows, of),
+                "; ".join(filter(None, notes)),
+                figure=figure,
+                over=[list(rows)] if label else rounds,
+                because=because,
+            )(value)
+            return function
+
+        return record

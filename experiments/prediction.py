@@ -1,0 +1,287 @@
+"""Predictions beside real runs: what is trained, and by what seconds are off and why."""
+
+import copy
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+
+from pipekit.choices import require_choice
+from pipekit.clusters import flat
+from pipekit.datasets import Batch, mnist
+from pipekit.engine import Execution, Loss, OptimizerFactory, Pipeline, Run, Watch
+from pipekit.host.memory import keep_freed_memory
+from pipekit.models import convnet, gpt, token_loss
+from pipekit.planning import plan
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling.layer_times import background_load
+from pipekit.profiling.measured import profile
+from pipekit.schedules import Schedule, check
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.simulation import Host, simulate
+from pipekit.traces import Trace
+
+LOOPS_WITHIN = 0.03
+"""A case is decided where the plain loops beside its runs and its profiles differ by so little."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What is trained, with one microbatch, [rows, ...].
+
+    The optimizer keeps so many tensors of a parameter's size for each.
+    """
+
+    name: str
+    module: nn.Sequential
+    inputs: Tensor
+    targets: Tensor
+    loss: Loss
+    optimizer: OptimizerFactory
+    optimizer_states: int
+
+    def batches(self, case: "MethodCase") -> list[Batch]:
+        """Return a case's batches, all of the same microbatch."""
+        inputs, targets = (torch.cat([t] * case.microbatches) for t in (self.inputs, self.targets))
+        return [(inputs, targets)] * case.batches
+
+    def profiled(self, stages: int, passes: int) -> Profile:
+        """Return a profile of a microbatch, taken among as many threads as there are stages."""
+        how: dict[str, Any] = {"loss": self.loss, "optimizer": self.optimizer}
+        how |= {"target": self.targets, "repeats": passes, "others": stages - 1}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
+            return profile(self.module, self.inputs, **how)
+
+    def pipeline(self, case: "MethodCase", split: Plan, transport: str = "threads") -> Pipeline:
+        """Return the pipeline that trains by a method, cut as a plan says.
+
+        From then on this process keeps the memory that it frees, as workers' own processes do: else
+        the first batch of each run would pay for what the loops and profiles before it gave back.
+        """
+        keep_freed_memory()
+        return Pipeline(
+            self.module,
+            case.schedule,
+            balance=split,
+            optimizer=self.optimizer,
+            loss=self.loss,
+            execution=Execution(devices=["cpu"] * case.stages),
+            transport=transport,
+        )
+
+    def plain_loop_s(self, case: "MethodCase") -> float:
+        """Return the seconds of the same training in a plain loop, beside as many as in a run."""
+        module = copy.deepcopy(self.module).train()
+        optimizer = self.optimizer(list(module.parameters()))
+        with background_load(self.module, self.inputs, case.stages - 1):
+            start = time.perf_counter()
+            for _ in range(case.batches):
+                optimizer.zero_grad()
+                for _ in range(case.microbatches):
+                    loss = self.loss(module(self.inputs), self.targets)
+                    (loss / case.microbatches).backward()
+                optimizer.step()
+            return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class MethodCase:
+    """One row of a comparison: a name in :data:`.by_name.METHODS`, one worker a stage.
+
+    A batch has 1 microbatch where a method updates after every minibatch.
+    """
+
+    method: str
+    stages: int
+    microbatches: int
+    batches: int
+
+    @property
+    def schedule(self) -> Schedule:
+        """The method's schedule, without end."""
+        return METHODS[self.method](self.stages, self.microbatches)
+
+    @property
+    def table(self) -> Schedule:
+        """The schedule of its batches."""
+        return self.schedule.take(self.batches)
+
+    def has_the_counts_of(self, run: Run) -> bool:
+        """Return whether a run had the versions and microbatches in flight of the table."""
+        report = check(self.table)
+        exact = report.peak_versions, report.peak_in_flight
+        return bool(exact == (run.weight_slots, run.peak_in_flight))
+
+
+def cases(
+    methods: Iterable[str], depths: Iterable[int], microbatches: Sequence[int], batches: int
+) -> list[MethodCase]:
+    """Return every case that makes sense: 2BW needs as many microbatches as stages.
+
+    A method that updates after every minibatch has no microbatches: it gets as many minibatches as
+    the others have microbatches.
+
+    Raises:
+        ValueError: a method has another name.
+    """
+    made = []
+    for method in methods:
+        require_choice("method", method, METHODS)
+        for stages in depths:
+            for m in microbatches:
+                if method in PER_MINIBATCH:
+                    made.append(MethodCase(method, stages, 1, m * batches))
+                elif method != "2bw" or m >= stages:
+                    made.append(MethodCase(method, stages, m, batches))
+    return made
+
+
+def trained_models() -> list[TrainedModel]:
+    """Return a convolutional network, an MLP and a GPT with data, loss and optimizer."""
+    digits = mnist(rows=64, test_rows=16)
+    images = digits.train_inputs[:32], digits.train_targets[:32]
+    torch.manual_seed(0)
+    words = torch.randint(256, (8, 65))
+    wide = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.ReLU())))
+    numbers = torch.rand(64, 512), torch.rand(64, 512)
+    momentum, sgd = partial(SGD, lr=0.01, momentum=0.9), partial(SGD, lr=0.01)
+    language = gpt(6, 128, 4, vocabulary=256, sequence=64)
+    next_words = words[:, :-1], words[:, 1:]
+    return [
+        TrainedModel("convnet on MNIST", convnet(), *images, nn.CrossEntropyLoss(), momentum, 1),
+        TrainedModel("MLP 8 x 512", wide, *numbers, nn.MSELoss(), sgd, 0),
+        TrainedModel("GPT 6 x 128", language, *next_words, token_loss, Adam, 2),
+    ]
+
+
+def equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
+    """Return stages of equal time."""
+    return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
+
+
+def memory_traces(
+    model: TrainedModel, costs: Profile, case: MethodCase, recompute: Recompute = "never"
+) -> tuple[Trace, Trace]:
+    """Return a simulated and a measured trace of a case, both with their memory."""
+    split, states = equal_stages(costs, case.stages, recompute), model.optimizer_states
+    simulated = simulate(case.table, costs, split, optimizer_states=states)
+    return simulated, model.pipeline(case, split).train(
+        model.batches(case), watch=Watch(memory=True)
+    ).trace
+
+
+def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
+    """Return a prediction beside what was found, and its error."""
+    error = predicted / found - 1
+    return {f"predicted ({unit})": predicted, f"found ({unit})": found, "error": error}
+
+
+def compared(
+    model: TrainedModel,
+    cases: Sequence[MethodCase],
+    hosts: Mapping[str, Host],
+    repeats: int,
+    passes: int,
+    splits: Sequence[Plan] = (),
+) -> pd.DataFrame:
+    """Predict and train a model by several methods again and again; return a row for each.
+
+    A repeat is a profile and a run of each case over each transport, with a plain loop before and
+    after each of them; numbers are medians over the repeats.  A case is decided if the loops beside
+    its runs and those beside the profiles differ by 3 % at most: else the machine was not as fast
+    here as there, and nobody could have predicted it.  Beside the loops the other cores compute, as
+    in a run: a loop alone would not notice another program on these.
+
+    ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
+    against a prediction from the seconds that the run's own passes and updates took, and ``error
+    between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
+    ``spread`` what lies between the quartiles of the seconds found, over their median.
+
+    Args:
+        model: what is trained.
+        cases: by which methods, all on as many stages.
+        hosts: what this one takes beside passes, by transport: "threads", "distributed".
+        repeats: at least 1.
+        passes: of a profile.
+        splits: the stages, one after another; by default stages of equal time.
+    """
+    stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
+    splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
+    each = list(product(hosts, cases, splits))
+    pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
+    for pipeline, (_, case, _) in zip(pipelines, each, strict=True):
+        pipeline.train(model.batches(case))  # to warm up
+    beside_profiles = list[float]()  # seconds of the loops
+    rows = []
+    for _ in range(repeats):
+        before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
+        beside_profiles += [before, after]
+        for number, (transport, case, split) in enumerate(each):
+            run = pipelines[number].train(model.batches(case))
+            before, after = after, loop_s()
+            errors = _errors(case, split, hosts[transport], costs, run)
+            balance = "-".join(map(str, split.balance))
+            row = {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
+            rows.append(row | errors | {"loops": [before, after]})
+    for pipeline in pipelines:
+        pipeline.close()
+    runs, keys = pd.DataFrame(rows), list(row)
+    groups = runs.groupby(keys, sort=False)
+    seconds, plain_s = groups["found (s)"], statistics.median(beside_profiles)
+    loops = runs.explode("loops").astype({"loops": float}).groupby(keys, sort=False)["loops"]
+    table = groups.median(numeric_only=True)
+    table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
+    table["counts agree"] = groups["counts agree"].all()
+    table["plain loop (s)"], table["loops"] = plain_s, loops.median() / plain_s - 1
+    decided = table["loops"].abs() <= LOOPS_WITHIN
+    table["outcome"] = decided.map({True: "decided", False: "undecided"})
+    return table.reset_index().assign(label="measured")
+
+
+def _errors(
+    case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run
+) -> dict[str, float]:
+    schedule, found = case.table, run.trace.makespan_s
+    predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
+    by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
+    passes = as_it_ran(run.trace, costs, split)
+    own = simulate(schedule, passes, by_stage, host=replace(host, pass_s=0.0)).makespan_s
+    return {
+        **beside(predicted, found),
+        "error without host": bare / found - 1,
+        "error of passes": predicted / own - 1,
+        "error between": own / found - 1,
+        "counts agree": case.has_the_counts_of(run),
+    }
+
+
+def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
+    """Return a layer for each stage that takes what its passes took on average in a run.
+
+    The layers' ``costs`` say what stages send, ``split`` which layers each stage has.
+    """
+    frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
+    mean = frame.groupby(["stage", "op"])["seconds"].mean()
+    layers = (
+        LayerProfile(
+            f"stage {number}",
+            forward_s=float(mean[number, "FORWARD"]),
+            backward_s=float(mean[number, "BACKWARD"]),
+            update_s=float(mean.get((number, "UPDATE"), 0.0)),
+            output_bytes=costs.boundary_bytes(stage.stop) if stage.stop < len(costs) else 0.0,
+        )
+        for number, stage in enumerate(split.stages)
+    )
+    return Profile(tuple(layers), rows=costs.rows)

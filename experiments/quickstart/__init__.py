@@ -1,1 +1,0 @@
-"""What the quickstart trains, compares and draws."""

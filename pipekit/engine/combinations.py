@@ -1,0 +1,199 @@
+"""What does not go with what: one table, which the checks, docs/train.md and a test read."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import torch
+
+from pipekit.devices import is_accelerator
+from pipekit.engine.options import Execution, Updates
+from pipekit.names import TRANSPORTS
+from pipekit.schedules import Schedule, ScheduleError, check
+
+
+class Conflict(NamedTuple):
+    """Two features that cannot be used together."""
+
+    one: str
+    other: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the sentence that refuses the two."""
+        return f"{self.one} and {self.other} do not go together: {self.why}; {self.remedy}"
+
+
+CLIP = "clip_norm"
+SCALE = "loss_scale"
+LATER = "validate='later'"
+RECOMPUTE = "recompute"
+MITIGATION = "mitigation"
+FOR_STASHING = "a mitigation for stashed weights"
+FOR_NEWEST = "a mitigation for the newest weights"
+TIES = "weights that stages share"
+NO_SEED = "seed=None"
+CLUSTER = "cluster"
+CHECKPOINTS = "checkpoints"
+FEWER = "short_batches='fewer'"
+GOES_ON = "restart=False"
+STOP = "on_batch that returns True"
+VALIDATE = "validate"
+
+STASHING = "a schedule with weight stashing"
+NO_STASHING = "a schedule without weight stashing"
+FINITE = "a finite schedule"
+APART = "stages that update at different times"
+SEVERAL = "several stages or workers"
+PROCESSES = "transport='distributed'"
+NCCL = "GPUs in processes"
+TORCHRUN = "torchrun or GPUs in processes"
+
+_ALL_AT_ONCE = "leave restart=True, or give one call all batches"
+_TOGETHER = "let every stage update after the same microbatches"
+_IN_TURN = "several would take turns at one generator in no fixed order, and no plain loop has that"
+
+CONFLICTS = (
+    Conflict(
+        RECOMPUTE,
+        NO_STASHING,
+        "a recomputed forward would read other weights than the first one did",
+        "use recompute='never'",
+    ),
+    Conflict(
+        FOR_STASHING,
+        NO_STASHING,
+        "a backward there reads another weight version than its forward",
+        "use a schedule with weight stashing, as schedules.pipedream and two_bw are",
+    ),
+    Conflict(
+        FOR_NEWEST,
+        STASHING,
+        "a backward there reads the weight version of its forward",
+        "use one without, e.g. schedules.pipedream(stages, stashing=False)",
+    ),
+    Conflict(
+        MITIGATION,
+        SCALE,
+        "a mitigation counts updates, of which a loss scale may skip some",
+        "leave one of them out",
+    ),
+    Conflict(
+        MITIGATION,
+        LATER,
+        "a mitigation counts updates, of which some may be made twice",
+        "use validate='first'",
+    ),
+    *(
+        Conflict(feature, APART, "the updates of a batch wait for one another", _TOGETHER)
+        for feature in (CLIP, SCALE, TIES, VALIDATE)
+    ),
+    Conflict(NO_SEED, SEVERAL, _IN_TURN, "give a seed"),
+    Conflict(
+        NO_SEED,
+        PROCESSES,
+        "layers draw from this process's generator, as in a plain loop",
+        "give a seed, or use transport='threads'",
+    ),
+    Conflict(NO_SEED, RECOMPUTE, "a second forward would draw other numbers", "give a seed"),
+    Conflict(NO_SEED, CHECKPOINTS, "they do not hold what a generator gives", "give a seed"),
+    Conflict(
+        CLUSTER,
+        PROCESSES,
+        "links can be slowed down between threads only",
+        "use transport='threads'",
+    ),
+    Conflict(
+        LATER,
+        NCCL,
+        "activations may be sent a second time, for which NCCL has no tags",
+        "use transport='threads' between GPUs, or validate='first'",
+    ),
+    Conflict(LATER, FEWER, "a forward that is run again has to have rows", "use validate='first'"),
+    Conflict(
+        GOES_ON, CHECKPOINTS, "they hold a run that begins with an empty pipeline", _ALL_AT_ONCE
+    ),
+    Conflict(
+        GOES_ON,
+        NO_STASHING,
+        "the weights that go with it are overwritten at the end of a call",
+        _ALL_AT_ONCE,
+    ),
+    Conflict(GOES_ON, FINITE, "it has an end", f"{_ALL_AT_ONCE}, or pass one without end"),
+    Conflict(GOES_ON, LATER, "no run may end where updates are still validated", _ALL_AT_ONCE),
+    Conflict(GOES_ON, TORCHRUN, "their workers run to the end of a table", _ALL_AT_ONCE),
+    Conflict(
+        STOP,
+        LATER,
+        "no run may end where updates are still validated",
+        "use validate='first', or give train() fewer batches",
+    ),
+    Conflict(
+        STOP,
+        TORCHRUN,
+        "their workers run to the end of a table",
+        "use transport='threads', or give train() fewer batches",
+    ),
+)
+"""Every pair that is refused, before any worker starts or, for a stop, when it is asked for."""
+
+
+def conflict(used: Collection[str]) -> Conflict | None:
+    """Return the first two of the features that do not go together, or None."""
+    return next((row for row in CONFLICTS if row.one in used and row.other in used), None)
+
+
+def require_compatible(used: Collection[str]) -> None:
+    """Raise ValueError if two of the features do not go together."""
+    if found := conflict(used):
+        raise ValueError(str(found))
+
+
+def features(named: Mapping[str, object]) -> set[str]:
+    """Return the names of what is used."""
+    return {name for name, used in named.items() if used}
+
+
+def of_pipeline(
+    schedule: Schedule,
+    updates: Updates,
+    execution: Execution,
+    *,
+    seed: int | None,
+    transport: str,
+    devices: Collection[torch.device],
+) -> set[str]:
+    """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
+    rule, in_process = updates.rule, TRANSPORTS[transport].in_process
+    modes = execution.recompute or ()
+    return features(
+        {
+            CLIP: updates.clip_norm is not None,
+            SCALE: updates.scale,
+            LATER: updates.validates_later,
+            RECOMPUTE: any(mode != "never" for mode in modes),
+            MITIGATION: rule,
+            FOR_STASHING: rule and rule.stashing is True,
+            FOR_NEWEST: rule and rule.stashing is False,
+            STASHING: schedule.stashing,
+            NO_STASHING: not schedule.stashing,
+            FINITE: not schedule.period,
+            NO_SEED: seed is None,
+            SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
+            CLUSTER: execution.cluster,
+            FEWER: execution.short_batches == "fewer",
+            PROCESSES: not in_process,
+            NCCL: not in_process and any(map(is_accelerator, devices)),
+        }
+    )
+
+
+def require_joint_updates(schedule: Schedule, feature: str) -> None:
+    """Raise ScheduleError if the stages cannot make each update together."""
+    row = conflict({feature, APART})
+    try:
+        check(schedule, joint_updates=True)
+    except ScheduleError as error:
+        raise ScheduleError(f"{row} ({error})") from None
+    if len(set(schedule.excerpt().updates)) > 1:
+        raise ScheduleError(f"{row} (an update sums other microbatches on another stage)")

@@ -1,0 +1,330 @@
+"""Messages over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
+
+The table tells which messages come from whom in which order, so receives are posted ahead and need
+no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
+input; it is sent once for each of these on each link, before the first message that has it, and is
+unpickled: like all objects that torch.distributed sends, it must come from whom one trusts.
+"""
+
+import os
+import pickle
+import socket
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipekit.devices import CPU, is_accelerator
+from pipekit.engine.batches import Feed
+from pipekit.engine.config import RunConfig
+from pipekit.engine.ending import Ending
+from pipekit.engine.transport import Aborted, Channel, FlatBucket, Part
+from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
+from pipekit.engine.work import WorkerAssignment
+from pipekit.schedules import Message, Payload, Steps
+from pipekit.trees import Tree, leaves
+
+POSTED_AHEAD = 4
+SECOND_ATTEMPT = 1
+"""The tag of messages that are sent again; all others have none."""
+
+
+@dataclass
+class _Incoming:
+    """What comes from one sender: the messages still to be posted, and those posted."""
+
+    messages: Sequence[Message]
+    position: int = 0
+    posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
+
+
+class DistributedTransport:
+    """One process's connections; ``torch.distributed`` is initialised, rank = worker.
+
+    Args:
+        assignment: this worker's; it tells what comes from whom, in which order.
+        config: what is common to all workers.
+        feed: tells the shapes of each microbatch's input.
+        read_ahead: whether a batch may be read only to post a receive for its messages.  Without
+            it a receive is posted late, and a slow link that is busy in the other direction lets
+            the sender know later still.
+    """
+
+    def __init__(
+        self,
+        assignment: WorkerAssignment,
+        config: RunConfig,
+        feed: Feed,
+        read_ahead: bool,
+    ) -> None:
+        self._rank, self._feed, self._device = assignment.index, feed, assignment.device
+        self._read_ahead, self.ending = read_ahead, Ending()
+        self._arrived: dict[Message, Tree] = {}
+        # Two: where a stage is on several workers, one may send a stage what it gets for it, too.
+        self._sent_forms: dict[Any, Form] = {}
+        self._received_forms: dict[Any, Form] = {}
+        self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
+        self._incoming = {
+            sender: _Incoming(messages) for sender, messages in assignment.incoming.items()
+        }
+        # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
+        self._groups = {
+            link: _group(dist.group.WORLD, tuple(sorted(set(link))), link)
+            if is_accelerator(self._device)
+            else None
+            for link in sorted(config.links)
+        }
+        # Groups of their own, as sums are made in threads of their own.  All processes make all.
+        self._sums = {each: _group(dist.group.WORLD, *each) for each in config.sharing}
+
+    def require_peers(self) -> None:
+        """Go on: if another worker has failed, whoever started the processes ends them."""
+
+    def end(self, microbatch: int) -> bool:
+        """Return False: the receives of what would no longer come are posted."""
+        return False
+
+    def receive(self, message: Message, source: int) -> Tree:
+        while message not in self._arrived:
+            if message.attempt:
+                self._take_second(source)
+            else:
+                self._take_next(source)
+        return self._arrived.pop(message)
+
+    def send(self, message: Message, destination: int, content: Tree) -> None:
+        if destination == self._rank:
+            self._arrived[message] = content
+            return
+        form = form_of(content)
+        known = self._sent_forms.setdefault(self._form_key(message, destination), form)
+        if known is form:
+            self._send_form(form, destination)
+        elif known != form:
+            raise ValueError(
+                f"what microbatch {message.microbatch} sends to stage {message.stage} has another "
+                f"form than for an earlier microbatch of the same input shapes ({form} after "
+                f"{known}): layers whose output shape depends on values need transport='threads' "
+                f"or, on CPUs, processes started from here"
+            )
+        tensors = [t.contiguous() for t in leaves(content)]
+        if message.attempt:
+            self._send_second(message, tensors, destination)
+            return
+        works = self._start(dist.isend, tensors, destination, (self._rank, destination))
+        self._sending.append((works, tensors))
+        while self._sending and all(work.is_completed() for work in self._sending[0][0]):
+            self._sending.popleft()
+
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+        with _abort_if_broken():
+            works = [dist.all_reduce(each, async_op=True) for each in values]
+
+        def wait() -> list[Tensor]:
+            with _abort_if_broken():
+                for work in works:
+                    work.wait()
+            return list(values)
+
+        return wait
+
+    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+        return _GroupChannel(self._sums[tuple(members), tied])
+
+    def finish(self) -> None:
+        with _abort_if_broken():
+            for works, _ in self._sending:
+                for work in works:
+                    work.wait()
+        self._sending.clear()
+
+    def _take_next(self, source: int) -> None:
+        """Wait for the next message of a sender, and post receives for later ones."""
+        incoming = self._incoming[source]
+        if not incoming.posted:
+            key = self._form_key(incoming.messages[incoming.position], source)
+            if key not in self._received_forms:
+                self._received_forms[key] = self._receive_form(source)
+            self._post(source, incoming)
+        message, form, tensors, works = incoming.posted.popleft()
+        with _abort_if_broken():
+            for work in works:
+                work.wait()
+        self._arrived[message] = _assembled(form, tensors)
+        self._post(source, incoming)
+
+    def _send_second(self, message: Message, tensors: list[Tensor], destination: int) -> None:
+        """Send what takes the place of a message, behind a note that says which."""
+        note = torch.tensor([message.stage, message.microbatch, message.skip])
+        parts = [note, *tensors]
+        with _abort_if_broken():
+            works = [dist.isend(part, destination, tag=SECOND_ATTEMPT) for part in parts]
+        self._sending.append((works, parts))
+
+    def _take_second(self, source: int) -> None:
+        """Wait for the next message that a sender sends again, whichever it is."""
+        note = torch.empty(3, dtype=torch.int64)
+        with _abort_if_broken():
+            dist.recv(note, source, tag=SECOND_ATTEMPT)
+        stage, microbatch, skip = note.tolist()
+        message = Message(Payload.ACTIVATION, stage, microbatch, skip, attempt=1)
+        form = self._received_forms[self._form_key(message, source)]  # that of the first
+        tensors = [torch.empty(layout.shape, dtype=layout.dtype) for layout in layouts(form)]
+        with _abort_if_broken():
+            for tensor in tensors:
+                dist.recv(tensor, source, tag=SECOND_ATTEMPT)
+        self._arrived[message] = _assembled(form, tensors)
+
+    def _post(self, source: int, incoming: _Incoming) -> None:
+        """Post receives for the next messages of which the form is known."""
+        while len(incoming.posted) < POSTED_AHEAD and incoming.position < len(incoming.messages):
+            message = incoming.messages[incoming.position]
+            if not self._read_ahead and not self._feed.knows(message.microbatch):
+                return
+            form = self._received_forms.get(self._form_key(message, source))
+            if form is None:
+                return
+            tensors = [
+                torch.empty(
+                    layout.shape, dtype=layout.dtype, device=CPU if layout.on_host else self._device
+                )
+                for layout in layouts(form)
+            ]
+            works = self._start(dist.irecv, tensors, source, (source, self._rank))
+            incoming.posted.append((message, form, tensors, works))
+            incoming.position += 1
+
+    def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
+        with _abort_if_broken():
+            return [call(t, peer, group=self._groups[link]) for t in tensors]
+
+    def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
+        payload, stage, microbatch, skip, _ = message
+        self._feed.read_to(microbatch)
+        return peer, payload, stage, skip, self._feed.shapes[microbatch]
+
+    def _send_form(self, form: Form, destination: int) -> None:
+        data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
+        parts = [torch.tensor([len(data)]), data]
+        # Not waiting: the receiver may be sending a form to us.
+        with _abort_if_broken():
+            self._sending.append(([dist.isend(part, destination) for part in parts], parts))
+
+    def _receive_form(self, source: int) -> Form:
+        size = torch.zeros(1, dtype=torch.int64)
+        with _abort_if_broken():
+            dist.recv(size, source)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(data, source)
+        return pickle.loads(bytes(data.tolist()))
+
+
+def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
+    received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
+    return assemble(form, received)
+
+
+@cache
+def _group(world: object, members: tuple[int, ...], purpose: object) -> Any:
+    """Return the process group of some workers for one purpose; the same in every run.
+
+    All processes ask for all groups of a run in one order, as PyTorch wants it.
+
+    Args:
+        world: the group of all processes, which this one is made from.
+        members: ranks, in order.
+        purpose: what tells groups of the same members apart.
+    """
+    return dist.new_group(list(members))
+
+
+class _GroupChannel:
+    """The way of parts of sums within a process group.
+
+    See :class:`pipekit.engine.transport.Channel`.  Two workers send and receive in one
+    order, so that messages need no names.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sending: list[tuple[Any, Tensor]] = []
+
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+    ) -> list[FlatBucket]:
+        # Receives come first: on the host, a link that waits for them is busy in one direction
+        # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
+        # runs in order, so that these receives would hold up the sends that others wait for.
+        ends: list[tuple[Any, Part]] = [(dist.irecv, part) for part in receives]
+        ends += [(dist.isend, part) for part in sends]
+        coming, together = [], []
+        with _abort_if_broken():
+            for call, part in ends:
+                for tensor in part.content:
+                    if is_accelerator(tensor.device):
+                        together.append(dist.P2POp(call, tensor, part.worker, self._group))
+                    elif call == dist.irecv:
+                        coming.append(call(tensor, part.worker, group=self._group))
+                    else:
+                        work = call(tensor, part.worker, group=self._group)
+                        self._sending.append((work, tensor))
+            if together:
+                coming += dist.batch_isend_irecv(together)
+            for work in coming:
+                work.wait()
+        return [part.content for part in receives]
+
+    def finish(self, stage: int, number: int, size: int) -> None:
+        with _abort_if_broken():
+            for work, _ in self._sending:
+                work.wait()
+        self._sending.clear()
+
+
+def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:
+    """Return, for each worker, the messages that each other one sends it, as they leave there.
+
+    Args:
+        steps: of all workers, each finite.
+    """
+    found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
+    for sender, own in enumerate(steps):
+        for step in own.head:
+            for message, receiver in step.sends:
+                if receiver != sender:
+                    found[receiver][sender].append(message)
+    return list(found)
+
+
+def stay_on_loopback() -> None:
+    """Make gloo and NCCL listen where only this machine's processes can, unless told otherwise."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
+
+
+def _pickled(form: Form) -> bytes:
+    # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
+    try:
+        return pickle.dumps(form)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(
+            f"a named tuple that was not defined in a module cannot be sent to another process: "
+            f"pass on a tuple or a dict, or use transport='threads' ({error})"
+        ) from error
+
+
+@contextmanager
+def _abort_if_broken() -> Iterator[None]:
+    """Turn an error of the network, which means that a peer is gone, into Aborted."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Aborted(str(error)) from error

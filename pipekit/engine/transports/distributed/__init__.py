@@ -1,1 +1,0 @@
-"""Messages over torch.distributed: between accelerators, and under torchrun between CPUs too."""

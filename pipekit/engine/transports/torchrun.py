@@ -1,0 +1,187 @@
+"""Under ``torchrun``: this process is one worker, and the others run the same script beside it."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from pipekit.devices import process_group, set_device
+from pipekit.engine.batches import Batch, End, Feed, Needs
+from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.observers.standings import Standings
+from pipekit.engine.transports.distributed import (
+    DistributedTransport,
+    incoming,
+    stay_on_loopback,
+)
+from pipekit.engine.transports.runner import Runner
+from pipekit.engine.transports.watchdog import Stalled, Watchdog
+from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.host.memory import keep_freed_memory
+from pipekit.host.operator_threads import share_cores
+
+T = TypeVar("T")
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells the processes that it starts."""
+
+PATIENCE_S = 5.0  # after which it is said who is waited for
+
+
+def launched() -> bool:
+    """Return whether this process was started by torchrun, or in its way.
+
+    Batch systems set some of these variables for programs of all kinds, but not where to meet.
+    """
+    return all(name in os.environ for name in VARIABLES)
+
+
+def rank() -> int:
+    """Return which of the processes this is."""
+    return int(os.environ["RANK"])
+
+
+class TorchrunRunner(Runner):
+    """Runs the worker that this process is; the others' processes do so with theirs.
+
+    Args:
+        devices: of all workers.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = devices
+
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch | End],
+        on_news: Listener | None,
+    ) -> list[Report]:
+        """Return everybody's reports, but only this worker's stages in them.
+
+        Every process reads all batches itself; ``on_news`` is called where the last stage is.
+
+        Raises:
+            Exception: what this worker raised.
+            ValueError: there are more or fewer processes than workers, or idle ones in training.
+        """
+        own = workers[_join_group(self._devices)]
+        own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])
+        idle = sorted(set(range(config.workers)) - set(config.busy))
+        if config.training and idle:
+            raise ValueError(
+                f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
+                f"behind: under torchrun, train on enough batches to give each worker one"
+            )
+        keep_freed_memory()  # as in worker processes: this one, too, is there for its worker alone
+        cores = torch.get_num_threads()
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
+        feed = Feed(batches, Needs.of(own.steps), count=config.count)
+        transport = DistributedTransport(own, config, feed, read_ahead=True)
+
+        standings = Standings(config.workers)
+        watchdog = Watchdog(standings, [own], config.stage_workers, config.execution.timeout)
+        watched = [standings.observer(own.index)]
+
+        dist.barrier()
+        origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
+        try:
+            with watchdog.looking(_end):
+                report = run(own, config, transport, feed, on_news, watched)
+        finally:
+            torch.set_num_threads(cores)
+        shared = replace(report, record=report.record.later(-origin), stages=[])
+        reports = [replace(each, record=each.record.later(origin)) for each in everybodys(shared)]
+        reports[own.index] = replace(reports[own.index], stages=report.stages)
+        return reports
+
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return that no run ends early: nobody tells the other processes."""
+        return False
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
+        # Of a stage's workers the first counts: each has running statistics of its own.
+        parts = reversed(everybodys(state))
+        return {name: tensor for part in parts for name, tensor in part.items()}
+
+    def agree(self, function: Callable[[], T]) -> T:
+        values: list[T | None] = [function() if _join_group(self._devices) == 0 else None]
+        dist.broadcast_object_list(values)
+        return cast(T, values[0])
+
+    def close(self) -> None:
+        """Do nothing: the process group is the program's."""
+
+
+def _end(stalled: Stalled) -> None:
+    """End this process, in whatever it is stuck; torchrun then ends the others."""
+    print(f"pipekit: {stalled}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def everybodys(value: Any) -> list[Any]:
+    """Return what every worker gave, in the order of the workers."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _join_group(devices: Sequence[torch.device]) -> int:
+    """Join the process group that torchrun described, and return this worker's number.
+
+    Args:
+        devices: of all workers; this one's becomes the process's.
+
+    Raises:
+        ValueError: torchrun started another number of processes than the schedule has workers.
+    """
+    started = dist.get_world_size() if dist.is_initialized() else int(os.environ["WORLD_SIZE"])
+    if started != len(devices):
+        raise ValueError(
+            f"torchrun started {started} processes and the schedule has {len(devices)} workers: "
+            f"start it with --nproc-per-node so that there are {len(devices)}; without torchrun, "
+            f"take {', '.join(VARIABLES)} out of the environment"
+        )
+    device = devices[dist.get_rank() if dist.is_initialized() else rank()]
+    set_device(device)  # in this thread, whoever has joined the group
+    if not dist.is_initialized():
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            stay_on_loopback()
+        # A restarted process must not find where those of the last attempt were to be reached.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        with _said_if_it_takes_long(started):
+            store, number, size = next(rendezvous("env://"))
+            dist.init_process_group(
+                **process_group(device),
+                store=PrefixStore(f"attempt {attempt}", store),
+                rank=number,
+                world_size=size,
+            )
+    return dist.get_rank()
+
+
+@contextmanager
+def _said_if_it_takes_long(processes: int) -> Iterator[None]:
+    """Say who is waited for, where somebody else than torchrun has set its variables."""
+    says = (
+        f"pipekit: waiting for all {processes} processes that torchrun starts; if there is no "
+        f"torchrun, take {', '.join(VARIABLES)} out of the environment"
+    )
+    timer = threading.Timer(PATIENCE_S, print, [says], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

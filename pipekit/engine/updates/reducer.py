@@ -1,0 +1,218 @@
+"""Wait-free gradient sums over the workers of a stage (PipeDream, section 2.1).
+
+A bucket's sum starts as soon as the last backward of an update has computed its gradients, in a
+thread beside the worker, while the backward goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+
+import torch
+
+from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
+from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
+from pipekit.engine.updates.buckets import Bucket, Gradients
+from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.weights import Weights
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum
+
+
+class SumTurns:
+    """Has the sums of a worker's stages made in one order, in which all workers make theirs.
+
+    Two workers that share two stages would wait for one another for ever if each made another sum
+    first.
+
+    Args:
+        order: the sums over several workers as (stage, update), as
+            :func:`pipekit.schedules.lowering.sums.sum_order` gives them; maybe without end.
+    """
+
+    def __init__(self, order: Iterable[tuple[int, int]]) -> None:
+        self._order = order
+        self._submit: Mapping[int, Callable[[int], bool]] = {}
+        self._due: Iterator[tuple[int, int]] = iter(())
+        self._next: tuple[int, int] | None = None
+
+    def begin(self, submit: Mapping[int, Callable[[int], bool]], first: Mapping[int, int]) -> None:
+        """Make the first sums, those that need nothing of this worker.
+
+        Args:
+            submit: for each of the worker's stages that others have as well, what starts the sums
+                of an update as far as its gradients are there, and returns whether that is all.
+            first: the first update of each that is to be summed.
+        """
+        self._submit = submit
+        self._due = ((s, u) for s, u in self._order if s in submit and u >= first[s])
+        self._next = next(self._due, None) if submit else None
+        self.advance()
+
+    def advance(self) -> None:
+        """Start all sums whose turn it is, after gradients have come."""
+        while self._next:
+            stage, update = self._next
+            if not self._submit[stage](update):
+                return
+            self._next = next(self._due, None)
+
+    def end(self) -> None:
+        """Start no more."""
+        self._next, self._submit = None, {}
+
+
+class Reducer:
+    """Sums the gradients of one stage with its other workers.
+
+    All workers of the stage sum in one order, of updates and of buckets within each.  A sum to
+    which this worker has nothing to give is made as soon as it is its turn: others may have to get
+    past it before they can send what this worker needs in order to come to its update.
+
+    Args:
+        stage: its number.
+        worker: this one.
+        weights: of the stage, here.
+        sums: what each update sums, the first one's at 0.
+        stops: behind which microbatch each update's gradients end, likewise.
+        all_reduce: with the other workers.
+        comm_thread: where the sums are done.
+        device: where the gradients lie.
+        advance: starts all sums whose turn it is, by :meth:`submit`.
+        first: the first update to be summed.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        worker: int,
+        weights: Weights,
+        sums: Recurring[Sum],
+        stops: Recurring[int],
+        all_reduce: AllReduce,
+        comm_thread: CommThread,
+        device: torch.device,
+        advance: Callable[[], None],
+        first: int = 1,
+    ) -> None:
+        self._stage, self._worker, self._sums, self._stops = stage, worker, sums, stops
+        self._weights, self._all_reduce, self._comm_thread = weights, all_reduce, comm_thread
+        self._device, self._advance = device, advance
+        self._buckets: list[Bucket] = weights.buckets()
+        self._bucket_of = {
+            p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
+        }
+        self._computed: set[int] = set()  # updates whose last backward here is done
+        self._next = first, 0  # update and bucket to be summed next
+        self._current: int | None = None  # the update whose last backward runs
+        self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
+        self._futures: dict[int, list[Future[FlatBucket]]] = {}
+        self._bytes: Counter[int] = Counter()  # of this worker's gradients in them
+        self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
+        self._unwatch = weights.watch(self._computed_one)
+
+    @property
+    def sent_bytes(self) -> dict[int, int]:
+        """Bytes of gradients sent, by receiver."""
+        return dict(self._all_reduce.sent_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of gradients that are being summed, or have been and wait for their update."""
+        return self._bytes.total()
+
+    def begin(self, update: int) -> None:
+        """Expect the last backward of an update here."""
+        self._current = update
+        self._left = [set(bucket.parameters) for bucket in self._buckets]
+
+    def end(self, update: int) -> None:
+        """Note that the last backward of an update is done: what it did not reach has no more."""
+        self._current = None
+        if update >= self._next[0]:
+            self._computed.add(update)
+            self._advance()
+
+    def gradients(self, update: int) -> Gradients:
+        """Return the summed gradients of an update, one a trained parameter, once they are here.
+
+        They last until those of the next update are asked for.
+
+        Raises:
+            Ended: the run ends before the update.
+        """
+        result = self._weights.gradients(update)  # none; it may forget the update
+        contents = [future.result() for future in self._futures.pop(update, [])]
+        del self._bytes[update]
+        # All workers have finished the last update's sums now, and read what they were sent of it.
+        for bucket, content in zip(self._buckets, self._lent, strict=False):
+            bucket.release(content)
+        self._lent = contents
+        for bucket, content in zip(self._buckets, contents, strict=True):
+            keep_for_current_stream(content.numbers)
+            for number, gradient in bucket.gradients(content):
+                result[number] = gradient
+        return result
+
+    def close(self) -> None:
+        """Sum no more."""
+        self._unwatch()
+
+    def _computed_one(self, parameter: int) -> None:
+        """Note that the backward has computed a parameter's gradient.
+
+        Raises:
+            ValueError: it has done so before, in parts, and may have more.
+        """
+        if self._current is None:
+            return
+        left = self._left[self._bucket_of[parameter]]
+        if parameter not in left:
+            raise ValueError(
+                "a backward adds to a weight's gradient several times, so that nobody knows when "
+                "the workers of a stage may sum it: in torch.utils.checkpoint say "
+                "use_reentrant=False, or use recompute='always'"
+            )
+        left.remove(parameter)
+        self._advance()
+
+    def submit(self, update: int) -> bool:
+        """Start the sums of an update as far as its gradients are there; return whether all have.
+
+        Updates come here in their order.
+        """
+        contributes = self._worker in self._sums[update - 1].contributors
+        for place in range(self._next[1], len(self._buckets)):
+            computed = update in self._computed or (
+                update == self._current and not self._left[place]
+            )
+            if contributes and not computed:
+                return False
+            self._submit(update, place, contributes)
+            self._next = update, place + 1
+        self._computed.discard(update)
+        self._next = update + 1, 0
+        return True
+
+    def _submit(self, update: int, place: int, contributes: bool) -> None:
+        """Have the comm_thread sum a bucket."""
+        bucket = self._buckets[place]
+        # Taken here: only the worker knows which update a gradient belongs to.
+        taken = bucket.take(update) if contributes else None
+        self._bytes[update] += sum(g.nbytes for g in taken or () if g is not None)
+        key = ReduceKey(
+            self._stage,
+            (update - 1) * len(self._buckets) + place,
+            self._sums[update - 1].contributors,
+            self._stops[update - 1] - 1,
+        )
+        ready = record_event(self._device)
+
+        def sum_up() -> FlatBucket:
+            wait_event(self._device, ready)
+            content = self._all_reduce.sum(key, bucket.flat(taken))
+            synchronize(self._device)
+            return content
+
+        self._futures.setdefault(update, []).append(self._comm_thread.submit(sum_up))

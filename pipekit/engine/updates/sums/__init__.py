@@ -1,1 +1,0 @@
-"""Sums over workers: of gradients, running statistics and shared weights, in a fixed order."""

@@ -1,1 +1,0 @@
-"""A recorded module as a row of layers, any consecutive ones of which make a stage."""

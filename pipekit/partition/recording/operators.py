@@ -1,0 +1,125 @@
+"""The functions of torch: by name, so that processes can send them, and what running one does."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import resolve_name as name_for_torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipekit.devices import random_states
+from pipekit.partition.recording.refusal import NotRecordable, caller
+
+_CONVERSIONS = ("array", "bool", "complex", "contains", "float", "index", "int")
+READS = frozenset(
+    {f"__{name}__" for name in _CONVERSIONS}
+    | {"allclose", "equal", "is_nonzero", "item", "numpy", "tolist"}
+)
+"""Functions that hand the numbers in a tensor to Python."""
+
+BEYOND_TENSORS = frozenset(
+    {"backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"}
+)
+"""Methods whose effect on a tensor is not a tensor, and would not be there when stages run."""
+
+
+@cache
+def function(name: str) -> Callable[..., Any]:
+    """Return the function of that name, as :func:`name_of` gave it."""
+    found: Callable[..., Any] = resolve_name(name)
+    return found
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """Return the name under which a function is found again.
+
+    Raises:
+        NotRecordable: there is none, as for a function within a function.
+    """
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return f"torch.ops.{func}"
+    name: str | None = name_for_torch(func)
+    if name is None:
+        name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
+        # Functions without a name of their own in torch, as those of recurrent layers.
+        name = name.replace("torch._VariableFunctionsClass.", "torch._VF.")
+    try:
+        function(name)
+    except (AttributeError, ImportError, ValueError):
+        raise NotRecordable(
+            f"{name} at {caller()} cannot be found again by name in another process: call it "
+            f"within a module, and make that a block by blocks=[...]"
+        ) from None
+    return name
+
+
+def last_name(func: Callable[..., Any]) -> str:
+    """Return a function's last name: ``add`` of ``torch.Tensor.add``."""
+    return str(getattr(func, "__name__", ""))
+
+
+class OperatorKinds(TorchDispatchMode):
+    """Notes, while it is entered, what kinds of operators run; whoever asks resets the notes.
+
+    Attributes:
+        drew: whether a generator's state has changed.  An operator's tag alone would not say so:
+            attention has it also where nothing is dropped.
+        shape_from_data: whether the shape of an operator's output depended on numbers in its input.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._states = random_states(device)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what ran."""
+        self.drew = self.shape_from_data = False
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        tags = func.tags  # type: ignore[attr-defined]
+        if torch.Tag.dynamic_output_shape in tags:
+            self.shape_from_data |= not _indexes_by_integers(func, args)
+        if self.drew or torch.Tag.nondeterministic_seeded not in tags:
+            return func(*args, **(kwargs or {}))
+        before = [states.get_state() for states in self._states]
+        result = func(*args, **(kwargs or {}))
+        after = [states.get_state() for states in self._states]
+        self.drew = not all(map(torch.equal, before, after))
+        return result
+
+
+def _indexes_by_integers(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether an operator takes as many elements as its indices have, unlike booleans."""
+    return func is torch.ops.aten.index.Tensor and not any(
+        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
+class Storages:
+    """The memory of a model's parameters and buffers, which views and ``.data`` share."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names: dict[int, set[str]] = defaultdict(set)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if (place := _place(tensor)) is not None:
+                self._names[place].add(name)
+
+    def names(self, tensor: Tensor) -> set[str]:
+        """Return the parameters and buffers that share a tensor's memory, by name."""
+        place = _place(tensor)
+        return set() if place is None else self._names.get(place, set())
+
+
+def _place(tensor: Tensor) -> int | None:
+    """Return which memory a tensor has; None: none that others could share."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # of sparse tensors and of some subclasses
+        return None

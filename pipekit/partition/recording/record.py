@@ -1,0 +1,232 @@
+"""Record a module: it runs in both modes with batches of several sizes, and is left as it was."""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from pipekit.layers.modes import in_evaluation, set_mode
+from pipekit.layers.python_state import module_names
+from pipekit.partition.recording import batch as batches
+from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
+from pipekit.partition.recording.dry_run import (
+    device_of,
+    drawing_from_torch,
+    left_as_it_was,
+    run_to_look_at,
+    stateless,
+)
+from pipekit.partition.recording.program import Program
+from pipekit.partition.recording.recorded_model import RecordedModel, Trial
+from pipekit.partition.recording.recorder import Recorder, Tape
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.templates import tensors
+from pipekit.partition.recording.unify import ROWS, sizes_text, unify
+
+Tapes = tuple[Tape, Tape]
+"""Of one batch, in training and in evaluation mode."""
+
+Dimensions = list[tuple[int, int]]
+"""Places of tensors in the batch, and dimensions of these."""
+
+
+class _FreeLength(NamedTuple):
+    """A length of the batch that the model lets vary, with a recording of another one."""
+
+    dimensions: Dimensions
+    known: int
+    other: int
+    tapes: Tapes
+
+
+def record(
+    model: nn.Module,
+    example: Any,
+    blocks: Wish | None = None,
+    *,
+    freeze: bool = False,
+    vary: bool = True,
+) -> RecordedModel:
+    """Return a module as a row of layers: its blocks as they are, the operations between recorded.
+
+    The model runs in training and in evaluation mode, on the example's rows and on one row more,
+    which tells what depends on the number of rows; and on other lengths, each by itself.  A length
+    is free if the model takes others, runs the same operations then, and can be cut at as many
+    places.  The model's buffers, modes and the random generators are left as they were.
+
+    Args:
+        model: any module.
+        example: a batch of at least two rows: a tensor, a tuple or list of positional arguments, or
+            a dict of keyword arguments.  What is no tensor stays as it is for ever.
+        blocks: modules that stay whole, by name or class; None: the outermost repeated ones.
+        freeze: whether to hold what Python reads from tensors between blocks to be always as in
+            the example; otherwise it is refused.
+        vary: whether lengths other than the number of rows may be free.
+
+    Raises:
+        NotRecordable: the forward cannot be cut into stages; the message says where and why.
+    """
+    rows = batches.rows_of(example)
+    names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
+    forwards = _Forwards(model, names, freeze)
+    with left_as_it_was(model), drawing_from_torch():
+        tapes, more = forwards.tapes(example), forwards.tapes(batches.with_rows(example, rows + 1))
+        fixed = RecordedModel(
+            model,
+            *forwards.programs([({ROWS: rows}, tapes), ({ROWS: rows + 1}, more)]),
+            trial=Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2)),
+            frozen=list(dict.fromkeys(read for tape in tapes for read in tape.frozen)),
+        )
+        free = list(_free_lengths(forwards, example, tapes)) if vary else []
+        trial = _trial(forwards, example, free) if free else None
+        if trial is None:
+            return fixed
+        sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
+        known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
+        recordings = [(known, tapes), (known | {ROWS: rows + 1}, more)]
+        for name, each in zip(sizes, free, strict=True):
+            recordings.append((known | {name: each.other}, each.tapes))
+        try:
+            programs = forwards.programs(recordings)
+        except NotRecordable:  # of several lengths together
+            return fixed
+    varying = RecordedModel(model, *programs, trial=trial, frozen=fixed.frozen)
+    # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
+    return varying if len(varying) == len(fixed) else fixed
+
+
+class _Forwards:
+    """Records forwards of a model in both modes."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[str], freeze: bool) -> None:
+        self.model, self.device = model, device_of(model)
+        self._whole, self._outer = opaque(model, blocks), containers(model, blocks)
+        self._freeze, self._kept = freeze, in_evaluation(model)
+
+    def tapes(self, batch: Any) -> Tapes:
+        """Return what the forwards of a batch leave, in training and in evaluation mode."""
+        return self._tape(batch, training=True), self._tape(batch, training=False)
+
+    def _tape(self, batch: Any, *, training: bool) -> Tape:
+        set_mode(self.model, training, self._kept)
+        sample = batches.differentiable_copy(batch)
+        with run_to_look_at(self.model), stateless(self._outer, self.model), torch.enable_grad():
+            recorder = Recorder(self.model, self._whole, self.device, self._freeze)
+            try:
+                return recorder.run(partial(batches.call, self.model), sample)
+            except Exception as error:
+                mode = "training" if training else "evaluation"
+                rows = batches.rows_of(batch)
+                error.add_note(f"(raised in recording, in {mode} mode, on {rows} rows)")
+                if isinstance(error, TypeError):
+                    error.add_note(
+                        "(the example's entries are the forward's arguments, those of a dict by "
+                        "name: leave out what only the loss takes)"
+                    )
+                raise
+
+    def programs(self, recordings: Sequence[tuple[Mapping[str, int], Tapes]]) -> list[Program]:
+        """Return the programs, in training and in evaluation mode, of batches of several sizes."""
+        return [
+            unify([(sizes, tapes[mode]) for sizes, tapes in recordings], self.device)
+            .with_carried_buffers(self.model)
+            for mode in (0, 1)
+        ]  # fmt: skip
+
+    def longer(self, *wanted: Any) -> list[Any]:
+        """Return what asks for lengths beyond the example's, which may be beyond a table's end.
+
+        An accelerator is lost to the process then.
+        """
+        return list(wanted) if self.device.type == "cpu" else []
+
+    def runs(self, batch: Any) -> bool:
+        """Return whether the model takes a batch; beyond its tables' ends, say, it does not."""
+        try:
+            with run_to_look_at(self.model), torch.no_grad():
+                batches.call(self.model, batch)
+        except Exception:  # whatever it says of that batch
+            return False
+        return True
+
+
+def _free_lengths(forwards: _Forwards, example: Any, tapes: Tapes) -> Iterator[_FreeLength]:
+    """Yield the lengths that may vary; equal ones of two tensors are one length."""
+    rows = batches.rows_of(example)
+    places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
+    for number, tensor in enumerate(tensors(example)):
+        shape = list(tensor.shape)
+        for dimension, length in enumerate(shape):
+            if length > 1 and (dimension or length != rows):
+                before = shape[:dimension].count(length)
+                places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
+    for length, groups in places.items():
+        found = [_free_length(forwards, example, tapes, each, length) for each in groups.values()]
+        if not any(found) and len(groups) > 1:  # both sides of a square, say
+            together = [place for group in groups.values() for place in group]
+            found = [_free_length(forwards, example, tapes, together, length)]
+        yield from filter(None, found)
+
+
+def _free_length(
+    forwards: _Forwards, example: Any, tapes: Tapes, dimensions: Dimensions, known: int
+) -> _FreeLength | None:
+    """Return a length with a recording of another one; None: the model wants this one."""
+    rows = batches.rows_of(example)
+    shorter = [known // 2] if known > 3 else []
+    is_image = any(tensors(example)[number].dim() > 3 for number, _ in dimensions)
+    longer = [] if is_image else forwards.longer(2 * known)  # of images four times as long
+    for other in [*shorter, *longer]:
+        try:
+            found = forwards.tapes(_resized(example, dict.fromkeys(dimensions, other)))
+            recordings = ((known, tapes), (other, found))
+            forwards.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
+        except Exception:  # whatever the model says of that batch
+            continue
+        return _FreeLength(dimensions, known, other, found)
+    return None
+
+
+def _trial(forwards: _Forwards, example: Any, free: Sequence[_FreeLength]) -> Trial | None:
+    """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
+    rows = batches.rows_of(example) + 2
+    changes = [(0.75, 0), *forwards.longer((1.5, 0), (1, 1))]
+    for times, plus in changes:
+        lengths = [math.ceil(times * each.known) + plus for each in free]
+        if any(n in (1, each.known, each.other) for n, each in zip(lengths, free, strict=True)):
+            continue
+        changed = {d: n for n, each in zip(lengths, free, strict=True) for d in each.dimensions}
+        batch = _resized(batches.with_rows(example, rows), changed)
+        if forwards.runs(batch):
+            return Trial(sizes_text({ROWS: rows, **dict(enumerate(lengths))}), batch)
+    return None
+
+
+def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
+    """Return a batch some of whose tensors' dimensions have other lengths."""
+    shapes = [list(tensor.shape) for tensor in tensors(batch)]
+    for (number, dimension), length in lengths.items():
+        shapes[number][dimension] = length
+    return batches.with_shapes(batch, shapes)
+
+
+def warn_of_hooks(model: nn.Module, blocks: Wish | None) -> None:
+    """Say which modules have hooks of which stages run no more than the operations on tensors."""
+    names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
+    outer = containers(model, names)
+    hooked = [
+        name
+        for module, name in module_names(model).items()
+        if module in outer and (module._forward_hooks or module._forward_pre_hooks)
+    ]
+    if hooked:
+        warnings.warn(
+            f"{', '.join(hooked)} has forward hooks outside the blocks: stages run again what they "
+            f"do to tensors, and not what they print or keep. Register them on modules within "
+            f"blocks, or name a module around them as a block by blocks=[...]",
+            stacklevel=3,
+        )

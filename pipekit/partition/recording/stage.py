@@ -1,0 +1,243 @@
+"""A stage of a recorded model: a module with the names of the unsplit one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.partition.recording.boundaries import SizeSource, size_sources
+from pipekit.partition.recording.model_input import ModelInput, matched
+from pipekit.partition.recording.operators import function
+from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.templates import (
+    Size,
+    Template,
+    Value,
+    decode,
+    leaves,
+    resolver,
+    tensors,
+)
+from pipekit.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Steps that run one after another, and how values come in and go out.
+
+    Attributes:
+        steps: what runs.
+        frees: for each step, the values that nothing needs after it.
+        batch: template of the batch, for the part that is given it; else None.
+        shapes: of the batch's tensors: constant lengths, and how other dimensions grow.
+        takes: the values that come in, and whether gradients flow through them.
+        gives: the values that go out, for all parts but the last.
+        output: template of what the model returns, for the last part; else None.
+        sizes: where the sizes of the batch are read on which steps depend, by name.
+        limits: what must hold for the batch's sizes.
+    """
+
+    steps: tuple[Step, ...]
+    frees: tuple[tuple[int, ...], ...]
+    batch: Template
+    shapes: dict[int, tuple[int | Growth, ...]]
+    takes: tuple[tuple[int, bool], ...]
+    gives: tuple[int, ...]
+    output: Template
+    sizes: dict[str, SizeSource]
+    limits: tuple[Size, ...]
+
+    @classmethod
+    def of(cls, program: Program, first: int, behind: int) -> Self:
+        """Return the part of ``program`` from step ``first`` to ``behind`` - 1."""
+        starts, ends = first == 0, behind == len(program.steps)
+        carried = program.alive(first)
+        gives = () if ends else program.alive(behind)
+        kept = [leaf.number for leaf in leaves(program.output) if isinstance(leaf, Value)]
+        last_uses = program.last_uses(first, behind, kept if ends else gives)
+        shapes = {}
+        if starts:
+            for leaf in leaves(program.batch):
+                if isinstance(leaf, Value):
+                    made = program.made[leaf.number]
+                    dimensions = zip(made.grows, made.shape, strict=True)
+                    shapes[leaf.number] = tuple(growth or length for growth, length in dimensions)
+        needed = {name for step in program.steps[first:behind] for name in step.sizes}
+        sources = size_sources(program, shapes if starts else carried)
+        return cls(
+            steps=program.steps[first:behind],
+            frees=tuple(last_uses),
+            batch=program.batch if starts else None,
+            shapes=shapes,
+            takes=tuple((number, program.made[number].requires_grad) for number in carried),
+            gives=gives,
+            output=program.output if ends else None,
+            sizes={name: sources[name] for name in sorted(needed)},
+            limits=program.limits if starts else (),
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: copies of a stage, as of its weight versions, do the same."""
+        return self
+
+    def run(self, modules: nn.Module, tree: Tree) -> Tree:
+        """Return what the part gives for what it takes.
+
+        Args:
+            modules: holds the modules and weights that the steps name, under these names.
+            tree: the batch; or the values that came in, one or a tuple.
+
+        Raises:
+            ValueError: the batch has another structure or other lengths than the example had.
+        """
+        env = self._taken(tree)
+        device = next((t.device for t in env.values()), torch.device("cpu"))
+        sizes = {
+            name: growth.size_at(env[value].shape[dimension])
+            for name, (value, dimension, growth) in self.sizes.items()
+        }
+
+        resolve = resolver(env, modules, sizes, device)
+        for step, freed in zip(self.steps, self.frees, strict=True):
+            self._run(step, modules, env, resolve)
+            for number in freed:
+                env.pop(number, None)
+        if self.output is not None:
+            return decode(self.output, resolve)
+        if len(self.gives) == 1:
+            return env[self.gives[0]]
+        return tuple(env[number] for number in self.gives)
+
+    def _run(
+        self,
+        step: Step,
+        modules: nn.Module,
+        env: dict[int, Tensor],
+        resolve: Callable[[Any], Any],
+    ) -> None:
+        args, kwargs = decode(step.arguments, resolve)
+        name = step.operation
+        call = modules.get_submodule(step.module or "") if name is None else function(name)
+        made = tensors(step.run(call, *args, **kwargs))
+        env.update(zip(step.results, made, strict=True))
+
+    def _taken(self, tree: Tree) -> dict[int, Tensor]:
+        if self.batch is not None:
+            env = dict(matched(self.batch, tree))
+            self._require_shapes(env)
+            return env
+        given = (tree,) if isinstance(tree, Tensor) else tree
+        # What had no gradient in the whole model gets none here: kernels are chosen by that.
+        return {
+            number: value if flows else value.detach()
+            for (number, flows), value in zip(self.takes, given, strict=True)
+        }
+
+    def _require_shapes(self, batch: Mapping[int, Tensor]) -> None:
+        """Refuse a batch for which the steps were not recorded."""
+        sizes: dict[str, int] = {}
+        for number, shape in self.shapes.items():
+            found = tuple(batch[number].shape)
+            fits = len(found) == len(shape)
+            for known, length in zip(shape, found, strict=False):
+                if isinstance(known, int):
+                    fits = fits and known == length
+                else:
+                    size = sizes.setdefault(known.size, known.size_at(length))
+                    fits = fits and known.length_at(size) == length
+            if not fits:
+                raise ValueError(
+                    f"the model was recorded for tensors [{', '.join(map(str, shape))}] and the "
+                    f"batch has {list(found)}: pad the batches to one size, or give an "
+                    f"example of theirs"
+                )
+        for limit in self.limits:
+            if not limit.at(sizes):
+                here = ", ".join(f"{name} = {sizes[name]}" for name in limit.names)
+                raise ValueError(
+                    f"the model was recorded for batches with {limit.expression}, and this one has "
+                    f"{here}: pad it, or give an example of its sizes"
+                )
+
+
+class RecordedStage(nn.Module):
+    """Some of a model's modules, and the operations between them.
+
+    Its modules, parameters and buffers are the model's own, under their names there.  In training
+    and in evaluation it does what the model does in that mode.
+
+    Args:
+        training, evaluation: what to do in either mode.
+        exceptions: by mode, the names of modules that the model leaves in the other one then.
+        model_input: what the model takes of a batch; None: the stage is not the first.
+
+    Attributes:
+        model_input: as given.
+    """
+
+    def __init__(
+        self,
+        training: Part,
+        evaluation: Part,
+        exceptions: Mapping[bool, Sequence[str]],
+        model_input: ModelInput | None,
+    ) -> None:
+        super().__init__()
+        self.model_input = model_input
+        self._recorded_parts = (evaluation, training)
+        self._exceptions = exceptions
+
+    def forward(self, tree: Tree) -> Tree:
+        """Return the tensors that the next stage takes; the last one returns the model's output.
+
+        Args:
+            tree: the batch for the first stage; else what the stage before returned.
+        """
+        return self._recorded_parts[self.training].run(self, tree)
+
+    def train(self, mode: bool = True) -> Self:
+        """Put the stage into training or evaluation mode, as the unsplit model does its modules."""
+        super().train(mode)
+        named = dict(self.named_modules(remove_duplicate=False))
+        for name in self._exceptions[mode]:
+            if name in named:
+                named[name].training = not mode
+        return self
+
+    def state_dict(self, *args: Any, prefix: str = "", **options: Any) -> Any:
+        """Return the tensors under their names in the unsplit model, wherever the stage stands."""
+        return super().state_dict(*args, **options)
+
+    def _get_name(self) -> str:
+        """Return the names of the unsplit model's modules in it, for ``print`` and profiles."""
+        steps = self._recorded_parts[1].steps
+        return span(tuple(dict.fromkeys(s.module for s in steps if s.module is not None)))
+
+    def extra_repr(self) -> str:
+        """Return how many operations are recorded beside the modules."""
+        steps = self._recorded_parts[1].steps
+        return f"{sum(step.operation is not None for step in steps)} recorded operations"
+
+
+def input_of(model: nn.Sequential, batch: Any) -> Tree:
+    """Return what a model takes of a batch: of a dict, if it is recorded, no more than it knows."""
+    first = model[0]
+    batch = dict(batch) if isinstance(batch, Mapping) else batch
+    if not isinstance(first, RecordedStage) or first.model_input is None:
+        return batch
+    taken = first.model_input.select(batch) if isinstance(batch, dict) else batch
+    return first.model_input.tensors_of(taken)
+
+
+def gives(layer: nn.Module) -> tuple[int, ...]:
+    """Return the values that a layer hands on in training, by number, if it is a recorded one."""
+    return layer._recorded_parts[1].gives if isinstance(layer, RecordedStage) else ()
+
+
+def span(names: tuple[str, ...]) -> str:
+    """Return modules' names in short: of more than two the first and the last."""
+    if len(names) > 2:
+        return f"{names[0]} ... {names[-1]}"
+    return ", ".join(names) or "operations"

@@ -1,0 +1,122 @@
+"""Numbers that know how Python computed them from the lengths of tensors."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+_ARITHMETIC = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+}
+_ROUNDING = {"ceil": math.ceil, "floor": math.floor}
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+class Traced:
+    """A number with its expression; a comparison is reported, since it may decide what runs.
+
+    Attributes:
+        expression: in the lengths of tensors.
+        report: is called with each comparison, as it was true.
+    """
+
+    expression: str
+    report: Callable[[str], None]
+
+
+class _Int(int, Traced): ...
+
+
+class _Float(float, Traced): ...
+
+
+def traced(number: Any, expression: str, report: Callable[[str], None]) -> Any:
+    """Return an equal whole or floating-point number that knows its expression."""
+    made: _Int | _Float
+    if type(number) is int:
+        made = _Int(number)
+    elif type(number) is float:
+        made = _Float(number)
+    else:
+        return number
+    made.expression, made.report = expression, report
+    return made
+
+
+def plain(number: Any) -> Any:
+    """Return a number without its expression; all else as it is."""
+    if isinstance(number, Traced):
+        return int(number) if isinstance(number, int) else float(number)  # type: ignore[arg-type]
+    return number
+
+
+def _text(number: Any) -> str:
+    if isinstance(number, Traced):
+        return number.expression
+    return repr(number) if number >= 0 else f"({number!r})"
+
+
+def _is_known(other: Any) -> bool:
+    """Return whether an operand is a number that an expression can hold."""
+    return isinstance(other, (int, float)) and math.isfinite(other)
+
+
+def _arithmetic(name: str, sign: str, reflected: bool) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if not _is_known(other):
+            return NotImplemented
+        one, two = (other, self) if reflected else (self, other)
+        text = f"({_text(one)} {sign} {_text(two)})"
+        return traced(function(plain(one), plain(two)), text, self.report)
+
+    return method
+
+
+def _comparison(name: str, sign: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if not _is_known(other):
+            return NotImplemented
+        is_so = function(plain(self), plain(other))
+        self.report(f"{_text(self)} {sign if is_so else _OPPOSITES[sign]} {_text(other)}")
+        return is_so
+
+    return method
+
+
+def _rounding(name: str) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        rounded = _ROUNDING[name](plain(self))
+        return traced(rounded, f"math.{name}({self.expression})", self.report)
+
+    return method
+
+
+def _negative(self: Any) -> Any:
+    return traced(-plain(self), f"(-{self.expression})", self.report)
+
+
+def _is_nonzero(self: Any) -> bool:
+    return bool(self != 0)
+
+
+for _kind in (_Int, _Float):
+    for _name, _sign in _ARITHMETIC.items():
+        setattr(_kind, f"__{_name}__", _arithmetic(_name, _sign, reflected=False))
+        setattr(_kind, f"__r{_name}__", _arithmetic(_name, _sign, reflected=True))
+    for _name, _sign in _COMPARISONS.items():
+        setattr(_kind, f"__{_name}__", _comparison(_name, _sign))
+    for _name in _ROUNDING:
+        setattr(_kind, f"__{_name}__", _rounding(_name))
+    setattr(_kind, "__neg__", _negative)  # noqa: B010  # as the others are
+    setattr(_kind, "__bool__", _is_nonzero)  # noqa: B010

@@ -1,0 +1,249 @@
+"""What in a forward depends on the sizes of the batch, told by comparing recordings."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.recorder import LENGTH, Tape
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.templates import (
+    Constant,
+    Device,
+    Node,
+    Size,
+    Template,
+    Value,
+    Weight,
+)
+from pipekit.partition.recording.traced import Traced, plain
+
+_SHARED_ATOMS = (type(None), bool, str, bytes, torch.dtype, torch.layout, torch.memory_format)
+_LENGTH = re.compile(rf"\b{LENGTH}(\d+)_(\d+)\b")
+
+ROWS = "rows"
+Sizes = Mapping[Any, int]
+
+
+def unify(recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> Program:
+    """Return the program of which recordings with batches of other sizes are instances.
+
+    Args:
+        recordings: of the same mode, with the sizes of each batch by name; every one but the first
+            has another number for one of the sizes.
+        device: where the model computes; the same object of it in arguments follows the stage.
+
+    Raises:
+        NotRecordable: what ran, or with which arguments, depends on the sizes otherwise than by
+            numbers that grow with them or are computed from ``x.shape``; the message names the
+            line.
+    """
+    return _Unifier(recordings, device).program()
+
+
+class _Unifier:
+    def __init__(self, recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> None:
+        self._sizes = [sizes for sizes, _ in recordings]
+        self._tapes = [tape for _, tape in recordings]
+        self._device = device
+
+    def program(self) -> Program:
+        first = self._tapes[0]
+        for other, sizes in zip(self._tapes[1:], self._sizes[1:], strict=True):
+            self._require_same_steps(first, other, sizes)
+        self._made = {
+            number: replace(
+                made,
+                grows=tuple(
+                    self._growth([tape.made[number].shape[dimension] for tape in self._tapes])
+                    for dimension in range(len(made.shape))
+                ),
+            )
+            for number, made in first.made.items()
+        }
+        steps = tuple(map(self._step, *(tape.steps for tape in self._tapes)))
+        output = self._unified([tape.output for tape in self._tapes], "the output")
+        return Program(
+            batch=first.batch,
+            steps=steps,
+            output=output,
+            made=self._made,
+            sizes=self._sizes[0],
+            limits=tuple(self._limits()),
+        ).without_dead_steps()
+
+    def _require_same_steps(self, one: Tape, other: Tape, sizes: Sizes) -> None:
+        known, changed = sizes_text(self._sizes[0]), sizes_text(sizes)
+        for first, second in zip(one.steps, other.steps, strict=False):
+            if (first.module, first.operation) != (second.module, second.operation):
+                raise NotRecordable(
+                    f"what runs depends on the number of rows or on the batch: {first.title} with "
+                    f"{known}, and {second.title} with {changed} ({first.place}): put that part "
+                    f"into a block by blocks=[...]"
+                )
+            if first.results != second.results or first.grad != second.grad:
+                raise NotRecordable(
+                    f"{first.title} gives other tensors with {changed} than with {known}: put it "
+                    f"into a block by blocks=[...]"
+                )
+        if len(one.steps) != len(other.steps):
+            raise NotRecordable(
+                f"the forward runs {len(one.steps)} steps with {known} and {len(other.steps)} with "
+                f"{changed}: put what depends on the number of rows into a block by blocks=[...]"
+            )
+
+    def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
+        """Return how numbers grow with each size, and what they are without; None: otherwise."""
+        plus, times = numbers[0], {}
+        for number, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
+            for name, size in sizes.items():
+                if size != self._sizes[0][name]:
+                    step = size - self._sizes[0][name]
+                    times[name], rest = divmod(number - numbers[0], step)
+                    plus -= times[name] * self._sizes[0][name]
+                    if rest:
+                        return None
+        return {name: factor for name, factor in times.items() if factor}, plus
+
+    def _growth(self, lengths: Sequence[int]) -> Growth | None:
+        """Return how a dimension grows with one size, if it does so."""
+        found = self._linear(lengths)
+        if found is None or len(found[0]) != 1 or min(found[0].values()) < 0:
+            return None
+        ((name, times),) = found[0].items()
+        return Growth(name, times, found[1])
+
+    def _step(self, *steps: Step) -> Step:
+        one = steps[0]
+        where = f"{one.module or one.operation} at {one.place}"
+        return replace(one, arguments=self._unified([step.arguments for step in steps], where))
+
+    def _unified(self, found: Sequence[Template], where: str) -> Template:
+        one = found[0]
+        if all(isinstance(each, Node) for each in found):
+            for other, sizes in zip(found, self._sizes, strict=True):
+                if one.type is not other.type or len(one.children) != len(other.children):
+                    raise self._differ(one.type.__name__, other.type.__name__, sizes, where)
+            columns = zip(*(each.children for each in found), strict=True)
+            return Node(one.type, one.context, tuple(self._unified(c, where) for c in columns))
+        expression = self._expression(found)
+        if expression is not None:
+            return expression
+        whole = [plain(each) for each in found]
+        if all(type(each) is int for each in whole) and len(set(whole)) > 1:
+            return self._size(whole, where)
+        for other, sizes in zip(whole[1:], self._sizes[1:], strict=True):
+            self._require_same(whole[0], other, sizes, where)
+        if isinstance(one, torch.device) and one == self._device:
+            return Device()
+        return whole[0]
+
+    def _size(self, numbers: Sequence[int], where: str) -> Size:
+        linear = self._linear(numbers)
+        if linear is None:
+            raise self._differ(numbers[0], numbers[-1], self._sizes[-1], where)
+        terms = [f"{factor} * {name}" for name, factor in linear[0].items()]
+        return Size(" + ".join([*terms, str(linear[1])]))
+
+    def _expression(self, found: Sequence[Any]) -> Size | None:
+        """Return what Python computed from lengths; None: it did not, or they are not known."""
+        texts = {each.expression if isinstance(each, Traced) else None for each in found}
+        text = texts.pop()
+        if texts or text is None or (known := self._in_sizes(text)) is None or not known.names:
+            return None
+        numbers = [known.at(sizes) for sizes in self._sizes]
+        return known if numbers == [plain(each) for each in found] else None
+
+    def _in_sizes(self, text: str) -> Size | None:
+        """Return an expression in lengths of values as one in sizes of the batch, if it is."""
+        for number, dimension in _LENGTH.findall(text):
+            made = self._made[int(number)]
+            if int(dimension) >= len(made.shape):
+                return None  # a view that was edited in place
+            known = {tape.made[int(number)].shape[int(dimension)] for tape in self._tapes}
+            if made.grows[int(dimension)] is None and len(known) > 1:
+                return None
+        return Size(_LENGTH.sub(self._length, text))
+
+    def _length(self, name: "re.Match[str]") -> str:
+        made, dimension = self._made[int(name[1])], int(name[2])
+        growth = made.grows[dimension]
+        if growth is None:
+            return str(made.shape[dimension])
+        if (growth.times, growth.plus) == (1, 0):
+            return growth.size
+        return f"({growth.times} * {growth.size} + {growth.plus})"
+
+    def _limits(self) -> list[Size]:
+        """Return the comparisons that were true in all recordings, and may not be in others."""
+        others = [set(tape.compared) for tape in self._tapes[1:]]
+        common = [
+            text for text in self._tapes[0].compared if all(text in other for other in others)
+        ]
+        limits = {self._in_sizes(text): text for text in common}
+        if len(self._sizes[0]) > 1 and (unknown := limits.get(None)):
+            raise NotRecordable(f"the forward asks whether {unknown}, of which no size tells")
+        return [
+            limit
+            for limit in limits
+            if limit is not None and limit.names and not _is_trivial(limit.expression)
+        ]
+
+    def _require_same(self, one: Any, other: Any, sizes: Sizes, where: str) -> None:
+        if isinstance(one, Constant) and isinstance(other, Constant):
+            if one.tensor is not other.tensor and not _equal(one.tensor, other.tensor):
+                raise NotRecordable(
+                    f"{where} uses a tensor that no operation of torch gave and that differs from "
+                    f"forward to forward: compute it from the batch by torch's functions, or put "
+                    f"this part into a block by blocks=[...]"
+                )
+        elif isinstance(one, (Value, Weight)) or isinstance(other, (Value, Weight)):
+            if one != other:
+                raise self._differ(one, other, sizes, where)
+        elif one is not other and not (type(one) is type(other) and _is_same(one, other)):
+            raise self._differ(one, other, sizes, where)
+
+    def _differ(self, one: Any, other: Any, sizes: Sizes, where: str) -> NotRecordable:
+        if "Cache" in type(one).__name__:
+            return NotRecordable(
+                f"{where} is given a {type(one).__name__}, which is no tensor: pass "
+                f"use_cache=False, or set model.config.use_cache = False"
+            )
+        if type(one) is type(other) and not isinstance(one, (int, float, str, bool)):
+            return NotRecordable(
+                f"{where} is given a {type(one).__name__} made anew in each forward, which cannot "
+                f"pass from stage to stage: pass tensors, or put both ends into one block by "
+                f"blocks=[...]"
+            )
+        return NotRecordable(
+            f"{where} is given {one!r} with {sizes_text(self._sizes[0])} and {other!r} with "
+            f"{sizes_text(sizes)}: compute what depends on the batch by torch's functions, or from "
+            f"x.shape (of len(x) the recording does not know), or put this part into a block by "
+            f"blocks=[...]"
+        )
+
+
+def _is_trivial(comparison: str) -> bool:
+    one, sign, other = comparison.partition(" == ")
+    return bool(sign) and one == other
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float):
+        return one == other or (one != one and other != other)
+    return bool(isinstance(one, (int, complex, *_SHARED_ATOMS)) or one.__hash__) and one == other
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    same_kind = one.dtype == other.dtype and one.shape == other.shape
+    return same_kind and torch.equal(one, other)
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """Return sizes for messages: ``6 rows of length 7 x 9``."""
+    lengths = " x ".join(str(size) for name, size in sizes.items() if name != ROWS)
+    return f"{sizes[ROWS]} rows{f' of length {lengths}' if lengths else ''}"

@@ -1,0 +1,137 @@
+"""What PipeDream's dynamic program minimises: seconds a minibatch, or bytes a worker."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from pipekit.clusters import Level
+from pipekit.planning.layer_ranges import Floats, LayerRanges
+
+Cost = Literal["paper", "released"]
+Links = Literal["one", "each"]
+
+
+def stage_seconds(
+    cost: Cost, compute: Floats | float, sync: Floats | float, replicas: int
+) -> Floats:
+    """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
+
+    A round is one minibatch on each of the m replicas.  In it every replica computes for
+    ``compute`` seconds and synchronises for ``sync`` seconds.  With cost "paper" the two overlap,
+    T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released" one follows the
+    other, T = (compute + sync) / m (the optimizer that the authors released).
+    """
+    together = np.maximum(compute, sync) if cost == "paper" else np.add(compute, sync)
+    return np.asarray(together / replicas)
+
+
+def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
+    """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
+
+    The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
+    paper lets both directions share its link's bandwidth.
+    """
+    return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
+
+
+def transfer_seconds(
+    boundary_bytes: Floats | float, level: Level, links: int = 1
+) -> Floats | float:
+    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
+
+    As printed, a replicated stage gets no credit for having several links; ``links`` are what it
+    gets credit for.
+    """
+    return 2 * boundary_bytes / (level.used_bandwidth * links)
+
+
+class Seconds:
+    """Seconds a minibatch in steady state, as an objective of the dynamic program.
+
+    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
+    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
+
+    Attributes:
+        in_flight_matters: whether the values depend on the minibatches in flight.
+        receivers_count: whether a transfer counts for the stage that receives and, unless it is
+            the first, for the one that sends; otherwise only for the one that sends.
+    """
+
+    def __init__(
+        self,
+        ranges: LayerRanges,
+        levels: Sequence[Level],
+        cost: Cost,
+        memory: "Bytes",
+        limit: float,
+        links: Links = "one",
+    ) -> None:
+        self._ranges, self._levels, self._cost = ranges, levels, cost
+        self._memory, self._limit = memory, limit
+        self.receivers_count = links == "each"
+        self.in_flight_matters = False
+        if limit < np.inf:
+            fullest = memory.worker(math.prod(level.width for level in levels))
+            self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
+
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker, for the microbatches that it has in flight."""
+        if self._limit == np.inf:
+            return self._ranges.every_compute_s
+        fits = self._memory.worker(in_flight) <= self._limit
+        return np.where(fits, self._ranges.every_compute_s, np.inf)
+
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        """Return the matrix of a stage on so many members of a level."""
+        sync = sync_seconds(self._ranges.every_parameter_bytes, members, self._levels[level])
+        return stage_seconds(self._cost, inner, sync, members)
+
+    def transfer(self, level: int, members: int = 1) -> Floats:
+        """Return seconds to pass each cut, there and back, for so many members of a level."""
+        links = members if self.receivers_count else 1
+        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level], links))
+
+
+class Bytes:
+    """Bytes on the fullest worker, as an objective of the dynamic program like :class:`Seconds`.
+
+    A minibatch in flight holds a weight version of its own (weight stashing) and its activations.
+    Each minibatch ends with an update, which frees its gradients.
+    """
+
+    in_flight_matters = True
+    receivers_count = False
+
+    def __init__(self, ranges: LayerRanges, optimizer_states: float) -> None:
+        self._ranges = ranges
+        self._optimizer_states = optimizer_states
+
+    def of(self, first: int, stop: int, in_flight: int) -> float:
+        """Return the bytes on one worker with these layers."""
+        return float(self._bytes(first, stop, in_flight))
+
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker's bytes."""
+        size = self._bytes(*self._ranges.every(), in_flight)
+        return np.where(self._ranges.possible, size, np.inf)
+
+    def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
+        return self._ranges.worker_bytes(
+            first,
+            stop,
+            versions=in_flight,
+            optimizer_states=self._optimizer_states,
+            in_flight=in_flight,
+            kept=in_flight,
+            gradients=self._ranges.first_gradient_bytes(first, stop),
+        )
+
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        """Return the matrix of one member: replicas are alike."""
+        return inner
+
+    def transfer(self, level: int, members: int) -> Floats:
+        """Return zeros: links hold nothing."""
+        return np.zeros(self._ranges.layers + 1)

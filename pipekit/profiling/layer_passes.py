@@ -1,0 +1,146 @@
+"""The forward and the backward of a single layer, cut from those before and after it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from pipekit.layers.autocast import autocast
+from pipekit.layers.skips import Name
+from pipekit.layers.split_backward import WeightBackward, backward_input
+from pipekit.trees import Tree, differentiable, leaves, refill
+
+
+class Input:
+    """What a layer gets: the tensors of the layer before, without that layer's graph.
+
+    A tensor needs a gradient if it needed one before; so the model's own input needs none.
+
+    Args:
+        x: the output of the layer before, or the model's input.
+        editable: make the tensors such that the layer may write into them; that makes the backward
+            a few microseconds longer.
+        skips: what the layer pops.
+
+    Attributes:
+        tree: to call the layer with.
+        skips: for it to pop.
+    """
+
+    def __init__(
+        self, x: Tree, editable: bool, skips: Mapping[Name, Tensor] = MappingProxyType({})
+    ) -> None:
+        given = (x, dict(skips))
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in leaves(given)]
+        self._own: list[Tensor] = [_Editable.apply(t) for t in cut] if editable else []
+        main, popped = refill(given, cut)
+        self._popped = {n: t for n, t in popped.items() if isinstance(t, Tensor)}  # not None
+        self._cut = differentiable(main)
+        self.tree, self.skips = refill(given, self._own if editable else cut)
+
+    @property
+    def edited(self) -> bool:
+        """Whether the layer has written into it; known only if it is editable."""
+        return any(t._version for t in self._own)
+
+    @property
+    def differentiated(self) -> list[Tensor]:
+        """The tensors that a backward for the input gives gradients to."""
+        tensors = [*self._cut, *self._popped.values()]
+        return list(dict.fromkeys(t for t in tensors if t.requires_grad))
+
+    @property
+    def gradients(self) -> list[Tensor | None]:
+        """After the backward, the gradient of each differentiable tensor that has one."""
+        return [t.grad for t in self._cut]
+
+    @property
+    def skip_gradients(self) -> dict[Name, Tensor | None]:
+        """Likewise, of each skip."""
+        return {name: t.grad for name, t in self._popped.items()}
+
+
+def run_forward(
+    layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
+) -> Tree:
+    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes.
+
+    Raises:
+        ValueError: the layer, called by ``name``, fails.
+        TypeError: its output is not made of tensors.
+    """
+    with _naming(name, "forward"):
+        if dtype is None:
+            y = layer(x)
+        else:
+            with autocast(leaves(x)[0].device, dtype):
+                y = layer(x)
+    try:
+        leaves(y)
+    except TypeError as error:
+        raise TypeError(f"layer {name!r} cannot be profiled: {error}") from None
+    return y
+
+
+def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None:
+    """Run the backward of a layer with output ``y``; without graph or gradient it does nothing.
+
+    Raises:
+        ValueError: the layer fails.
+    """
+    reached, seeds = _reached(y, gradients)
+    if reached:
+        with _naming(name, "backward"):
+            torch.autograd.backward(reached, seeds)
+
+
+def run_backward_input(
+    name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input
+) -> WeightBackward | None:
+    """Run the part of a layer's backward for its input; return the part for its weights.
+
+    Raises:
+        ValueError: the layer fails.
+    """
+    reached, seeds = _reached(y, gradients)
+    if not reached:
+        return None
+    with _naming(name, "backward"):
+        return backward_input(reached, seeds, entered.differentiated)
+
+
+def layer_name(layer: nn.Module, number: int) -> str:
+    """Return what a profile calls a layer, say "3 Conv2d": as ``print(layer)`` calls it."""
+    return f"{number} {layer._get_name()}"
+
+
+def _reached(y: Tree, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return where a backward begins, and with which gradients."""
+    pairs = zip(differentiable(y), gradients, strict=True)
+    reached = [(t, g) for t, g in pairs if t.requires_grad and g is not None]
+    return [t for t, _ in reached], [g for _, g in reached]
+
+
+@contextmanager
+def _naming(name: str, which: str) -> Iterator[None]:
+    """Raise as ValueError, with the layer's name, what its pass raises."""
+    try:
+        yield
+    except Exception as error:
+        message = f"layer {name!r} fails in its {which}: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
+
+
+class _Editable(torch.autograd.Function):
+    """The same memory as a tensor that autograd lets nobody else edit; edits counted from 0."""
+
+    @staticmethod
+    def forward(_: FunctionCtx, x: Tensor) -> Tensor:
+        return x.data
+
+    @staticmethod
+    def backward(_: FunctionCtx, gradient: Tensor) -> Tensor:
+        return gradient

@@ -1,1 +1,0 @@
-"""Layers run one by one: their passes, and the seconds, bytes and operations of each."""

@@ -1,0 +1,267 @@
+"""What each layer of a model holds, saves and does, found by one forward and backward."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from pipekit.layers.skips import Name, Skip, call, links, require_matched
+from pipekit.partition.recording.recorded_model import Passed
+from pipekit.partition.recording.sequence import RecordedSequence
+from pipekit.partition.recording.stage import gives
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
+from pipekit.profiling.work import CountWork, Work
+from pipekit.trees import Tree, differentiable, leaves, tree_bytes
+
+
+class _Made(NamedTuple):
+    layer: int
+    size: int
+
+
+class SavedStorages:
+    """Counts each storage once, in the layer that made it, whatever views and layers save of it.
+
+    Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
+    while its graph is alive.  A weak reference keeps a storage's identity, not its memory: no later
+    one is taken for it.
+
+    Args:
+        apart: tensors that do not count, because they are there anyway: parameters, buffers and the
+            model's input.
+
+    Attributes:
+        saved_bytes: by layer, bytes of what it made that a backward needs.
+    """
+
+    def __init__(self, apart: Iterable[Tensor]) -> None:
+        self._apart = {storage_of(t) for t in apart}
+        self._made: dict[StorageWeakRef, _Made] = {}
+        self._packed: dict[StorageWeakRef, int] = {}
+        self._needed: set[StorageWeakRef] = set()
+        self.saved_bytes: Counter[int] = Counter()
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Note a tensor that autograd saves; a pack hook of ``saved_tensors_hooks``."""
+        self._packed[storage_of(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def end_layer(self, number: int, outputs: Iterable[Tensor]) -> None:
+        """Say that layer ``number`` has run, and what it passes on."""
+        for storage, size in self._packed.items():
+            # A part of the graph that leads to no output is gone by now, with what it saved.
+            if storage not in self._apart and not storage.expired():
+                made = self._made.setdefault(storage, _Made(number, size))
+                if storage not in self._needed:
+                    self._needed.add(storage)
+                    self.saved_bytes[made.layer] += made.size
+        self._packed.clear()
+        for tensor in outputs:
+            made = _Made(number, tensor.untyped_storage().nbytes())
+            self._made.setdefault(storage_of(tensor), made)
+
+    def live_on(self, storages: Iterable[StorageWeakRef]) -> bool:
+        """Return whether all of them live until a backward, or are there anyway."""
+        return all(storage in self._needed or storage in self._apart for storage in storages)
+
+
+def storage_of(tensor: Tensor) -> StorageWeakRef:
+    """Return a weak reference to a tensor's memory."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """What one layer holds and does for one microbatch.
+
+    Attributes:
+        profile: its bytes and forward FLOPs; the seconds are still 0.
+        edits_input: whether it writes into its input, as ``ReLU(inplace=True)`` does.
+        forward: what its forward does.
+        backward: what its backward does, where there are no gradients yet to add to.
+    """
+
+    profile: LayerProfile
+    edits_input: bool
+    forward: Work
+    backward: Work
+
+
+class Sizes(NamedTuple):
+    """What a model holds and does for one microbatch.
+
+    Attributes:
+        layers: one by one, in order.
+        skips: from layer to layer.
+        values: of a recorded model whose layers can run in several orders; else none.
+        ties: the trained parameters that layers share.
+    """
+
+    layers: list[LayerSizes]
+    skips: tuple[SkipProfile, ...]
+    values: tuple[ValueProfile, ...] = ()
+    ties: tuple[TieProfile, ...] = ()
+
+
+class _Passed(NamedTuple):
+    storages: list[StorageWeakRef]
+    bytes: int
+
+    @classmethod
+    def of(cls, x: Tree) -> "_Passed":
+        return cls([storage_of(t) for t in leaves(x)], tree_bytes(x))
+
+
+class _Found(NamedTuple):
+    output: _Passed
+    edits_input: bool
+    forward: Work
+    backward: Work
+
+
+def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Sizes:
+    """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
+
+    Forwards compute in ``dtype`` where that is safe; None: as they come.  Gradients are added,
+    buffers and perhaps ``x`` are edited: pass copies.
+
+    Raises:
+        ValueError: a layer fails, or skips do not match; the message names the layer.
+        TypeError: a layer's output is not made of tensors; the message names the layer.
+    """
+    require_matched(model)
+    skips = crossing(model)
+    under_way: dict[Name, Tensor] = {}
+    stashed: dict[Name, _Passed] = {}
+    storages = SavedStorages([*model.parameters(), *model.buffers(), *leaves(x)])
+    found: list[_Found] = []
+    handed: dict[int, _Passed] = {}
+    names = [layer_name(layer, number) for number, layer in enumerate(model)]
+    for number, (name, layer) in enumerate(zip(names, model, strict=True)):
+        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
+        entered = Input(x, editable=True, skips=popped)
+        opened = partial(call, layer, incoming=entered.skips)
+        with saved_tensors_hooks(storages.pack, lambda t: t), CountWork() as forward:
+            passed = run_forward(opened, name, entered.tree, dtype)
+        storages.end_layer(number, leaves(passed))
+        ones = [torch.ones_like(t) for t in differentiable(passed)]
+        with CountWork() as backward:
+            run_backward(name, passed, ones)
+        x, leaving = passed
+        found.append(_Found(_Passed.of(x), entered.edited, forward.work, backward.work))
+        for value, tensor in zip(gives(layer), leaves(x), strict=False):
+            handed.setdefault(value, _Passed.of(tensor))
+        under_way |= leaving
+        stashed |= {name: _Passed.of(tensor) for name, tensor in leaving.items()}
+    held = _held(model)
+    layers = [
+        LayerSizes(
+            LayerProfile(
+                name,
+                forward_s=0,
+                backward_s=0,
+                output_bytes=one.output.bytes,
+                parameter_bytes=held[number][0],
+                saved_bytes=storages.saved_bytes[number],
+                saves_output=storages.live_on(one.output.storages),
+                buffer_bytes=held[number][1],
+                flops=one.forward.flops,
+            ),
+            one.edits_input,
+            one.forward,
+            one.backward,
+        )
+        for number, (name, one) in enumerate(zip(names, found, strict=True))
+    ]
+    costs = (
+        SkipProfile(*skip, stashed[skip.name].bytes, storages.live_on(stashed[skip.name].storages))
+        for skip in skips
+    )
+    values: tuple[ValueProfile, ...] = ()
+    if isinstance(model, RecordedSequence):
+        values = _values(model.passed, found, handed, storages)
+    return Sizes(layers, tuple(costs), values, _ties(model))
+
+
+def _values(
+    passed: Sequence[Passed],
+    found: Sequence[_Found],
+    handed: Mapping[int, _Passed],
+    storages: SavedStorages,
+) -> tuple[ValueProfile, ...]:
+    """Return what a recorded model's layers hand to which others, if they can run otherwise."""
+    last = max((user for value in passed for user in value.users), default=0)
+    edges = {(value.source, user) for value in passed for user in value.users}
+    if all((layer, layer + 1) in edges for layer in range(last)):
+        return ()
+    values = [
+        ValueProfile(
+            value.source,
+            value.users,
+            handed[value.number].bytes,
+            value.source is None or storages.live_on(handed[value.number].storages),
+        )
+        for value in passed
+        if value.number in handed
+    ]
+    read = {value.source for value in values}
+    # What nobody reads, a batch norm's statistics say, is done before the last layer is.
+    values += [ValueProfile(layer, (last,), 0.0) for layer in range(last) if layer not in read]
+    return (*values, ValueProfile(last, (), found[last].output.bytes))
+
+
+def crossing(model: nn.Sequential) -> list[Skip]:
+    """Return the skips that go from one layer to another."""
+    return [skip for skip in links(model) if skip.source != skip.destination]
+
+
+def rows_of(x: Tree) -> int:
+    """Return the leading dimension of the structure's first tensor.
+
+    Raises:
+        ValueError: there is no tensor, or it has no dimension.
+        TypeError: something in the structure is not a tensor.
+    """
+    tensors = leaves(x)
+    if not tensors or not tensors[0].ndim:
+        raise ValueError("the sample needs a leading dimension of rows: pass one microbatch")
+    return tensors[0].shape[0]
+
+
+def dtype_of(model: nn.Module, x: Tree) -> str:
+    """Return the dtype of the first floating-point tensor, say "float32"; "" if there is none."""
+    tensors = [*model.parameters(), *leaves(x)]
+    return next((str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()), "")
+
+
+def _ties(model: nn.Sequential) -> tuple[TieProfile, ...]:
+    """Return the trained parameters that layers share, those of the same layers as one."""
+    users: dict[nn.Parameter, list[int]] = {}
+    for number, layer in enumerate(model):
+        for parameter in layer.parameters():
+            if parameter.requires_grad:
+                users.setdefault(parameter, []).append(number)
+    shared: dict[tuple[int, ...], int] = {}
+    for parameter, layers in users.items():
+        if len(layers) > 1:
+            shared[tuple(layers)] = shared.get(tuple(layers), 0) + parameter.nbytes
+    return tuple(TieProfile(layers, size) for layers, size in shared.items())
+
+
+def _held(model: nn.Sequential) -> list[tuple[int, int]]:
+    """Return bytes of trained parameters and of other tensors; shared ones in their first layer."""
+    known: set[int] = set()
+    held = []
+    for layer in model:
+        tensors = [t for t in [*layer.parameters(), *layer.buffers()] if id(t) not in known]
+        known.update(map(id, tensors))
+        trained = sum(t.nbytes for t in tensors if t.requires_grad)
+        held.append((trained, sum(t.nbytes for t in tensors) - trained))
+    return held

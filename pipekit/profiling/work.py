@@ -1,0 +1,151 @@
+"""Operations and bytes moved by whatever runs under a counter."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+_Shape = Sequence[int]
+
+WINOGRAD_SAVES = 2.25
+"""How many times fewer multiplications F(2x2, 3x3) has (Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", CVPR 2016, section 4.1)."""
+
+
+class Operator(NamedTuple):
+    """What one operator does.
+
+    Attributes:
+        flops: floating-point operations of a matrix product, convolution or attention, a
+            multiply-add being two; others are not counted.
+        moved_bytes: bytes of the tensors that it reads and writes.
+        winograd: whether Winograd's algorithm could do it.
+    """
+
+    flops: int
+    moved_bytes: int
+    winograd: bool = False
+
+
+class Work(tuple[Operator, ...]):
+    """What one pass of one layer does: its operators in their order, views excepted."""
+
+    __slots__ = ()
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of them all."""
+        return sum(operator.flops for operator in self)
+
+    def seconds(self, flops: float, bandwidth: float, winograd: bool = False) -> float:
+        """Return how long they take one after another, each by the roofline."""
+        return sum(
+            max(
+                each.flops / (WINOGRAD_SAVES if winograd and each.winograd else 1) / flops,
+                each.moved_bytes / bandwidth,
+            )
+            for each in self
+        )
+
+    def overlapped(self) -> "Work":
+        """Return the same as one operator, which computes while it reads and writes."""
+        return Work([Operator(self.flops, sum(each.moved_bytes for each in self))])
+
+
+class CountWork:
+    """Counts the work done within its ``with`` block, on the way to :attr:`work`."""
+
+    def __init__(self) -> None:
+        flops = FlopCounterMode(display=False, custom_mapping=_RECURRENT)
+        self._operators = _Operators(flops.get_total_flops)
+        self._outside_in = (flops, self._operators)
+        self._modes = ExitStack()
+
+    def __enter__(self) -> Self:
+        for mode in self._outside_in:
+            self._modes.enter_context(mode)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._modes.__exit__(*error)
+
+    @property
+    def work(self) -> Work:
+        """What was done, once the block is left."""
+        return Work(self._operators.done)
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, flops: Callable[[], int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._flops = flops  # counted so far, by the mode that sees an operator after this one
+        self.done: list[Operator] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        before = self._flops()
+        result = func(*args, **(kwargs or {}))
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        if made and not _is_view(func, given, made):
+            moved = sum(map(_bytes, given)) + sum(map(_bytes, made))
+            winograd = _winograd_can(func, args)
+            self.done.append(Operator(self._flops() - before, moved, winograd))
+        return result
+
+
+def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether it is a convolution of 3 x 3 with stride 1, or the backward of one."""
+    operator = func.overloadpacket
+    if operator not in (torch.ops.aten.convolution, torch.ops.aten.convolution_backward):
+        return False
+    # (input, weight, bias, stride, ...), and in the backward the output's gradient before them
+    rest = args[1:] if operator is torch.ops.aten.convolution_backward else args
+    weight, stride, dilation, transposed, groups = (rest[n] for n in (1, 3, 5, 6, 8))
+    ordinary = {*stride, *dilation, groups} == {1} and not transposed
+    return ordinary and tuple(weight.shape[2:]) == (3, 3)
+
+
+def _is_view(func: Any, given: list[Tensor], made: list[Tensor]) -> bool:
+    memory = {t.untyped_storage()._cdata for t in given}
+    return not func._schema.is_mutable and any(t.untyped_storage()._cdata in memory for t in made)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Return a tensor's bytes; those of one that was expanded lie in memory once."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _onednn(x: _Shape, w0: _Shape, w1: _Shape, *_: Any, **__: Any) -> int:
+    return _recurrent_flops(x, [w0, w1])
+
+
+def _cudnn(x: _Shape, weights: Sequence[_Shape], *_: Any, **__: Any) -> int:
+    return _recurrent_flops(x, weights)
+
+
+def _recurrent_flops(x: _Shape, weights: Sequence[_Shape]) -> int:
+    """Return the forward's operations: each step multiplies a row with every matrix."""
+    matrices = [shape for shape in weights if len(shape) == 2]
+    return 2 * x[0] * x[1] * sum(shape[0] * shape[1] for shape in matrices)
+
+
+_RECURRENT: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mkldnn_rnn_layer: _onednn,
+    torch.ops.aten.mkldnn_rnn_layer_backward: lambda *args, **_: 2 * _onednn(*args),
+    torch.ops.aten._cudnn_rnn: _cudnn,
+    torch.ops.aten._cudnn_rnn_backward: lambda *args, **_: 2 * _cudnn(*args),
+}
+"""Fused recurrent layers, which PyTorch's counter does not know; x is [T, B, features] or [B, T,
+features], and other weights than matrices are biases.  A backward has two products for each of the
+forward's: one for what came in and one for the weight."""

@@ -1,0 +1,427 @@
+"""One clock for every replay: who can go, and when, if everyone follows a given order.
+
+A worker runs its list in order and waits for what a task needs; a message has one sender and one
+receiver.  Such a network of processes (Kahn, 1974) reaches the same end whatever the timing, so
+that one replay proves what every execution will do, and gives the times of one whose costs are
+known.  Links are workers, too, where messages follow one another on them.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, repeat
+from operator import sub
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
+from pipekit.schedules.ops import ADDING, OPS, SENDERS, Op
+from pipekit.schedules.table import Table
+from pipekit.schedules.task import ScheduleError, Task
+
+Need = tuple[tuple[int, float], ...]
+"""What must be over before a thing begins, each with how long before."""
+
+PAPER_SLOTS: Mapping[Op, float] = {
+    Op.FORWARD: 1,
+    Op.BACKWARD: 2,
+    Op.BACKWARD_INPUT: 1,
+    Op.BACKWARD_WEIGHT: 1,
+    Op.UPDATE: 0,
+}
+"""A backward takes two slots, whole or in parts, and an update none."""
+
+
+class Clock:
+    """Runs lists of things, each as soon as the one before it and all that it needs are over.
+
+    Args:
+        lists: of each worker, the numbers of what it runs, in order.
+        seconds: of each thing, by its number.
+        needs: likewise; NOTHING is over at 0, and NOBODY never.
+        wake: seconds that a worker takes to go on after it has waited.
+        with_them: by its number, other things that are over when a thing is.
+
+    Attributes:
+        starts: of each thing; infinite as long as it has not run.
+        ends: likewise; -1 as long as it is not over.
+        sequence: all that has run, in an order in which it can.
+        following: of each worker, how many of its things have run.
+        free: likewise, when the last of them ended.
+    """
+
+    def __init__(
+        self,
+        lists: Sequence[Sequence[int]],
+        seconds: Sequence[float],
+        needs: Sequence[Need],
+        wake: float = 0.0,
+        with_them: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
+        self.lists, self.needs = lists, needs
+        self._seconds, self._wake, self._with_them = seconds, wake, with_them
+        self.starts = [math.inf] * len(seconds)
+        self.ends = [-1.0] * len(seconds) + [-1.0, 0.0]  # found at NOBODY, -2, and NOTHING, -1
+        self.sequence: list[int] = []
+        self.following, self.free = [0] * len(lists), [0.0] * len(lists)
+
+    def run(self, stops: Sequence[int] | None = None) -> Self:
+        """Let the workers go on in turn, each as far as it can.
+
+        Args:
+            stops: of each worker, up to how many things it may run; None: all.
+        """
+        starts, ends, needs, seconds = self.starts, self.ends, self.needs, self._seconds
+        ran, wake, with_them = self.sequence.append, self._wake, self._with_them
+        stops = stops or [*map(len, self.lists)]
+        moved = True
+        while moved:
+            moved = False
+            for worker, things in enumerate(self.lists):
+                position, stop, now = self.following[worker], stops[worker], self.free[worker]
+                begin = position
+                while position < stop:
+                    number = things[position]
+                    start = now
+                    for need, delay in needs[number]:
+                        end = ends[need]
+                        if end < 0:
+                            break
+                        if end + delay > start:
+                            start = end + delay
+                    else:
+                        if start > now:
+                            start += wake
+                        starts[number] = start
+                        ends[number] = now = start + seconds[number]
+                        if number in with_them:
+                            for other in with_them[number]:
+                                ends[other] = now
+                        ran(number)
+                        position += 1
+                        continue
+                    break
+                if position > begin:
+                    moved = True
+                    self.following[worker], self.free[worker] = position, now
+        return self
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything has run."""
+        return self.following == [*map(len, self.lists)]
+
+
+def graph_needs(graph: Dependencies) -> list[Need]:
+    """Return what each task needs of what is not before it in its own worker's list.
+
+    A pass needs at most two others, and an update the passes that it sums.
+    """
+    size, worker = len(graph.tasks), graph.columns.worker
+    over = [*zip(range(size), repeat(0.0)), (NOBODY, 0.0), (NOTHING, 0.0)]
+
+    def still(needed: list[int]) -> list[int]:
+        each = np.array(needed, dtype=np.int64)
+        before = (each >= 0) & (each < np.arange(size)) & (worker[each] == worker)
+        found: list[int] = np.where(before, NOTHING, each).tolist()
+        return found
+
+    source, own = still(graph.source), still(graph.own)
+    needs: list[Need] = [*zip(map(over.__getitem__, source))]
+    for number, need in enumerate(own):
+        if need != NOTHING:
+            needs[number] += (over[need],)
+    for number in np.flatnonzero(~graph.columns.whose(lambda rule: rule.is_pass)).tolist():
+        first = graph.first[graph.worker_of[number]]
+        needs[number] = tuple(over[n] for n in graph.summed(number) if not first <= n < number)
+    return needs
+
+
+class Replay(Clock):
+    """Runs a table without computing anything, to see who waits for whom.
+
+    Args:
+        graph: of the table.
+        capacity: how many messages may be under way from one worker to another before its next
+            send blocks (at least 1); None for no limit.
+        joint_updates: whether the updates of a batch wait for one another on all stages, as they do
+            if gradients are clipped by their norm over the whole model.  A worker's first one of
+            them waits until all workers have come to theirs.
+
+    Raises:
+        ValueError: the capacity is below 1.
+    """
+
+    def __init__(
+        self, graph: Dependencies, capacity: int | None = None, joint_updates: bool = False
+    ) -> None:
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity must be at least 1 message, not {capacity}")
+        self.graph, needs = graph, graph_needs(graph)
+        lists = [[*range(first, stop)] for first, stop in pairwise(graph.first)]
+        for number, partner in enumerate(graph.partner):
+            if partner > number:
+                needs[number] = _of_both(graph, needs, number)
+        if capacity is not None:
+            for number, other in _blocked_by(graph, capacity):
+                needs[number] += ((other, 0.0),)
+        self._met: dict[
+            int, list[tuple[int, Task]]
+        ] = {}  # what each meeting waits for, and its name
+        if joint_updates:
+            self._let_meet(lists, needs)
+        super().__init__(lists, [0.0] * len(needs), needs)
+
+    def order(self) -> Iterator[int]:
+        """Yield the numbers of the tasks in an order in which they can run.
+
+        Raises:
+            ScheduleError: the workers wait for one another for ever; the message names who waits
+                where, for which task.
+        """
+        size = len(self.graph.tasks)
+        self.run()
+        yield from (number for number in self.sequence if number < size)
+        if not self.is_done:
+            raise self._deadlock()
+
+    def settles(self, stops: Sequence[Sequence[int]]) -> bool:
+        """Return whether workers that may go to some stops, one after another, fall into step.
+
+        Args:
+            stops: for each period of the beginning of a schedule without end, the number behind
+                each worker's last task of it.
+
+        Returns:
+            Whether behind two periods in a row each worker has as many tasks left.
+        """
+        behind, workers = None, len(self.graph.first) - 1
+        places = [{number: at for at, number in enumerate(each, 1)} for each in self.lists]
+        for period in stops:
+            limits = [each.get(stop - 1, 0) for each, stop in zip(places, period, strict=False)]
+            self.run([*limits, *map(len, self.lists[workers:])])
+            before, behind = behind, [*map(sub, limits, self.following)]
+            if behind == before:
+                return True
+        return False
+
+    def _let_meet(self, lists: list[list[int]], needs: list[Need]) -> None:
+        """Put a meeting before each worker's first update of a batch, which waits for them all.
+
+        A worker comes to it when all gradients of its stages are there, and their updates made.
+        """
+        graph = self.graph
+        meetings: dict[int, dict[int, int]] = defaultdict(dict)  # by update and worker
+        behind: dict[int, int] = {}  # the update behind each meeting
+        for worker, tasks in enumerate(lists):
+            stages = sorted({graph.tasks[number].stage for number in tasks})
+            made: dict[int, list[int]] = {stage: [] for stage in stages}
+            for number in tasks:
+                if self._due(number):
+                    made[graph.tasks[number].stage].append(number)
+            lists[worker] = []
+            for number in tasks:
+                due = self._due(number)
+                if due and worker not in meetings[due]:
+                    meeting = meetings[due][worker] = len(needs)
+                    lists[worker].append(meeting)
+                    waits = self._met[meeting] = []
+                    for stage in stages:
+                        if due > 1:
+                            update = Task(Op.UPDATE, stage, graph.tasks[number].microbatch, due - 1)
+                            before = made[stage][due - 2 : due - 1] or [NOBODY]
+                            waits.append((before[0], update))
+                        waits += self._summed(stage, due)
+                    needs.append(tuple((need, 0.0) for need, _ in waits))
+                    behind[meeting] = number
+                lists[worker].append(number)
+        busy = [worker for worker, tasks in enumerate(lists) if tasks]
+        for here in meetings.values():
+            all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
+            for meeting in here.values():
+                needs[behind[meeting]] = all_of_them
+
+    def _due(self, number: int) -> int:
+        """Return which update a task makes; 0 if it is a pass."""
+        op, stage, microbatch, _ = self.graph.tasks[number]
+        return 0 if OPS[op].is_pass else self.graph.update_of[stage][microbatch]
+
+    def _summed(self, stage: int, update: int) -> list[tuple[int, Task]]:
+        """Return the passes whose gradients an update sums, or one would, each with its name."""
+        graph = self.graph
+        summed = [*graph.updates[stage]]
+        summed.append(range(summed[-1].stop if summed else 0, graph.microbatches))
+        return [
+            (number, self._named(number, Task(ADDING[0], stage, microbatch, update)))
+            for microbatch in (summed[update - 1] if update <= len(summed) else ())
+            for number in (graph.adders[stage][microbatch],)
+        ]
+
+    def _deadlock(self) -> ScheduleError:
+        """Return the error that says which workers wait, in which task, for what."""
+        graph, waits = self.graph, []
+        at_fault: list[tuple[Task, int | None]] = []
+        for worker, things in enumerate(self.lists):
+            if self.following[worker] == len(things):
+                continue
+            thing = things[self.following[worker]]
+            task = graph.tasks[things[self.following[worker] + 1] if thing in self._met else thing]
+            at_fault.append((task, worker))
+            missing = self._missing(thing)
+            if missing is None:
+                waits.append(f"worker {worker} waits to send the output of {task}")
+                continue
+            owner = self._owner(missing)
+            at_fault.append((missing, owner))
+            where = "which no worker has" if owner is None else f"which worker {owner} has"
+            if owner == worker:
+                where = "which comes later in its own list"
+            waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
+        return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
+
+    def _missing(self, thing: int) -> Task | None:
+        """Return a task that a worker's next thing still waits for, or None."""
+        if thing in self._met:
+            waits = self._met[thing]
+        elif due := self._due(thing):
+            task = self.graph.tasks[thing]
+            if self._met:
+                busy = (worker for worker, things in enumerate(self.lists) if things)
+                all_of_them = zip(busy, self.needs[thing], strict=True)
+                absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
+                stage = self.graph.tasks[self.graph.first[absent]].stage
+                return task._replace(version=due, stage=stage)
+            waits = self._summed(task.stage, due)
+        else:
+            missing, partner = self._missing_data(thing), self.graph.partner[thing]
+            return missing or (self._missing_data(partner) if partner > thing else None)
+        return next(name for number, name in waits if self.ends[number] < 0)
+
+    def _missing_data(self, number: int) -> Task | None:
+        """Return a task whose output a pass still waits for, or None."""
+        own, source = self.graph.own[number], self.graph.source[number]
+        task = self.graph.tasks[number]
+        rule = OPS[task.op]
+        if self.ends[own] < 0:
+            assert rule.own
+            return self._named(own, task._replace(op=rule.own))
+        if self.ends[source] < 0:
+            assert rule.receives
+            op, stage = SENDERS[rule.receives][0], task.stage - rule.receives.step
+            return self._named(source, task._replace(op=op, stage=stage))
+        return None
+
+    def _named(self, number: int, otherwise: Task) -> Task:
+        """Return the task of a number; of NOBODY, what it would be."""
+        return otherwise if number == NOBODY else self.graph.tasks[number]
+
+    def _owner(self, wanted: Task) -> int | None:
+        """Return the worker that has a task, whichever version it reads."""
+        key = 2 if OPS[wanted.op].is_pass else 3
+        for number, task in enumerate(self.graph.tasks):
+            if task[:2] == wanted[:2] and task[key] == wanted[key]:
+                return self.graph.worker_of[number]
+        return None
+
+
+def replay(
+    schedule: Table, capacity: int | None = None, joint_updates: bool = False
+) -> Iterator[tuple[int, int, Task]]:
+    """Yield ``(worker, position, task)`` in an order in which the tasks can run.
+
+    Args:
+        schedule: the table.
+        capacity, joint_updates: see :class:`Replay`.
+
+    Raises:
+        ValueError: the capacity is below 1.
+        ScheduleError: the workers wait for one another for ever; the message names who waits
+            where, for which task.
+    """
+    graph = schedule.dependencies
+    for number in Replay(graph, capacity, joint_updates).order():
+        worker = graph.worker_of[number]
+        yield worker, number - graph.first[worker], graph.tasks[number]
+
+
+def slots(
+    schedule: Table,
+    durations: Mapping[Op, float] = PAPER_SLOTS,
+    overlap: float | None = None,
+) -> list[NDArray[np.float64]]:
+    """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
+
+    Every task starts as soon as its worker is free and its data is there; sending takes no time,
+    and neither does summing the gradients of a stage's workers, for which their updates wait.
+
+    Args:
+        schedule: the table.
+        durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
+            2, its two parts one each, and an update none.  What is not named is by default, too.
+        overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
+            take one after the other.  They begin when all data is there, and what they give is
+            there at their end; in the result each has its share of their time.  None: they run
+            one after the other, as any tasks.
+
+    Raises:
+        ScheduleError: the workers would wait for one another for ever.
+    """
+    graph = schedule.dependencies
+    lasting = {**PAPER_SLOTS, **durations}
+    seconds = [lasting[task.op] for task in graph.tasks]
+    needs = graph_needs(graph)
+    if overlap is not None:
+        together(graph, seconds, needs, overlap)
+    clock = Clock([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
+    if not clock.is_done:
+        [*Replay(graph).order()]  # says who waits for whom
+    times = np.array([clock.starts, clock.ends[: len(seconds)]]).T
+    return np.split(times, graph.first[1:-1]) if graph.first[1:] else []
+
+
+def together(
+    graph: Dependencies,
+    seconds: list[float],
+    needs: list[Need],
+    overlap: float,
+) -> None:
+    """Let pairs of tasks begin when the data of both is there, and give theirs at their end.
+
+    Args:
+        graph: of the table.
+        seconds: of each task; those of pairs become less.
+        needs: likewise; what waits for a pair's first task waits for its second.
+        overlap: see :func:`slots`.
+    """
+    later = [max(number, partner) for number, partner in enumerate(graph.partner)]
+    for number, each in enumerate(needs):
+        needs[number] = tuple((later[n] if n >= 0 else n, delay) for n, delay in each)
+    for number, partner in enumerate(graph.partner):
+        if partner != NOTHING:
+            seconds[number] *= overlap
+        if partner > number:
+            needs[number], needs[partner] = _of_both(graph, needs, number), ()
+
+
+def _of_both(graph: Dependencies, needs: Sequence[Need], first: int) -> Need:
+    """Return what both tasks of a pair need, which can be neither of them."""
+    second = graph.partner[first]
+    is_circle = first in (graph.own[second], graph.source[second])
+    return (*needs[first], *needs[second], *([(NOBODY, 0.0)] if is_circle else []))
+
+
+def _blocked_by(graph: Dependencies, capacity: int) -> Iterator[tuple[int, int]]:
+    """Yield passes whose message finds a full link, and the receipt before it that makes room."""
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    received: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (source, target) in enumerate(zip(graph.source, graph.target, strict=True)):
+        here = graph.worker_of[number]
+        if target >= 0 and graph.worker_of[target] != here:
+            sent[here, graph.worker_of[target]].append(number)
+        if source >= 0 and graph.worker_of[source] != here:
+            received[graph.worker_of[source], here].append(number)
+    for link, senders in sent.items():
+        yield from zip(senders[capacity:], received[link], strict=False)

@@ -1,1 +1,0 @@
-"""Methods that never flush: passes read weights of earlier updates."""

@@ -1,1 +1,0 @@
-"""Microbatches from both ends of the pipeline, and DualPipe folded into a V."""

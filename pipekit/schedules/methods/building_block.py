@@ -1,0 +1,143 @@
+"""A batch from a building block: one microbatch's slots, repeated (Qi et al., 2024, section 3).
+
+Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of three things: the
+slots of one microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD``
+slots, which decides the memory of the steady state by how long an activation lives; and a
+reordering of the warm-up and the drain, where slots stay empty.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from pipekit.schedules.methods.flushed import flushed
+from pipekit.schedules.methods.phases import v_stages, v_workers
+from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Pass, Schedule
+
+_PERIOD = 6
+"""Slots of a microbatch on a worker: a forward and both parts of a backward on two stages."""
+
+_Row = dict[int, Pass]
+"""A worker's passes by slot."""
+
+
+class _Block(NamedTuple):
+    """The slots of the first microbatch's passes on a worker of a V.
+
+    Its parts for the weights go where slots are left.
+    """
+
+    forward_down: int
+    forward_back: int
+    backward_back: int
+    backward_down: int
+
+
+def v_half(stages: int, microbatches: int) -> Schedule:
+    """Return V-Half's schedule: half of 1F1B's activations, by a V of two stages a worker.
+
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  On the way down a microbatch
+    comes to the next worker every other slot, on the way back every slot, so that the workers'
+    activations are equally many: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
+    Table 1).  The slots are those of the authors' code
+    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).
+
+    Args:
+        stages, microbatches: how many stages, two a worker, and microbatches a batch.
+    """
+    p = v_workers(stages, microbatches, "V-Half", "zb_h1")
+    gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
+    blocks = [
+        _Block(2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
+    ]
+    return flushed("V-Half", _repeated(blocks, microbatches))
+
+
+def v_min(stages: int, microbatches: int) -> Schedule:
+    """Return V-Min's schedule: a third of 1F1B's activations, by a V of two stages a worker.
+
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
+    worker in the next slot, both ways, so that its activations live as shortly as they can: at most
+    floor((p + 4) / 3) whole microbatches' at once (section 3.2 and Table 1).  In return, passes
+    that do not take equally long make workers wait.  The slots are those of the authors' code.
+
+    Args:
+        stages, microbatches: how many stages, two a worker, and microbatches a batch.
+    """
+    p = v_workers(stages, microbatches, "V-Min", "zb_h1")
+    gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
+    blocks = [_Block(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
+    return flushed("V-Min", _repeated(blocks, microbatches))
+
+
+def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
+    """Return every worker's passes of a batch.
+
+    Each is where its repeated block has it.  Before the first microbatch's backward is done, and
+    after the last one's forward has begun, a pass is then moved to the first slot that is empty, if
+    its data is there and its worker keeps no more activations than the block's worst worker.
+    """
+    rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
+    most = max(_with_weights(row)[1] for row in rows)
+    slot_of = {each: slot for row in rows for slot, each in row.items()}
+    steady = range(slot_of[Op.BACKWARD_INPUT, 0, 0], slot_of[Op.FORWARD, 0, microbatches - 1] + 1)
+    for slot, worker in sorted((slot, w) for w, row in enumerate(rows) for slot in row):
+        if slot not in steady:
+            row = rows[worker]
+            each = row.pop(slot)
+            ready = 1 + max(slot_of.get(need, -1) for need in _needs(each))
+            slot_of[each] = next(
+                earlier
+                for earlier in range(ready, slot + 1)
+                if earlier not in row and _with_weights({**row, earlier: each})[1] <= most
+            )
+            row[slot_of[each]] = each
+    return [[each for _, each in sorted(_with_weights(row)[0].items())] for row in rows]
+
+
+def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
+    """Return a worker's forwards and parts for the input, repeated."""
+    down, back = stages
+    first = {
+        block.forward_down: (Op.FORWARD, down),
+        block.forward_back: (Op.FORWARD, back),
+        block.backward_back: (Op.BACKWARD_INPUT, back),
+        block.backward_down: (Op.BACKWARD_INPUT, down),
+    }
+    return {
+        slot + _PERIOD * k: (op, stage, k)
+        for k in range(microbatches)
+        for slot, (op, stage) in first.items()
+    }
+
+
+def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
+    """Return a worker's passes with parts for the weights in the first slots that are empty."""
+    passes, waiting = dict(row), deque[Pass]()
+    last, kept, most = max(row), 0, 0
+    for slot in count():
+        if slot > last and not waiting:
+            break
+        if slot not in row:
+            if waiting:
+                passes[slot] = waiting.popleft()
+                kept -= 1
+            continue
+        op, stage, k = row[slot]
+        if op is Op.FORWARD:
+            kept += 1
+            most = max(most, kept)
+        else:
+            waiting.append((Op.BACKWARD_WEIGHT, stage, k))
+    return passes, most
+
+
+def _needs(each: Pass) -> list[Pass]:
+    """Return the passes that come before one; some may be no passes of the batch."""
+    op, stage, k = each
+    before = (op, stage, k - 1)
+    if op is Op.FORWARD:
+        return [before, (op, stage - 1, k)]
+    return [before, (op, stage + 1, k), (Op.FORWARD, stage, k)]

@@ -1,0 +1,114 @@
+"""Several stages a worker, passed in a loop: 1F1B, with split backwards, or breadth first."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipekit.schedules.methods.flushed import flushed, require_positive
+from pipekit.schedules.methods.one_f_one_b import alternate, split_backwards
+from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Pass, Schedule
+from pipekit.schedules.task import ScheduleError
+
+
+def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return interleaved 1F1B's schedule: every microbatch of batch ``t`` reads version ``t``.
+
+    Worker ``w`` has the stages ``w``, ``w + workers``, ``w + 2 workers``, ... (Narayanan et al.,
+    Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC '21, section
+    2.2 and Figure 4).  With v of them and as many microbatches as workers or more, the bubble is
+    1 / v of :func:`.flush`'s on these workers; in return each microbatch crosses v times as many
+    links, and more of them are in flight.
+
+    A worker runs some microbatches through its first stage, then the same ones through its next,
+    and so on.  There these are ``workers`` at a time, which must divide ``microbatches``; here any
+    number is cut into even rounds of so many or more.
+
+    Args:
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
+    """
+    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
+    # Each worker behind needs one forward to have work at once, and one more so that messages have
+    # time to arrive.
+    each = (_interleaved(own, microbatches, workers, ahead=2) for own in loop)
+    return flushed("interleaved 1F1B", each)
+
+
+def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return interleaved 1F1B with backwards in two parts, on one version a batch.
+
+    What :func:`.zb_h1` is to 1F1B, this is to interleaved 1F1B; it is what
+    ``torch.distributed.pipelining`` generates as ``ScheduleInterleavedZeroBubble``, there only for
+    microbatches that divide into equal rounds.  Worker ``w`` (from 0) of ``p`` has ``v`` stages,
+    ``w``, ``w + p``, ..., and four phases:
+
+    - warm-up: a round of microbatches through all its stages but one, and ``p - 1 - w`` forwards;
+    - filling: ``w`` times F I;
+    - steady: F I W, each W that of the pass ``w`` before;
+    - drain: I W, and ``w`` times W.
+
+    Args:
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
+    """
+    loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
+    each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
+    split = (split_backwards(passes, waiting=worker) for worker, passes in enumerate(each))
+    return flushed("interleaved zero bubble", split)
+
+
+def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return the looped breadth-first schedule, on one version a batch.
+
+    Worker ``w`` has the stages ``w``, ``w + workers``, ... as in interleaved 1F1B, and runs the
+    forwards of all microbatches through the first of them, then through the next, and so on; then
+    the backwards, last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023,
+    arXiv 2211.05953).  So a stage's weights are needed in one piece of time, and all of its
+    gradients come early.  The bubble is that of interleaved 1F1B; all activations are kept.
+    ``torch.distributed.pipelining`` runs the backwards of a stage in reversed order, which idles no
+    less, and sums gradients in that order.
+
+    Args:
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
+    """
+
+    def passes(own: range) -> list[Pass]:
+        orders = ((Op.FORWARD, own), (Op.BACKWARD, own[::-1]))
+        return [(op, s, k) for op, order in orders for s in order for k in range(microbatches)]
+
+    loop = _loop(stages, microbatches, workers, "looped", "gpipe")
+    return flushed("looped breadth-first", map(passes, loop))
+
+
+def _loop(
+    stages: int, microbatches: int, workers: int, method: str, straight: str
+) -> Iterator[range]:
+    """Return each worker's stages in a loop."""
+    require_positive(stages=stages, workers=workers)
+    if stages % workers or stages == workers:
+        raise ScheduleError(
+            f"{stages} stages cannot be {method} on {workers} workers: use a multiple of "
+            f"{workers} from {2 * workers} (one stage a worker is {straight})"
+        )
+    require_positive(microbatches=microbatches)
+    return (range(worker, stages, workers) for worker in range(workers))
+
+
+def _interleaved(own: range, microbatches: int, workers: int, *, ahead: int) -> Iterator[Pass]:
+    """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
+
+    Then come ``ahead`` forwards for each worker behind, before it alternates.
+    """
+    # A batch in parts of ``workers`` microbatches or more, the larger ones first.
+    parts = np.array_split(range(microbatches), max(1, microbatches // workers))
+    rounds = [part.tolist() for part in parts]
+    order = {
+        Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
+        Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
+    }
+    behind = workers - 1 - own[0]
+    in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
+    for op, position in alternate(range(len(own) * microbatches), in_flight):
+        yield op, *order[op][position]

@@ -1,1 +1,0 @@
-"""Backwards in two parts, so that the part for the weights fills bubbles."""

@@ -1,0 +1,260 @@
+"""Which task runs when, where no two messages meet on a link: every task as soon as it can.
+
+Then a message takes as long as its connection says, and the clock of all replays gives what
+:mod:`pipekit.simulation.events` gives, sooner: connections are workers with messages to carry.
+Whether messages have met is seen afterwards, from when each was under way.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.paths import Path, Paths
+from pipekit.schedules import Op, Schedule
+from pipekit.schedules.clock import Clock, Need
+from pipekit.schedules.dependencies import PLACES
+from pipekit.simulation.costs import StageCosts
+from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
+
+
+@dataclass(frozen=True)
+class Host:
+    """What workers of one host take beside their profiled passes, in seconds measured there.
+
+    Threads and processes have no links between them: a worker itself lays what it sends where the
+    other one finds it, or copies it from there, and computes nothing meanwhile.
+
+    Attributes:
+        pass_s: of each pass more than in a loop of one thread: it finds caches colder, since the
+            worker has waited, run the engine's own code, and perhaps come to another core.
+        task_s: of the engine, around each task.
+        batch_s: to read a batch, on the first stage and on the last.
+        send_s: to hand a message to another worker,
+        send_byte_s: and for each of its bytes.
+        receive_s: to take a message,
+        receive_byte_s: and for each of its bytes.
+        wake_s: until a worker goes on that has waited for a message.
+
+    Raises:
+        ValueError: a number is negative or not finite.
+    """
+
+    pass_s: float = 0.0
+    task_s: float = 0.0
+    batch_s: float = 0.0
+    send_s: float = 0.0
+    send_byte_s: float = 0.0
+    receive_s: float = 0.0
+    receive_byte_s: float = 0.0
+    wake_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not 0 <= value < math.inf:
+                raise ValueError(
+                    f"a host's {item.name} must be 0 or a positive number of seconds, not {value}"
+                )
+
+
+class _Messages(NamedTuple):
+    """All messages between workers in the order of the tasks that send them, an entry each.
+
+    Attributes:
+        route: its number among :func:`pipekit.simulation.loads.routes`.
+        microbatch: that it is of.
+        sender: the number of the task that sends it.
+        receiver: likewise.
+        source, destination: the workers of these.
+        size: in bytes.
+    """
+
+    route: Numbers
+    microbatch: Numbers
+    sender: Numbers
+    receiver: Numbers
+    source: Numbers
+    destination: Numbers
+    size: Seconds
+
+
+class _Things:
+    """What takes time, by number: tasks first, then what is added.
+
+    Attributes:
+        lists: of each worker.
+        seconds: of each thing.
+        needs: likewise.
+    """
+
+    def __init__(self, schedule: Schedule, load: Loads) -> None:
+        graph = schedule.dependencies
+        self.seconds: list[float] = load.seconds.tolist()
+        self.needs: list[Need] = [()] * len(self.seconds)
+        self.lists: list[list[int]] = [[*range(*each)] for each in pairwise(graph.first)]
+        self._graph, self._before = graph, np.full(len(self.seconds), -1)
+        repeated = np.flatnonzero(~np.isnan(load.again))
+        if len(repeated):
+            self._before[repeated] = range(len(self.seconds), len(self.seconds) + len(repeated))
+            self.add(load.again[repeated])
+            self.put(self._before)
+
+    def add(self, seconds: Seconds, needs: Sequence[Need] = ()) -> range:
+        """Add things, and return their numbers."""
+        first = len(self.seconds)
+        self.seconds += seconds.tolist()
+        self.needs += needs or [()] * len(seconds)
+        return range(first, len(self.seconds))
+
+    def put(self, before: Numbers) -> None:
+        """Let workers run things before tasks; -1 where there is none."""
+        size = len(before)
+        self.lists = [
+            [each for n in own for each in ((before[n], n) if n < size else (n,)) if each >= 0]
+            for own in self.lists
+        ]
+
+    def times(self, clock: Clock, transfers: pd.DataFrame) -> Times:
+        """Return when all tasks ran."""
+        size = len(self._before)
+        starts, ends = np.array(clock.starts), np.array(clock.ends[:size])
+        again = np.where(self._before >= 0, starts[self._before], np.nan)
+        return Times(starts[:size], ends, again, transfers)
+
+
+def run(
+    schedule: Schedule, costs: Sequence[StageCosts], load: Loads, cluster: Cluster | None = None
+) -> Times | None:
+    """Return when everything happens, or None if messages meet on a link and share it.
+
+    Args:
+        schedule: the table; no stage is on several workers.
+        costs: of its stages, which share no weights.
+        load: of its tasks.
+        cluster: None: links cost nothing.
+    """
+    sent = routes(schedule, costs)
+    messages, things = _messages(schedule, sent), _Things(schedule, load)
+    senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
+    if cluster is None:
+        for sender, receiver in zip(senders, receivers, strict=True):
+            things.needs[receiver] += ((sender, 0.0),)
+        clock = Clock(things.lists, things.seconds, things.needs).run()
+        left = came = np.array(clock.ends)[messages.sender]
+        return things.times(clock, _transfers(messages, sent, left, came, left))
+    # Messages from one worker to another are on one connection, and follow one another there.
+    workers = schedule.worker_count
+    ends_of, line = np.unique(messages.source * workers + messages.destination, return_inverse=True)
+    known = Paths(cluster)
+    paths = [known.message(*divmod(int(ends), workers)) for ends in ends_of]
+    rates = [(path.flow, path.alone, path.latency_s) for path in paths]
+    flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
+    here = things.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
+    for message, receiver, late in zip(here, receivers, latency.tolist(), strict=True):
+        things.needs[receiver] += ((message, late),)
+    numbers = np.arange(here.start, here.stop)
+    lines = [numbers[line == each].tolist() for each in range(len(paths))]
+    clock = Clock([*things.lists, *lines], things.seconds, things.needs).run()
+    left, came = (np.array(each)[numbers] for each in (clock.starts, clock.ends))
+    if _meet(paths, line, left, came):
+        return None
+    leaves = np.array(clock.ends)[messages.sender]
+    return things.times(clock, _transfers(messages, sent, left, came, leaves))
+
+
+def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, host: Host) -> Times:
+    """Return when everything happens where all workers share one host and carry their messages.
+
+    Raises:
+        ValueError: stages are on several workers, or share weights.
+    """
+    if any(cost.buckets or cost.ties for cost in costs):
+        raise ValueError(
+            "what sums of gradients between workers cost on one host has not been measured: leave "
+            "host out, or simulate without replicas and ties"
+        )
+    graph, sent = schedule.dependencies, routes(schedule, costs)
+    task, messages = graph.columns, _messages(schedule, sent)
+    is_pass = task.whose(lambda rule: rule.is_pass)
+    things = _Things(schedule, load._replace(seconds=load.seconds + host.pass_s * is_pass))
+    handing = things.add(host.send_s + host.send_byte_s * messages.size)
+    # Before each task a worker takes its messages, and reads a batch.
+    taking = np.full(len(graph.tasks), host.task_s)
+    np.add.at(taking, messages.receiver, host.receive_s + host.receive_byte_s * messages.size)
+    at_ends = (task.stage == 0) | (task.stage == len(costs) - 1)
+    begins = np.isin(task.microbatch, [batch[0] for batch in schedule.batches])
+    taking[(task.op == PLACES[Op.FORWARD]) & at_ends & begins] += host.batch_s
+    needs: list[Need] = [()] * len(taking)
+    after: list[list[int]] = [[] for _ in graph.tasks]
+    for message, sender, receiver in zip(
+        handing, messages.sender.tolist(), messages.receiver.tolist(), strict=True
+    ):
+        needs[receiver] += ((message, 0.0),)
+        after[sender].append(message)
+    things.put(np.array(things.add(taking, needs)))
+    lists = [
+        [each for n in own for each in (n, *(after[n] if n < len(after) else ()))]
+        for own in things.lists
+    ]
+    clock = Clock(lists, things.seconds, things.needs, wake=host.wake_s).run()
+    when = slice(handing.start, handing.stop)
+    left, came = np.array(clock.starts[when]), np.array(clock.ends[when])
+    return things.times(clock, _transfers(messages, sent, left, came, left))
+
+
+def _messages(schedule: Schedule, sent: Sequence[Route]) -> _Messages:
+    graph = schedule.dependencies
+    worker_of = graph.columns.worker
+    found = [np.empty((4, 0), np.int64)]
+    for number, route in enumerate(sent):
+        senders = np.array(graph.senders[route.payload][route.source])
+        receivers = np.array(graph.receivers[route.payload][route.destination])
+        away = np.flatnonzero(worker_of[senders] != worker_of[receivers])
+        found.append(np.array([np.full(len(away), number), away, senders[away], receivers[away]]))
+    every = np.concatenate(found, axis=1)
+    route, microbatch, sender, receiver = every[:, np.argsort(every[2], kind="stable")]
+    sizes = np.array([float(route.size) for route in sent])
+    workers = worker_of[sender], worker_of[receiver]
+    return _Messages(route, microbatch, sender, receiver, *workers, sizes[route])
+
+
+def _transfers(
+    messages: _Messages, sent: Sequence[Route], left: Seconds, came: Seconds, leaves: Seconds
+) -> pd.DataFrame:
+    """Return the messages as a trace has them, in the order in which they could leave."""
+    order = np.lexsort((messages.source, leaves))
+    purposes = np.array([route.purpose for route in sent], object)
+    columns = {
+        "source": messages.source,
+        "destination": messages.destination,
+        "purpose": purposes[messages.route],
+        "stage": np.array([route.source for route in sent], np.int64)[messages.route],
+        "microbatch": messages.microbatch,
+        "start_s": left,
+        "end_s": came,
+        "bytes": messages.size,
+    }
+    return pd.DataFrame({name: column[order] for name, column in columns.items()})
+
+
+def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:
+    """Return whether messages of two connections were on one port at once."""
+    users = defaultdict(list)
+    for number, path in enumerate(paths):
+        for port, _ in path.ports:
+            users[port].append(number)
+    for lines in users.values():
+        here = np.flatnonzero(np.isin(line, lines) & (came > left))
+        here = here[np.argsort(left[here])]
+        before, after = here[:-1], here[1:]
+        # One that sets out as another ends may be followed before that does, and counts as well.
+        if np.any((line[before] != line[after]) & (left[after] <= came[before])):
+            return True
+    return False

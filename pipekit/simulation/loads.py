@@ -1,0 +1,139 @@
+"""What is known of every task before any is timed: how long it computes, to whom it sends."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipekit.schedules import OPS, Op, Payload, Schedule
+from pipekit.schedules.lowering.lower import batch_ends
+from pipekit.schedules.lowering.steps import runs_again
+from pipekit.schedules.lowering.weight_slots import slots_of
+from pipekit.simulation.costs import Costs, StageCosts, skips_of, ties_of
+
+Numbers = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+_ACTIVATION, _GRADIENT = Payload.ACTIVATION.value, Payload.GRADIENT.value
+WEIGHTS = "weights"
+"""The purpose of what is sent of the weights' gradients."""
+
+
+class Loads(NamedTuple):
+    """Of each task, by its number in the schedule's graph.
+
+    Attributes:
+        seconds: that it computes; a forward that runs again before it is not in them.
+        again: those of a forward that runs again before it; NaN if none does.
+        times: how many times the seconds of the profile those are.
+    """
+
+    seconds: Seconds
+    again: Seconds
+    times: Seconds
+
+
+class Times(NamedTuple):
+    """What happened when, in seconds.
+
+    Attributes:
+        starts: of each task, by its number, when it began to compute.
+        ends: likewise, when it had computed.
+        again: likewise, when the forward that runs again before it began, or NaN.
+        transfers: as in :attr:`pipekit.traces.Trace.transfers`.
+    """
+
+    starts: Seconds
+    ends: Seconds
+    again: Seconds
+    transfers: pd.DataFrame
+
+
+class Route(NamedTuple):
+    """What the tasks of one stage send of one payload to those of another.
+
+    Attributes:
+        payload: an activation, or its gradient; that of weights that stages share goes with it.
+        source: the stage that sends.
+        destination: the stage that receives.
+        size: bytes of a microbatch.
+        purpose: as in :attr:`pipekit.traces.Trace.transfers`.
+    """
+
+    payload: Payload
+    source: int
+    destination: int
+    size: float
+    purpose: str
+
+
+def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Loads:
+    """Return what every task takes.
+
+    An update that writes another weight slot than the newest version's copies the weights first.
+    """
+    graph, task = schedule.dependencies, schedule.dependencies.columns
+    times = np.ones(len(graph.tasks))
+    for worker, factor in given.workers.items():
+        times[task.worker == worker] *= factor
+    for microbatch, factor in given.microbatches.items():
+        times[(task.microbatch == microbatch) & task.whose(lambda rule: rule.is_pass)] *= factor
+    profiled = np.array([[cost.whole.seconds(op) for cost in costs] for op in OPS], dtype=float)
+    seconds = profiled[task.op, task.stage] * times
+    if given.tasks:
+        for number, (op, stage, microbatch, _) in enumerate(graph.tasks):
+            key = graph.worker_of[number], op, stage, microbatch
+            if key in given.tasks:
+                took = profiled[task.op[number], stage]
+                seconds[number] = given.tasks[key]
+                times[number] = seconds[number] / took if took else 1.0
+    again = np.where(_run_again(schedule, costs), seconds[graph.own], np.nan)
+    if any(cost.whole.copy_s for cost in costs):
+        for first, tasks, each in zip(
+            graph.first, schedule.workers, slots_of(schedule), strict=False
+        ):
+            newest: dict[int, int] = {}
+            for number, ((op, stage, *_), slot) in enumerate(
+                zip(tasks, each.slots, strict=True), first
+            ):
+                if not OPS[op].is_pass:
+                    if slot != newest.get(stage, 0):
+                        seconds[number] += costs[stage].whole.copy_s
+                    newest[stage] = slot
+    return Loads(seconds, again, times)
+
+
+def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:
+    """Return for each task whether its forward runs again before it."""
+    graph = schedule.dependencies
+    found = np.zeros(len(graph.tasks), np.bool_)
+    if all(cost.recompute == "never" for cost in costs):
+        return found
+    for first, tasks in zip(graph.first, schedule.workers, strict=False):
+        last_of_batches = batch_ends(tasks, schedule)
+        for number, (op, stage, microbatch, _) in enumerate(tasks, first):
+            if OPS[op].own is Op.FORWARD:
+                ends_batch = (stage, microbatch) in last_of_batches
+                found[number] = runs_again(costs[stage].recompute, ends_batch)
+    return found
+
+
+def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
+    """Return what stages send to one another: to neighbours, over skip connections, and for ties.
+
+    Of weights that stages share, each one with a copy sends a microbatch's gradient to the one
+    before (:mod:`pipekit.partition.ties`).
+    """
+    pairs = [(stage, stage + 1, costs[stage].whole.output_bytes) for stage in range(len(costs) - 1)]
+    pairs += [(skip.source, skip.destination, skip.bytes) for skip in skips_of(costs)]
+    found = []
+    for early, late, size in pairs:
+        found.append(Route(Payload.ACTIVATION, early, late, size, _ACTIVATION))
+        if schedule.trains:
+            found.append(Route(Payload.GRADIENT, late, early, size, _GRADIENT))
+    for tie in ties_of(costs) if schedule.trains else ():
+        for early, late in pairwise(tie.layers):
+            found.append(Route(Payload.GRADIENT, late, early, tie.bytes, WEIGHTS))
+    return found

@@ -1,0 +1,173 @@
+"""What many batches take, from a few periods: a table that repeats has times that repeat.
+
+Once all that happens in a few periods comes later by one and the same time than some periods
+before, everything behind it does, too, since a task starts when what it needs is there.  So the
+periods between may be left out: each adds the same seconds to the makespan.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules.beginning import beginning, periods_under_way, starts
+from pipekit.simulation.costs import Costs
+from pipekit.simulation.loads import Seconds
+from pipekit.simulation.simulate import simulated
+from pipekit.traces import RECOMPUTE, Trace
+
+_LOOKED_AT = (8, 16, 32, 50)
+"""Periods after which the times may have become periodic; if not, all tasks are simulated."""
+_CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """What a run of many batches takes, simulated.
+
+    Attributes:
+        batches: how many.
+        makespan_s: from the first task's start to the last one's end.
+        bubble: the idle share of all workers' makespan, as :attr:`pipekit.Trace.bubble`.
+        batch_s: seconds from batch to batch in the steady state; of a run in which all tasks were
+            simulated, the makespan's share.
+        peak_bytes: the most bytes of each worker.
+        periods: after how many periods the times were seen to repeat; None: all tasks were
+            simulated, since they had not after 50, links are shared, workers sum gradients with one
+            another, costs differ between microbatches, or there are not so many batches.
+    """
+
+    batches: int
+    makespan_s: float
+    bubble: float
+    batch_s: float
+    peak_bytes: tuple[int, ...]
+    periods: int | None
+
+    def __str__(self) -> str:
+        how = "all tasks simulated" if self.periods is None else f"from {self.periods} periods"
+        return (
+            f"{self.batches:,} batches in {self.makespan_s:.6g} s, one each {self.batch_s:.6g} s, "
+            f"bubble {self.bubble:.1%} ({how})"
+        )
+
+
+class _Cycle(NamedTuple):
+    """After how many periods everything comes again, so many seconds later, and when that is so."""
+
+    periods: int
+    seconds: float
+    settled: int
+
+
+def long_run(
+    schedule: Schedule,
+    profile: Profile | Costs,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    *,
+    batches: int,
+    **options: Any,
+) -> LongRun:
+    """Return what so many batches of a schedule take, without a trace of every task.
+
+    Args:
+        schedule: without end.
+        profile, plan, cluster: as in :func:`pipekit.simulate`.
+        batches: how many.
+        options: of :func:`pipekit.simulate`, such as ``optimizer_states`` or ``overlap``.
+
+    Raises:
+        ScheduleError: the schedule has an end, or cannot be executed.
+        ValueError: schedule, profile, plan and cluster do not fit together.
+    """
+    if not schedule.period:
+        raise ScheduleError(f"{schedule.title} has an end: repeat() makes a schedule without one")
+
+    def run(some: Schedule) -> tuple[Trace, bool]:
+        return simulated(some, profile, plan, cluster, **options)
+
+    varies = isinstance(profile, Costs) and bool(profile.microbatches or profile.tasks)
+    reach, each = periods_under_way(schedule), len(schedule.batch_stops)
+    for periods in () if varies else _LOOKED_AT:
+        if periods + 4 * reach > batches // each:
+            break
+        trace, is_shared = run(beginning(schedule, periods + reach))
+        if is_shared:
+            break
+        cycle = _cycle(schedule, trace, periods, reach)
+        if cycle is None:
+            continue
+        # The first batches of two runs whose lengths differ by a cycle, and all those behind.
+        step = cycle.periods * each
+        more = (batches - (cycle.settled + 3 * reach) * each) // step
+        if more < 1:
+            continue
+        less, first = (run(schedule.take(batches - n * step))[0] for n in (more, more - 1))
+        if abs(first.makespan_s - less.makespan_s - cycle.seconds) > _CLOSE * first.makespan_s:
+            continue
+        makespan = first.makespan_s + (more - 1) * cycle.seconds
+        busy = _busy(first) + (more - 1) * (_busy(first) - _busy(less))
+        return _of(batches, makespan, busy, cycle.seconds / step, first, periods)
+    trace, _ = run(schedule.take(batches))
+    return _of(batches, trace.makespan_s, _busy(trace), trace.makespan_s / batches, trace, None)
+
+
+def _of(
+    batches: int, makespan: float, busy: float, batch_s: float, trace: Trace, periods: int | None
+) -> LongRun:
+    total = makespan * trace.workers
+    bubble = 1.0 - busy / total if total else 0.0
+    assert trace.memory is not None
+    return LongRun(batches, makespan, bubble, batch_s, trace.memory.peak_bytes, periods)
+
+
+def _busy(trace: Trace) -> float:
+    return float((trace.frame["end_s"] - trace.frame["start_s"]).sum())
+
+
+def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> _Cycle | None:
+    """Return when times of the first periods repeat, if they do for as many as can be under way."""
+    starts_of = list(_by_period(schedule, trace, periods))
+    messages = _by_microbatch(trace, schedule.period_microbatches)
+    for length in range(1, (periods - reach - 1) // 2 + 1):
+        last = range(periods - length - reach - 1, periods - length)
+        shifts = np.concatenate(
+            [each[number + length] - each[number] for each in starts_of for number in last]
+            + [
+                each[number + length] - each[number]
+                for each in messages
+                for number in last
+                if number + length < len(each)
+            ]
+        )
+        seconds = float(np.median(shifts))
+        if np.all(np.abs(shifts - seconds) <= _CLOSE * trace.makespan_s):
+            return _Cycle(length, seconds, periods)
+    return None
+
+
+def _by_period(schedule: Schedule, trace: Trace, periods: int) -> Iterator[Sequence[Seconds]]:
+    """Yield for each worker when its tasks of each period start, and when they are done."""
+    tasks = trace.frame[trace.frame["op"] != RECOMPUTE]
+    for worker, rows in tasks.groupby("worker"):
+        begins = starts(schedule, int(worker), periods)
+        for name in ("start_s", "end_s"):
+            when = rows[name].to_numpy()
+            yield [when[a:b] for a, b in pairwise(begins)]
+
+
+def _by_microbatch(trace: Trace, size: int) -> Iterator[Sequence[Seconds]]:
+    """Yield for each way that messages go when those of each period's microbatches set out."""
+    assert trace.transfers is not None
+    ways: pd.DataFrame = trace.transfers.sort_values("microbatch", kind="stable")
+    for _, rows in ways.groupby(["source", "destination", "purpose", "stage"]):
+        if len(rows) % size == 0:
+            yield list(rows["start_s"].to_numpy().reshape(-1, size))

@@ -1,0 +1,89 @@
+"""What does not go with what: every row of the table is refused, and docs/train.md shows it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipekit as pk
+from pipekit import ScheduleError, schedules
+from pipekit.engine import combinations
+from pipekit.engine.combinations import CONFLICTS, Conflict
+from tests.engine.examples import data, mlp, nesterov, values
+
+CLUSTER = pk.clusters.pipedream_a(4)
+
+
+def tied() -> nn.Sequential:
+    model = mlp(6, 6, 6)
+    model[1].weight = model[0].weight
+    return model
+
+
+USES: dict[str, dict[str, Any]] = {
+    combinations.CLIP: {"clip_norm": 1.0},
+    combinations.SCALE: {"loss_scale": 2.0},
+    combinations.LATER: {"validate": "later", "clip_norm": 1.0},
+    combinations.RECOMPUTE: {"recompute": "always"},
+    combinations.MITIGATION: {"mitigation": "gap-aware"},
+    combinations.FOR_STASHING: {"mitigation": "gap-aware"},
+    combinations.FOR_NEWEST: {"mitigation": "pipemare:anneal=5"},
+    combinations.TIES: {"model": tied},
+    combinations.NO_SEED: {"seed": None},
+    combinations.CLUSTER: {"cluster": CLUSTER},
+    combinations.FEWER: {"short_batches": "fewer"},
+    combinations.STASHING: {"schedule": schedules.pipedream(2)},
+    combinations.NO_STASHING: {"schedule": schedules.pipedream(2, stashing=False)},
+    combinations.FINITE: {"schedule": schedules.flush(2, 2).take(2)},
+    combinations.APART: {"schedule": schedules.pipedream([2, 1])},
+    combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
+    combinations.PROCESSES: {"transport": "distributed"},
+    combinations.CHECKPOINTS: {"checkpoints": "there"},
+    combinations.GOES_ON: {"restart": False},
+    combinations.STOP: {"on_batch": lambda done: True},
+}
+"""The arguments of Pipeline and train that use a feature."""
+ELSEWHERE = {
+    combinations.VALIDATE: "tests/emulation/test_emulate.py",
+    combinations.NCCL: "tests/engine/execution/test_post_validation.py",
+    combinations.TORCHRUN: "tests/engine/transports/distributed",
+}
+"""Features that need GPUs, torchrun or emulation, and their tests."""
+
+
+def attempt(tmp_path: Path, **how: Any) -> None:
+    calls = {n: how.pop(n) for n in ("checkpoints", "restart", "on_batch") if n in how}
+    if "checkpoints" in calls:
+        calls["checkpoints"] = tmp_path
+    model: Callable[[], nn.Sequential] = how.pop("model", lambda: mlp(6, 6, 6))
+    schedule = how.pop("schedule", None) or schedules.flush(
+        *((1, 1) if how.get("seed", 0) is None else (2, 2))
+    )
+    arguments = {"optimizer": nesterov, "loss": nn.MSELoss()} | how
+    pipe = pk.Pipeline(model(), schedule, **values(**arguments))
+    pipe.train([(x, torch.cat([y, y], 1)) for x, y in data(2)], **calls)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in CONFLICTS if not {row.one, row.other} & ELSEWHERE.keys()], ids=str
+)
+def test_every_pair_is_refused_with_its_reason_and_remedy(row: Conflict, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, ScheduleError, RuntimeError)) as caught:
+        attempt(tmp_path, **USES[row.one] | USES[row.other])
+    assert str(row) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_docs_show_the_table(repository: Path) -> None:
+    """With what to write here if a row has changed."""
+    head = "| This | with this | is refused: | Instead |\n|---|---|---|---|\n"
+    rows = "".join(f"| {' | '.join(row)} |\n" for row in CONFLICTS)
+    assert head + rows in (repository / "docs" / "train.md").read_text()
+
+
+def test_each_alone_is_allowed(tmp_path: Path) -> None:
+    for name in (combinations.CLIP, combinations.LATER, combinations.FEWER, combinations.STASHING):
+        attempt(tmp_path, **USES[name])

@@ -1,0 +1,114 @@
+"""Tensors between processes: as they were, whatever they are."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.transports.processes.parcels import Parcel, Sender, dumps, unpacked
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+
+TENSORS = {
+    "float32": torch.randn(3, 4),
+    "bfloat16": torch.randn(3, 4).bfloat16(),
+    "complex": torch.randn(2, 2, dtype=torch.complex64),
+    "conjugate": torch.randn(2, 2, dtype=torch.complex64).conj(),
+    "bool": torch.tensor([True, False]),
+    "a number": torch.tensor(7),
+    "empty": torch.empty(0, 3),
+    "channels last": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "a part": torch.arange(12.0).reshape(3, 4)[1],
+    "trained": torch.randn(3, requires_grad=True),
+    "sparse": torch.eye(3).to_sparse(),
+}
+
+
+def back(value: Any) -> Any:
+    return pickle.loads(dumps(value))
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_comes_back_as_it_was(name: str) -> None:
+    tensor = TENSORS[name]
+    there = back(tensor)
+
+    assert torch.equal(there.to_dense(), tensor.to_dense())
+    assert (there.dtype, there.shape, there.requires_grad) == (
+        tensor.dtype,
+        tensor.shape,
+        tensor.requires_grad,
+    )
+    if not tensor.is_sparse:
+        assert there.stride() == tensor.stride()
+    assert there.is_conj() == tensor.is_conj()
+
+
+def test_a_module_keeps_its_parameters_and_what_it_shares() -> None:
+    layer = nn.Linear(3, 3)
+    tied = nn.Linear(3, 3)
+    tied.weight = layer.weight
+    there = back(nn.Sequential(layer, nn.BatchNorm1d(3), tied))
+
+    assert isinstance(there[0].weight, nn.Parameter)
+    assert there[2].weight is there[0].weight
+    assert torch.equal(there[0].weight, layer.weight)
+    with torch.no_grad():
+        there[0].weight.zero_()  # nobody else's memory
+    assert layer.weight.count_nonzero()
+
+
+def test_what_only_a_script_knows_comes_too() -> None:
+    scale = torch.tensor(3.0)
+
+    def tripled(x: Tensor) -> Tensor:
+        return x * scale
+
+    assert back(tripled)(torch.ones(1)).item() == 3
+
+
+def test_a_function_that_took_the_place_of_pytorchs_own_comes_as_it_is() -> None:
+    def other(x: Tensor) -> Tensor:
+        return x + 1
+
+    other.__module__, other.__qualname__ = "torch", "relu"  # as a decorator names what it returns
+    assert back(torch.relu) is torch.relu
+    assert back(nn.Linear) is nn.Linear
+    assert back(other)(torch.zeros(1)).item() == 1
+
+
+def test_it_takes_little_more_than_the_numbers() -> None:
+    assert len(dumps(torch.zeros(1000))) < 4200
+
+
+# --- through shared memory
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_comes_as_it_was(name: str) -> None:
+    buffer, tensor = SharedBuffer(), TENSORS[name]
+    there = unpacked(Sender(buffer).parcel({"given": tensor}), buffer)["given"]
+
+    assert torch.equal(there.to_dense(), tensor.to_dense())
+    assert (there.dtype, there.requires_grad) == (tensor.dtype, tensor.requires_grad)
+
+
+def test_numbers_pass_through_memory_and_later_ones_take_their_place() -> None:
+    buffer = SharedBuffer()
+    sender = Sender(buffer)
+    first = nn.Linear(600, 600)  # more than the buffer has at first
+    parcels: list[Parcel] = []
+    there: list[nn.Linear] = []
+    for layer in (first, nn.Linear(600, 600), nn.Linear(3, 3)):
+        parcels.append(sender.parcel(layer))
+        there.append(unpacked(parcels[-1], buffer))
+
+    assert torch.equal(there[0].weight, first.weight), "a copy, which nobody writes to later"
+    assert len(pickle.dumps(parcels[0])) < 4000
+    assert len({parcel.places[0] for parcel in parcels[:2]}) == 1
+
+
+def test_what_has_no_tensors_needs_no_memory() -> None:
+    buffer = SharedBuffer()
+    assert unpacked(Sender(buffer).parcel(("done", 3)), buffer) == ("done", 3)

@@ -1,0 +1,103 @@
+"""Under torchrun: every process runs the same script, and is one worker."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipekit.engine.transports import torchrun
+from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.test_failures import LIMIT_S, wait_until
+from tests.engine.under_torchrun import under_torchrun
+
+SCRIPT = """
+    import sys
+    import torch
+    from tests.engine.examples import data, mixed, pipeline
+
+    how = {"clip_norm": 0.5, "validate": "later"}  # some activations are sent again
+    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", **how)
+    runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
+    loss = pipe.evaluate(data(3))
+    state = pipe.state_dict()
+    if torch.distributed.get_rank() == 0:
+        torch.save(([run.losses for run in runs], loss, state), sys.argv[1])
+        print([run.weight_slots for run in runs], len(runs[0].trace.frame))
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
+    printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)
+    losses, loss, state = torch.load(tmp_path / "out")
+    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5, validate="later")
+    runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
+    assert losses == [run.losses for run in runs]
+    assert loss == pipe.evaluate(data(3))
+    assert different(state, pipe.state_dict()) == []
+    buffers = [run.weight_slots for run in runs]
+    assert printed == f"{buffers} {len(runs[0].trace.frame)}"
+
+
+def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    pipe = pipeline(mixed(), "flush", [2, 3, 3], transport="distributed")
+    with pytest.raises(ValueError, match="started 2 processes and the schedule has 3 workers"):
+        pipe.train(data(1))
+
+
+def test_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert not torchrun.launched()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert torchrun.launched()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_what_a_batch_system_sets_is_not_taken_for_torchrun() -> None:
+    """It did nothing for half a minute, and then said that MASTER_ADDR was missing."""
+    pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
+    expected = pipeline(mixed(), "flush", [4, 4]).train(data(2))
+    assert pipe.train(data(2)).losses == expected.losses
+
+
+@pytest.mark.usefixtures("_alone")
+def test_another_number_of_processes_is_refused_before_any_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
+    with pytest.raises(ValueError, match=r"started 3 processes .* 2 workers.*without torchrun"):
+        pipe.train(data(1))
+
+
+def test_it_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 1000)
+    with torchrun._said_if_it_takes_long(2):
+        pass
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 0.01)
+    with torchrun._said_if_it_takes_long(2):
+        said = "waiting for all 2 processes that torchrun starts"
+        wait_until(lambda: said in capfd.readouterr().err, LIMIT_S)
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a batch system's job of three processes, of which there is one here."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)

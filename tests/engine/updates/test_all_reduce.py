@@ -1,0 +1,337 @@
+"""Sums over the workers of a stage: the ordered sum to the bit, and as few bytes as there can be."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, Part, PartKey
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes, MailboxTransport
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
+from pipekit.engine.transports.threads import ThreadMailboxes
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
+
+LIMIT_S = 100
+TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
+
+
+@contextmanager
+def mailboxes(transport: str, workers: int) -> Iterator[list[Mailboxes]]:
+    """Everybody's view of everybody's mailboxes, all in this process."""
+    if transport == "queues":
+        queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
+        yield [ThreadMailboxes(index, queues) for index in range(workers)]
+        return
+    endpoints = [Endpoint.new() for _ in range(workers)]
+    yield [SharedMailboxes(index, endpoints) for index in range(workers)]
+    for endpoint in endpoints:
+        endpoint.close()
+
+
+def channel(worker: int, mailboxes: Mailboxes, members: Sequence[int]) -> Channel:
+    """The way of one of the members to the others, none of which ever fails."""
+    mailbox = KeyedMailbox(mailboxes, lambda: None)
+    return MailboxTransport(worker, members, mailbox, mailbox, lambda: None).channel(members)
+
+
+def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Call every function in a thread of its own; return what they return."""
+    results: dict[int, Any] = {}
+
+    def call(number: int) -> None:
+        results[number] = functions[number]()
+
+    threads = [
+        threading.Thread(target=call, args=(number,), daemon=True)
+        for number in range(len(functions))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert len(results) == len(functions), "some wait for ever"
+    return [results[number] for number in range(len(functions))]
+
+
+class Summed(NamedTuple):
+    """What the members have after some rounds: ``totals[member][round]``, and what each sent."""
+
+    totals: list[list[FlatBucket]]
+    sent: list[Counter[int]]
+
+
+def summed(
+    transport: str,
+    members: Sequence[int],
+    contributors: Sequence[Sequence[int]],
+    contents: Sequence[Sequence[FlatBucket]],
+) -> Summed:
+    """Sum ``contents[member][round]`` over the round's contributors, by every member."""
+    with mailboxes(transport, max(members) + 1) as views:
+        exchanges = [
+            AllReduce(
+                members,
+                worker,
+                channel(worker, views[worker], members),
+            )
+            for worker in members
+        ]
+
+        def run(exchange: AllReduce, own: Sequence[FlatBucket]) -> list[FlatBucket]:
+            return [
+                exchange.sum(ReduceKey(0, number, who), content)
+                for number, (who, content) in enumerate(zip(contributors, own, strict=True))
+            ]
+
+        totals = together([partial(run, *each) for each in zip(exchanges, contents, strict=True)])
+    return Summed(totals, [exchange.sent_bytes for exchange in exchanges])
+
+
+def content(numbers: Tensor, present: int = 1) -> FlatBucket:
+    return FlatBucket(numbers, torch.full((1,), present, dtype=torch.uint8))
+
+
+def copied(contents: Sequence[Sequence[FlatBucket]]) -> list[list[FlatBucket]]:
+    return [[FlatBucket(*map(torch.clone, flat)) for flat in own] for own in contents]
+
+
+def random_content(generator: torch.Generator, size: int, dtype: torch.dtype) -> FlatBucket:
+    """Numbers of many magnitudes, so that another order of adding them gives other bits."""
+    numbers = torch.randn(size, generator=generator, dtype=torch.float64)
+    magnitudes = torch.randn(size, generator=generator, dtype=torch.float64) * 3
+    return content((numbers * magnitudes.exp()).to(dtype))
+
+
+def in_order(contents: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, contents)
+
+
+# --- The sum -------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@settings(max_examples=25)
+@given(st.data())
+def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
+    transport: str, data: st.DataObject
+) -> None:
+    """Whoever contributes, whoever the members are, and if there are fewer numbers than members."""
+    members = sorted(data.draw(st.sets(st.integers(0, 6), min_size=2, max_size=5)))
+    subsets = st.lists(st.sampled_from(members), min_size=1, unique=True).map(sorted)
+    contributors = data.draw(st.lists(subsets, min_size=1, max_size=4))
+    size = data.draw(st.integers(0, 23))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    contents = [
+        [
+            random_content(generator, size, dtype)
+            if worker in who
+            else content(torch.zeros(size, dtype=dtype), present=0)
+            for who in contributors
+        ]
+        for worker in members
+    ]
+    found = summed(transport, members, contributors, copied(contents))
+    for number, who in enumerate(contributors):
+        expected = in_order([contents[members.index(worker)][number].numbers for worker in who])
+        for totals in found.totals:
+            assert torch.equal(totals[number].numbers, expected)
+            assert totals[number].present.tolist() == [1]
+
+
+def test_the_order_matters_to_these_numbers() -> None:
+    """Else the test above would not tell."""
+    generator = torch.Generator().manual_seed(0)
+    contents = [random_content(generator, 100, torch.float32).numbers for _ in range(3)]
+    assert not torch.equal(in_order(contents), in_order(contents[::-1]))
+
+
+@TRANSPORTS
+def test_a_gradient_is_there_if_any_contributor_has_it(transport: str) -> None:
+    present = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    contents = [
+        [FlatBucket(torch.ones(6), torch.tensor(flags, dtype=torch.uint8))] for flags in present
+    ]
+    for (total,) in summed(transport, range(3), [range(3)], contents).totals:
+        assert total.present.tolist() == [1, 1, 0]
+
+
+@TRANSPORTS
+def test_the_sum_lies_where_the_content_lay(transport: str) -> None:
+    contents = [[content(torch.ones(5))] for _ in range(3)]
+    found = summed(transport, range(3), [range(3)], contents)
+    for own, (total,) in zip(contents, found.totals, strict=True):
+        assert total.numbers is own[0].numbers
+        assert total.numbers.tolist() == [3] * 5
+
+
+@TRANSPORTS
+def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str) -> None:
+    found = summed(transport, range(2), [range(2)], [[content(torch.ones(4))] for _ in range(2)])
+    found.totals[0][0].numbers.zero_()
+    assert found.totals[1][0].numbers.tolist() == [2] * 4
+
+
+@TRANSPORTS
+def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
+    edited = threading.Event()
+    with mailboxes(transport, 2) as views:
+        first, second = (AllReduce([0, 1], w, channel(w, views[w], [0, 1])) for w in (0, 1))
+
+        def edit() -> None:
+            first.sum(ReduceKey(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
+            edited.set()
+
+        def read() -> Tensor:
+            return second.sum(ReduceKey(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
+
+        assert isinstance(second, AllReduce)
+        exchange = second._channel.exchange
+
+        def late(
+            sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        ) -> list[FlatBucket]:
+            if receives[0].key.phase == SCATTER:
+                return exchange(sends, receives)
+            exchange(sends, [])
+            edited.wait(LIMIT_S)
+            return exchange([], receives)
+
+        second._channel.exchange = late  # type: ignore[method-assign]
+        assert together([edit, read])[1].tolist() == [1] * 4
+
+
+@TRANSPORTS
+def test_a_hundred_rounds_with_changing_contributors(transport: str) -> None:
+    rounds = range(100)
+    contributors = [[r % 3] if r % 2 else [0, 1, 2] for r in rounds]
+    contents = [
+        [content(torch.full((4,), float(r * (w in contributors[r])))) for r in rounds]
+        for w in range(3)
+    ]
+    found = summed(transport, range(3), contributors, contents)
+    for totals in found.totals:
+        assert [t.numbers.tolist() for t in totals] == [
+            [float(r * len(contributors[r]))] * 4 for r in rounds
+        ]
+
+
+# --- Bytes ---------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("members", [2, 3, 4, 5])
+def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) -> None:
+    """PipeDream, section 3.2: 4 (m - 1) |w| / m sent and received by each."""
+    size, rounds = 12 * members, 3
+    contents = [[content(torch.ones(size)) for _ in range(rounds)] for _ in range(members)]
+    found = summed(transport, range(members), [range(members)] * rounds, contents)
+    bytes_of_content = 4 * size
+    for worker, sent in enumerate(found.sent):
+        assert sent.total() == rounds * 2 * (members - 1) * bytes_of_content / members
+        assert set(sent) == set(range(members)) - {worker}
+        assert len(set(sent.values())) == 1, "every link carries as much"
+        received = sum(other[worker] for other in found.sent)
+        assert sent.total() + received == rounds * 4 * (members - 1) * bytes_of_content / members
+
+
+@TRANSPORTS
+def test_who_contributes_nothing_sends_its_part_of_the_sum_only(transport: str) -> None:
+    contents = [[content(torch.ones(12))] for _ in range(3)]
+    found = summed(transport, range(3), [[1]], contents)
+    part = 4 * 12 // 3
+    assert [sent.total() for sent in found.sent] == [2 * part, 4 * part, 2 * part]
+
+
+@given(st.integers(2, 5), st.integers(0, 40))
+def test_whatever_the_size_all_of_it_is_sent_twice_to_all_but_one(m: int, size: int) -> None:
+    contents = [[content(torch.ones(size))] for _ in range(m)]
+    found = summed("queues", range(m), [range(m)], contents)
+    assert sum(sent.total() for sent in found.sent) == 2 * (m - 1) * 4 * size
+
+
+# --- How the messages go -------------------------------------------------------------------------
+
+
+class Recorder:
+    """A channel that notes what passes and answers with zeros."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int, PartKey]] = []
+
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+    ) -> list[FlatBucket]:
+        self.log += [("send", part.worker, part.key) for part in sends]
+        self.log += [("receive", part.worker, part.key) for part in receives]
+        return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
+
+    def finish(self, stage: int, number: int, size: int) -> None:
+        pass
+
+
+def test_messages_have_names_of_their_own_and_everybody_begins_with_another() -> None:
+    firsts, named = [], []
+    for worker in (2, 4, 5):
+        channel = Recorder()
+        exchange = AllReduce((2, 4, 5), worker, channel)
+        for stage, number in ((0, 0), (0, 1), (1, 0)):
+            exchange.sum(ReduceKey(stage, number, (2, 4, 5)), content(torch.ones(6)))
+        sends = [(other, key) for what, other, key in channel.log if what == "send"]
+        firsts.append(sends[0][0])
+        named += [(other, key) for other, key in sends]
+        received = [(other, key) for what, other, key in channel.log if what == "receive"]
+        assert len(set(received)) == len(received) == 3 * 4
+    assert sorted(firsts) == [2, 4, 5]
+    assert len(set(named)) == len(named) == 3 * 3 * 4
+
+
+def test_two_workers_send_to_each_other_in_one_order() -> None:
+    """A transport without names relies on it: the scatter of a round before its gather."""
+    channels = {worker: Recorder() for worker in range(3)}
+    for worker, channel in channels.items():
+        exchange = AllReduce(range(3), worker, channel)
+        for number, contributors in enumerate([(0, 1, 2), (1,), (0, 2)]):
+            exchange.sum(ReduceKey(0, number, contributors), content(torch.ones(3)))
+    for sender, channel in channels.items():
+        for receiver in channels.keys() - {sender}:
+            sent = [key for what, w, key in channel.log if (what, w) == ("send", receiver)]
+            taken = [
+                key for what, w, key in channels[receiver].log if (what, w) == ("receive", sender)
+            ]
+            assert sent == taken
+
+
+# --- When another worker fails -------------------------------------------------------------------
+
+
+def test_after_a_failure_nobody_waits_again() -> None:
+    """A communication thread may have several sums before it, and is woken once."""
+    queue: SimpleQueue[Any] = SimpleQueue()
+
+    def failed() -> None:
+        raise Aborted
+
+    mailbox = KeyedMailbox(ThreadMailboxes(0, [queue]), failed)
+    queue.put((None, None))
+    aborted: list[int] = []
+
+    def wait() -> None:
+        for number in range(2):
+            with pytest.raises(Aborted):
+                mailbox.wait((0, 0, 0, number))
+            aborted.append(number)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert aborted == [0, 1]

@@ -1,0 +1,355 @@
+"""Wait-free sums (PipeDream, section 2.1): what starts when, in which order, and what comes of it.
+
+The exchange is a fake that notes what it is asked to sum; nothing is timed.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import bucketing
+from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
+from pipekit.engine.updates.buckets import Gradients
+from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.reducer import Reducer, SumTurns
+from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum
+from tests.engine.examples import mlp, sgd
+
+CPU = torch.device("cpu")
+ME, OTHER = 3, 5
+LIMIT_S = 100
+
+
+class Alone(AllReduce):
+    """An exchange with nobody: what is summed comes back, plus what the others "sent"."""
+
+    def __init__(self, others: float = 0.0) -> None:
+        self.sent_bytes: Counter[int] = Counter({OTHER: 8})
+        self.rounds: list[ReduceKey] = []
+        self.contents: list[list[float]] = []
+        self._others = others
+        self.arrived = threading.Semaphore(0)
+
+    def sum(self, round: ReduceKey, content: FlatBucket) -> FlatBucket:
+        self.rounds.append(round)
+        self.contents.append(content.numbers.tolist())
+        self.arrived.release()
+        if OTHER in round.contributors:
+            return FlatBucket(content.numbers + self._others, torch.ones_like(content.present))
+        return content
+
+    @property
+    def order(self) -> list[int]:
+        return [round.number for round in self.rounds]
+
+
+@pytest.fixture(autouse=True)
+def _a_bucket_for_each_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
+
+
+@contextmanager
+def reducing(
+    versions: WeightVersions, contributors: Sequence[Sequence[int]], exchange: Alone
+) -> Iterator[Reducer]:
+    lane = CommThread("lane of a test", CPU, 1)
+    sums = Recurring(tuple(Sum(tuple(who), batches=1) for who in contributors))
+    stops = Recurring(tuple(range(1, 1 + len(contributors))))
+    turns = SumTurns([(7, update) for update, _ in enumerate(contributors, start=1)])
+    reducer = Reducer(7, ME, versions, sums, stops, exchange, lane, CPU, turns.advance)
+    turns.begin({7: reducer.submit}, {7: 1})
+    try:
+        yield reducer
+    finally:
+        reducer.close()
+        lane.close()
+
+
+def prepared(layers: nn.Sequential, buffers: int = 1) -> WeightVersions:
+    versions = WeightVersions(layers, sgd, None)
+    versions.prepare(buffers)
+    return versions
+
+
+def backward(versions: WeightVersions, update: int, x: float = 1.0, buffer: int = 0) -> None:
+    versions.accumulate(buffer, update)
+    torch.autograd.backward(versions.modules[buffer](torch.full((1, 6), x)).sum())
+
+
+def last_backward(
+    reducer: Reducer, versions: WeightVersions, update: int, x: float = 1.0, buffer: int = 0
+) -> None:
+    reducer.begin(update)
+    backward(versions, update, x, buffer)
+    reducer.end(update)
+
+
+def expected(layers: nn.Sequential, *inputs: float) -> Gradients:
+    """The gradients of some inputs' sum, on a model of their own."""
+    for x in inputs:
+        torch.autograd.backward(layers(torch.full((1, 6), x)).sum())
+    return [p.grad for p in layers.parameters()]
+
+
+def assert_close(found: Gradients, wanted: Gradients) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other)
+
+
+# --- Wait-free -----------------------------------------------------------------------------------
+
+
+class Gate(torch.autograd.Function):
+    """In the backward, wait until the exchange has been asked for something."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        assert GateLayer.exchange is not None
+        assert GateLayer.exchange.arrived.acquire(timeout=LIMIT_S), "nothing is summed yet"
+        return gradient
+
+
+class GateLayer(nn.Module):
+    exchange: "Alone | None" = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Gate.apply(x)
+        return y
+
+
+def test_the_last_layer_is_summed_before_the_first_layers_gradient_exists() -> None:
+    """Between the layers the backward waits for the sum: it would wait for ever if it came after."""
+    exchange = GateLayer.exchange = Alone()
+    first, last = nn.Linear(6, 6, bias=False), nn.Linear(6, 3, bias=False)
+    versions = prepared(nn.Sequential(first, GateLayer(), last))
+    with reducing(versions, [[ME, OTHER]], exchange) as reducer:
+        last_backward(reducer, versions, 1)
+        reducer.gradients(1)
+    assert exchange.order == [0, 1]
+
+
+def test_only_the_last_backward_of_an_update_starts_sums() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    with reducing(versions, [[ME]], exchange) as reducer:
+        for x in (1.0, 2.0):
+            backward(versions, 1, x)
+        assert exchange.rounds == []
+        last_backward(reducer, versions, 1, 3.0)
+        found = reducer.gradients(1)
+    assert_close(found, expected(mlp(6, 3), 1.0, 2.0, 3.0))
+
+
+def test_a_backward_of_the_next_update_starts_nothing() -> None:
+    """As in 2BW or PipeDream: it goes on while the sums of this one are under way."""
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    with reducing(versions, [[ME], [ME]], exchange) as reducer:
+        last_backward(reducer, versions, 1)
+        backward(versions, 2, 5.0)
+        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0))
+        assert exchange.order == [0, 1]
+        last_backward(reducer, versions, 2, 7.0)
+        assert_close(reducer.gradients(2), expected(mlp(6, 3), 5.0, 7.0))
+
+
+def test_sums_that_wait_for_their_update_are_counted() -> None:
+    """As in parallel pipelines of 2BW, where the next update's sum has begun by then."""
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    one = sum(p.nbytes for p in versions.parameters[0])
+    with reducing(versions, [[ME], [ME]], exchange) as reducer:
+        counted = [reducer.bytes]
+        for update in (1, 2):
+            last_backward(reducer, versions, update)
+            counted.append(reducer.bytes)
+        for update in (1, 2):
+            reducer.gradients(update)
+            counted.append(reducer.bytes)
+    assert counted == [0, one, 2 * one, one, 0]
+
+
+# --- Order ---------------------------------------------------------------------------------------
+
+
+def test_all_sum_in_one_order_update_by_update_and_from_the_last_bucket() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    with reducing(versions, [[ME, OTHER]] * 3, exchange) as reducer:
+        for update in (1, 2, 3):
+            last_backward(reducer, versions, update)
+            reducer.gradients(update)
+    assert exchange.order == list(range(6))
+    assert {round.stage for round in exchange.rounds} == {7}
+    assert {tuple(round.contributors) for round in exchange.rounds} == {(ME, OTHER)}
+    assert [len(numbers) for numbers in exchange.contents] == [3, 18] * 3
+
+
+def test_a_later_updates_last_backward_waits_for_the_earlier_one() -> None:
+    """A table may run them so; the others sum in the order of the updates."""
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    with reducing(versions, [[ME], [ME]], exchange) as reducer:
+        last_backward(reducer, versions, 2, 2.0)
+        assert exchange.rounds == []
+        last_backward(reducer, versions, 1, 1.0)
+        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0))
+        assert_close(reducer.gradients(2), expected(mlp(6, 3), 2.0))
+    assert exchange.order == [0, 1, 2, 3]
+
+
+def test_who_has_no_gradient_takes_part_with_zeros() -> None:
+    exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
+    with reducing(versions, [[OTHER]], exchange) as reducer:
+        found = reducer.gradients(1)
+    assert exchange.contents == [[0.0] * 3, [0.0] * 18]
+    assert_close(found, [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
+
+
+def test_others_updates_are_summed_before_ones_own() -> None:
+    """As in ASP: update 1 and 2 are another's; this one's backward for 3 starts them as well."""
+    exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
+    with reducing(versions, [[OTHER], [OTHER], [ME]], exchange) as reducer:
+        last_backward(reducer, versions, 3)
+        for update in (1, 2):
+            found = reducer.gradients(update)
+            assert_close(found, [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
+        assert_close(reducer.gradients(3), expected(mlp(6, 3), 1.0))
+    assert exchange.order == list(range(6))
+
+
+def test_ones_own_gradient_of_a_later_update_stays_out_of_anothers() -> None:
+    """Its backward is done before update 1, of the other, is made."""
+    exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
+    with reducing(versions, [[OTHER], [ME]], exchange) as reducer:
+        backward(versions, 2, 1.0)
+        assert_close(reducer.gradients(1), [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
+        last_backward(reducer, versions, 2, 2.0)
+        assert_close(reducer.gradients(2), expected(mlp(6, 3), 1.0, 2.0))
+
+
+def test_gradients_in_several_buffers_are_one_sum() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3), buffers=2)
+    with reducing(versions, [[ME]], exchange) as reducer:
+        backward(versions, 1, 1.0, buffer=0)
+        last_backward(reducer, versions, 1, 2.0, buffer=1)
+        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0, 2.0))
+
+
+# --- Parameters without a gradient ---------------------------------------------------------------
+
+
+class Unused(nn.Module):
+    """Has a layer that it does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.used = nn.Linear(2, 2), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.used(x)
+        return y
+
+
+def test_a_parameter_that_nobody_uses_gets_none() -> None:
+    exchange, versions = Alone(), prepared(nn.Sequential(Unused()))
+    with reducing(versions, [[ME], [ME]], exchange) as reducer:
+        for update in (1, 2):
+            last_backward(reducer, versions, update)
+            found = reducer.gradients(update)
+            assert [gradient is None for gradient in found] == [True, True, False, False]
+    assert exchange.order == list(range(8)), "it is summed nevertheless: another may use it"
+
+
+def test_one_that_another_uses_gets_its_gradient() -> None:
+    exchange, versions = Alone(others=4.0), prepared(nn.Sequential(Unused()))
+    with reducing(versions, [[ME, OTHER]], exchange) as reducer:
+        last_backward(reducer, versions, 1)
+        found = reducer.gradients(1)
+    assert found[0] is not None
+    assert found[0].tolist() == [[4.0, 4.0]] * 2
+
+
+class Tied(nn.Module):
+    """Runs one layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(self.linear(x))
+        return y
+
+
+def test_a_parameter_that_is_used_twice() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(6, 6), Tied(), nn.Linear(6, 3))
+    exchange, versions = Alone(), prepared(layers)
+    with reducing(versions, [[ME]], exchange) as reducer:
+        last_backward(reducer, versions, 1)
+        found = reducer.gradients(1)
+    torch.manual_seed(0)
+    again = nn.Sequential(nn.Linear(6, 6), Tied(), nn.Linear(6, 3))
+    assert_close(found, expected(again, 1.0))
+
+
+def test_a_backward_that_reaches_nothing_still_ends_the_update() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    with reducing(versions, [[ME]], exchange) as reducer:
+        versions.accumulate(0, 1)
+        reducer.begin(1)
+        reducer.end(1)
+        assert reducer.gradients(1) == [None, None]
+
+
+# --- What is left behind -------------------------------------------------------------------------
+
+
+def test_nothing_is_kept_of_an_update_that_was_made() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3), buffers=2)
+    with reducing(versions, [[ME]] * 3, exchange) as reducer:
+        for update in (1, 2, 3):
+            last_backward(reducer, versions, update, buffer=update % 2)
+            reducer.gradients(update)
+            assert list(versions.all_gradients()) == []
+        assert reducer._futures == {}
+        assert reducer._computed == set()
+
+
+def test_closing_takes_the_hooks_away_and_ends_the_lane() -> None:
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    before = set(threading.enumerate())
+    with reducing(versions, [[ME]], exchange):
+        (lane,) = set(threading.enumerate()) - before
+    lane.join(LIMIT_S)
+    assert not lane.is_alive()
+    backward(versions, 1)
+    assert not any(p._post_accumulate_grad_hooks for p in versions.parameters[0])
+    assert exchange.rounds == []
+
+
+def test_what_the_exchange_sent_is_known() -> None:
+    with reducing(prepared(mlp(6, 3)), [[ME]], Alone()) as reducer:
+        assert reducer.sent_bytes == {OTHER: 8}
+
+
+def test_a_failed_sum_fails_whoever_needs_it() -> None:
+    class Broken(Alone):
+        def sum(self, round: ReduceKey, content: FlatBucket) -> FlatBucket:
+            raise ZeroDivisionError
+
+    versions = prepared(mlp(6, 3))
+    with reducing(versions, [[ME]], Broken()) as reducer:
+        last_backward(reducer, versions, 1)
+        with pytest.raises(ZeroDivisionError):
+            reducer.gradients(1)

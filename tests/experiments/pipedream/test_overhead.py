@@ -1,0 +1,57 @@
+"""Data parallelism's steps and stalls by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.pipedream import overhead
+from experiments.pipedream.overhead import DUPLEX, SHARED
+from pipekit import bucketing
+from pipekit.clusters import flat
+from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.profiling import LayerProfile, Profile
+
+UNEVEN = Profile(
+    (
+        LayerProfile("conv", forward_s=1, backward_s=2, parameter_bytes=1),
+        LayerProfile("pool", forward_s=1, backward_s=1),
+        LayerProfile("fc", forward_s=1, backward_s=1, parameter_bytes=8),
+    )
+)
+"""On 2 workers at 2 bytes/s: fc's gradients travel from 1 to 5 s of a backward that ends at 4 s;
+conv's follow until 5.5 s."""
+
+
+@pytest.fixture(autouse=True)
+def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
+
+
+def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
+    found = overhead.step(UNEVEN, flat(2, 2))
+    assert found["step_s"] == pytest.approx(3 + 4 + 1.5)
+    assert (found["compute_s"], found["exchange_s"]) == (7, 4.5)
+    assert found["overhead"] == pytest.approx(100 * 1.5 / 8.5)
+
+
+def test_what_the_backward_does_not_hide() -> None:
+    assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=2) == 1.5
+    assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=1e9) == pytest.approx(1e-9)
+
+
+def test_a_worker_sends_nearly_twice_the_parameters_at_most() -> None:
+    assert [all_reduce_bytes(8, m) for m in (1, 2, 8)] == [0, 8, 14]
+
+
+def test_one_bandwidth_for_both_directions_is_half_of_it_for_each() -> None:
+    shared, duplex = (overhead.links("V100", 4, way) for way in (SHARED, DUPLEX))
+    assert duplex.bandwidth(0, 1) == 2 * shared.bandwidth(0, 1) == 1.25e9
+
+
+def test_a_measured_profile_replaces_the_estimated_one(tmp_path: Path) -> None:
+    UNEVEN.save(tmp_path / "alexnet-titan-x.json")
+    k80, titan_x, v100 = (
+        overhead.profile_of("alexnet", gpu, 0.5, str(tmp_path)) for gpu in overhead.GPUS
+    )
+    assert titan_x == UNEVEN
+    assert k80.forward_s > v100.forward_s > 0

@@ -1,0 +1,70 @@
+"""Planning problems whose answers are known by hand, by the equations and by brute force."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from experiments.pipedream import workflow
+from experiments.pipedream.workflow import Problem, candidates, random_problem
+from pipekit.profiling import LayerProfile, Profile
+
+
+def test_the_equations_by_hand() -> None:
+    # 3 s with few weights, 1 s with many; 1 byte between them
+    layers = (
+        LayerProfile("a", 1, 2, output_bytes=1, parameter_bytes=0.5),
+        LayerProfile("b", 0.5, 0.5, output_bytes=9, parameter_bytes=30),
+    )
+    problem = Problem(Profile(layers), 3, 1.0)
+    assert problem.stage_s(0, 1, 2) == 1.5
+    assert problem.stage_s(1, 2, 2) == 4 * 30 / 2 / 2
+    assert problem.transfer_s(0) == 2
+    best = problem.recurrence()
+    assert best[1, 3] == 1.0
+    assert best[2, 1] == 4.0
+    assert best[2, 3] == 2.0  # 2-1, of which the transfer is the slowest
+    assert problem.brute_force() == problem.plan().predicted_s == 2.0
+
+
+def test_every_plan_is_tried_once() -> None:
+    plans = list(workflow.every_plan(4, 3))
+    expected = sum(math.comb(3, k - 1) * math.comb(2, k - 1) for k in (1, 2, 3))
+    assert len({tuple(plan) for plan in plans}) == len(plans) == expected
+    assert all(sum(m for _, _, m in plan) == 3 and plan[-1][1] == 4 for plan in plans)
+
+
+def test_the_planner_is_the_recurrence_and_brute_force() -> None:
+    draw = random.Random(3)
+    for problem in (random_problem(draw, 6, 5) for _ in range(40)):
+        planned, best = problem.plan().predicted_s, problem.recurrence()
+        assert planned == pytest.approx(problem.brute_force(), rel=1e-12)
+        printed = min(best[problem.layers, m + 1] for m in range(problem.machines))
+        assert planned == pytest.approx(printed, rel=1e-12)
+        assert problem.base_cases_hold()
+
+
+def test_a_wrong_planner_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(random.Random(5), 4, 4)
+    monkeypatch.setattr(Problem, "stage_s", lambda *_: 1e3)
+    assert not problem.base_cases_hold()
+
+
+def test_random_problems_are_within_their_limits() -> None:
+    draw = random.Random(0)
+    made = [random_problem(draw, 3, 2) for _ in range(30)]
+    assert {problem.layers for problem in made} == {1, 2, 3}
+    assert {problem.machines for problem in made} == {1, 2}
+    assert min(problem.bandwidth for problem in made) >= 4
+
+
+def test_the_candidates_counted_are_those_of_the_loops() -> None:
+    # For each M' <= M and each share of the first stage below M', a matrix of N-1 x N-1: a first
+    # stage has a layer, and so has what is behind it.
+    assert candidates(5, [4]) == 16 * (1 + 2 + 3)
+    assert candidates(6, [1]) == 0
+    sizes = np.array([8, 16, 32])
+    counts = [candidates(int(n), [3]) for n in sizes]
+    slope, _ = np.polyfit(np.log(sizes - 1), np.log(counts), 1)
+    assert slope == pytest.approx(2)

@@ -1,0 +1,104 @@
+"""Predictions beside runs: what of an error comes from passes.  How good they are, no test says."""
+
+import pytest
+import torch
+from torch import nn
+
+from experiments import prediction
+from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared
+from experiments.study import memory_of
+from pipekit import Profile, schedules, simulate
+from pipekit.models import convnet
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile
+from pipekit.simulation import Host
+
+
+@pytest.fixture
+def small() -> TrainedModel:
+    torch.manual_seed(0)
+    return TrainedModel(
+        "small",
+        nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)),
+        torch.rand(8, 32),
+        torch.rand(8, 32),
+        nn.MSELoss(),
+        torch.optim.SGD,
+        0,
+    )
+
+
+def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch() -> None:
+    assert cases(["2bw", "pipedream"], [2, 8], [4], 3) == [
+        MethodCase("2bw", 2, 4, 3),
+        MethodCase("pipedream", 2, 1, 12),
+        MethodCase("pipedream", 8, 1, 12),
+    ]
+    with pytest.raises(ValueError, match=r"method must be one of .*'flsh'; did you mean 'flush'"):
+        cases(["flsh"], [2], [4], 3)
+
+
+def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
+    seconds = [(1.0, 3.0, 1.0), (2.0, 4.0, 2.0)]
+    costs = Profile(
+        tuple(LayerProfile(str(n), f, b, update_s=u) for n, (f, b, u) in enumerate(seconds))
+    )
+    schedule, split = schedules.flush(2, 4).take(3), Plan.by_hand([1, 1])
+    trace = simulate(schedule, costs)
+    again = as_it_ran(trace, costs, split)
+    assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == seconds
+    assert simulate(schedule, again, split).makespan_s == trace.makespan_s
+
+
+@pytest.mark.parametrize(
+    ("loops", "slower"),
+    [([1, 1.01, 1.02], 1.015 / 1.005), ([1, 1, 1.1], 1.05), ([1, 1, 9] + [1] * 6, 1)],
+    ids=["steady", "not", "a single one is not"],
+)
+def test_the_two_parts_make_up_the_error(
+    small: TrainedModel, loops: list[float], slower: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A case is decided if plain loops are as long beside its runs as beside the profiles."""
+    repeats, seconds = len(loops) // 3, iter(loops)
+    monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: next(seconds))
+    layers = [(0.010, 0.020), (0.010, 0.020), (0.025, 0.050)]
+    costs = Profile(tuple(LayerProfile(str(n), *both) for n, both in enumerate(layers)))
+    monkeypatch.setattr(TrainedModel, "profiled", lambda *_: costs)
+    hosts = {"threads": Host(task_s=1e-3)}
+    table = compared(small, [MethodCase("flush", 2, 2, 2)], hosts, repeats, passes=1)
+    (row,) = table.to_dict("records")
+    assert next(seconds, None) is None
+    assert row["loops"] == pytest.approx(slower - 1)
+    assert row["outcome"] == ("undecided" if slower > 1.03 else "decided")
+    if repeats == 1:  # else these are medians, each of another repeat
+        parts = (1 + row["error of passes"]) * (1 + row["error between"])
+        assert parts == pytest.approx(1 + row["error"])
+        assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
+        # A forward, four passes on the longer stage, a backward and an update; then the next batch,
+        # whose update nobody waits for.
+        bare = (1 + row["error without host"]) * row["found (s)"]
+        assert row["predicted (s)"] - bare == pytest.approx((7 + 6) * 1e-3)
+    assert row["counts agree"]
+
+
+def test_peak_bytes_of_a_real_run_are_predicted() -> None:
+    images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
+    task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
+    costs, case = task.profiled(2, passes=1), MethodCase("flush", 2, 2, 2)
+    simulated, found = map(memory_of, prediction.memory_traces(task, costs, case))
+    assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
+
+
+def test_every_cut_is_run(small: TrainedModel) -> None:
+    cuts, hosts = [Plan.by_hand([1, 2]), Plan.by_hand([2, 1])], {"threads": Host()}
+    table = compared(small, [MethodCase("pipedream", 2, 1, 2)], hosts, 2, passes=1, splits=cuts)
+    assert table["balance"].tolist() == ["1-2", "2-1"]
+    assert table["spread"].between(0, 2).all()
+
+
+def test_the_models_train() -> None:
+    names = []
+    for model in prediction.trained_models():
+        model.loss(model.module(model.inputs), model.targets).backward()
+        names.append(model.name)
+    assert names == ["convnet on MNIST", "MLP 8 x 512", "GPT 6 x 128"]

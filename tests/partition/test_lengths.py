@@ -1,0 +1,239 @@
+"""Which lengths of a batch may vary, and what Python computes from them between blocks."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, schedules
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.stages import stages
+from tests.partition.networks import UNet, build, tokens
+from tests.partition.test_record_refusals import Between, X
+from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop, with_lengths
+
+
+def verified(layers: Any) -> str:
+    return str(layers.summary.verified)
+
+
+def test_one_record_is_for_training_and_evaluation_of_all_sizes() -> None:
+    model = UNet()
+    layers = stages(model, torch.randn(3, 1, 16, 16))
+    assert verified(layers) == "5 rows of length 24 x 24"
+    for training in (True, False):
+        model.train(training), layers.train(training)
+        for shape in ((5, 1, 16, 16), (2, 1, 24, 40), (1, 1, 32, 16)):
+            x = torch.randn(shape)
+            assert torch.equal(layers(x)["logits"], model(x)["logits"])
+
+
+def test_a_network_trains_on_batches_of_many_lengths() -> None:
+    model, batch = build("tied")
+    judge = copy.deepcopy(model)
+    layers = stages(model, batch)
+    batches = [
+        (with_lengths(batch, length), torch.full((4,), 0.1 * length)) for length in (7, 3, 12, 7)
+    ]
+    pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=OPTIMIZER, loss=loss)
+    assert pipeline.train(batches).losses == plain_loop(judge, batches)
+    trained = pipeline.state_dict()
+    assert all(torch.equal(trained[key], tensor) for key, tensor in judge.state_dict().items())
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("transformer", (6, 4)), ("attention", (6,))])
+def test_lengths_of_sources_and_targets_vary_by_themselves(
+    name: str, lengths: tuple[int, ...]
+) -> None:
+    model, batch = build(name)
+    layers = stages(model, batch)
+    assert verified(layers) == f"6 rows of length {' x '.join(map(str, lengths))}"
+    more = batch[0].repeat(1, 2, 1), batch[1][:, :2]
+    if name == "transformer":
+        assert torch.equal(layers(more), model(*more))
+
+
+class OwnMask(nn.Module):
+    """Takes its square mask with the batch: both sides are as long as the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = (x @ x.mT + mask) @ block(x)
+        return x
+
+
+def test_both_sides_of_a_square_vary_together() -> None:
+    model = OwnMask()
+    layers = stages(model, (torch.randn(3, 8, 5), torch.ones(8, 8).tril()))
+    assert verified(layers) == "5 rows of length 6"
+    batch = torch.randn(2, 11, 5), torch.ones(11, 11).tril()
+    assert torch.equal(layers(batch), model(*batch))
+
+
+class Looks(nn.Module):
+    """Looks rows up in a second tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        first, second, last = self.blocks
+        y: Tensor = last(second(first(x)) * table[torch.arange(x.shape[0])])
+        return y
+
+
+def test_several_tensors_have_rows() -> None:
+    model, batch = Looks(), (torch.randn(4, 4), torch.randn(4, 4))
+    layers = stages(model, batch)
+    more = (torch.randn(7, 4), torch.randn(7, 4))
+    assert torch.equal(layers(more), model(*more))
+
+
+def shares(model: Any, x: Tensor) -> Tensor:
+    return x * (1 / x.shape[0])
+
+
+def halves(model: Any, x: Tensor) -> Tensor:
+    half = x.size(0) // 2
+    return torch.cat([x[:half] * 2, x[half:]])
+
+
+def fills_up(model: Any, x: Tensor) -> Tensor:
+    missing = -x.size(dim=0) % 4
+    return nn.functional.pad(x, (0, 0, 0, missing))[: x.shape[0]] * max(x.shape[0], 3)
+
+
+@pytest.mark.parametrize("function", [shares, halves, fills_up])
+def test_python_may_compute_with_the_number_of_rows(function: Callable[[Any, Tensor], Any]) -> None:
+    model = Between(function)
+    layers = stages(model, X)
+    assert len(layers) == 3
+    for rows in (1, 3, 5, 6):
+        if function is not fills_up or rows >= 3:
+            assert torch.equal(layers(X[:rows]), model(X[:rows]))
+    if function is fills_up:
+        with pytest.raises(ValueError, match=r"batches with rows >= 3, and this one has rows = 2"):
+            layers(X[:2])
+
+
+class Text(nn.Module):
+    """Three blocks on [rows, length], and ``function`` before the last one."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(100, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.function = function
+
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.embedding(text)
+        for block in self.blocks:
+            x = block(self.function(x))
+        return x  # type: ignore[no-any-return]
+
+
+def pools(x: Tensor) -> Tensor:
+    rows, length, width = x.shape
+    y: Tensor = x.view(rows * length, width).tanh().view(rows, length, width) / length**0.5
+    return y
+
+
+def cuts_what_is_long(x: Tensor) -> Tensor:
+    return x[:, :8] if x.shape[1] > 8 else x * 2
+
+
+def looks_at_a_table(x: Tensor) -> Tensor:
+    if x.shape[1] > 12:
+        raise ValueError("too long")
+    return x + torch.linspace(0, 1, 12)[: x.shape[1], None]
+
+
+def squares(x: Tensor) -> Tensor:
+    return x * x.flatten(0, 1).shape[0]
+
+
+def test_python_may_compute_with_lengths() -> None:
+    model = Text(pools)
+    layers = stages(model, tokens())
+    for rows, length in ((2, 7), (5, 16), (1, 1)):
+        text = tokens(length, rows)
+        assert torch.equal(layers(text), model(text))
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "fits", "sentence"),
+    [
+        (looks_at_a_table, 8, 12, r"recorded for batches with length <= 12, .* has length = 13"),
+        (cuts_what_is_long, 6, 8, r"recorded for batches with length <= 8, .* has length = 13"),
+        (
+            cuts_what_is_long,
+            10,
+            10,
+            r"recorded for tensors \[rows, 10\] and the batch has \[4, 13\]",
+        ),
+        (squares, 10, 10, r"recorded for tensors \[rows, 10\] and the batch has \[4, 13\]"),
+    ],
+)
+def test_a_batch_for_which_other_operations_would_run_is_refused_when_it_comes(
+    function: Callable[[Tensor], Tensor], example: int, fits: int, sentence: str
+) -> None:
+    model = Text(function)
+    layers = stages(model, tokens(example))
+    text = tokens(fits, 7)
+    assert torch.equal(layers(text), model(text))
+    with pytest.raises(ValueError, match=sentence):
+        layers(tokens(13))
+
+
+def test_a_length_that_would_close_a_cut_stays() -> None:
+    """Behind the pooling, no tensor tells the length that the last operation asks for."""
+
+    class Pools(Text):
+        def forward(self, text: Tensor) -> Tensor:
+            first, second, last = self.blocks
+            pooled = second(first(self.embedding(text)).mean(1))
+            return last(pooled) * text.shape[1]  # type: ignore[no-any-return]
+
+    layers = stages(Pools(pools), tokens())
+    assert len(layers) == 4
+    assert verified(layers) == "6 rows"
+
+
+def test_a_block_may_compare_what_it_is_given() -> None:
+    class Block(nn.Linear):
+        def forward(self, x: Tensor, length: int = 0) -> Tensor:
+            return super().forward(x) * (2 if length > 8 else 1)
+
+    class Given(Text):
+        def forward(self, text: Tensor) -> Tensor:
+            x = self.embedding(text)
+            for block in self.blocks:
+                x = block(x, length=text.shape[1])
+            return x  # type: ignore[no-any-return]
+
+    model = Given(pools)
+    model.blocks = nn.ModuleList(Block(4, 4) for _ in range(3))
+    layers = stages(model, tokens())
+    for length in (3, 8, 9, 20):
+        text = tokens(length)
+        assert torch.equal(layers(text), model(text))
+
+
+def few_rows(model: Any, x: Tensor) -> Tensor:
+    if x.shape[0] > len(X) + 1:
+        raise RuntimeError("too many rows")
+    return x
+
+
+def test_what_fails_with_other_sizes_is_said() -> None:
+    with pytest.raises(NotRecordable, match=r"unsplit model fails in .* too many rows\); name a"):
+        stages(Between(few_rows), X)
