@@ -25,7 +25,7 @@ def read_layout(layout: str, workers: int | None = None) -> list[str]:
         ValueError: it is none, or not one that Megatron-LM would take; the message gives the
             position in the string, from 1.
     """
-    letters = _Reader(layout).read()
+    letters = _letters(layout)
     _require_order(letters, layout)
     stages = [[letter for letter, _ in stage] for stage in _split(letters)]
     for number, stage in enumerate(stages):
@@ -72,63 +72,48 @@ _Letter = tuple[str, int]
 """A letter or a bar, and its position in the string."""
 
 
-class _Reader:
-    """Reads a string letter by letter."""
+def _letters(text: str) -> list[_Letter]:
+    """Return all letters and bars, groups and numbers written out."""
+    found: list[_Letter] = []
+    group: list[_Letter] | None = None
+    at = opened = 0
 
-    def __init__(self, layout: str) -> None:
-        self._text, self._at = layout, 0
+    def wrong(what: str) -> ValueError:
+        return ValueError(f"position {at + 1} of {text!r}: {what}")
 
-    def read(self) -> list[_Letter]:
-        found: list[_Letter] = []
-        while self._at < len(self._text):
-            found += self._group() if self._text[self._at] == "(" else self._item()
-            if len(found) > _MOST:
-                raise self._wrong(f"more than {_MOST:,} layers")
-        return found
-
-    def _group(self) -> list[_Letter]:
-        start, found = self._at, []
-        self._at += 1
-        while self._next() not in (")", "("):
-            if self._at >= len(self._text):
-                self._at = start
-                raise self._wrong("( without )")
-            found += self._item()
-        if self._next() == "(":
-            raise self._wrong("a group within a group")
-        self._at += 1
-        if self._next() != "*":
-            raise self._wrong("a group is followed by * and a number")
-        return self._times(found)
-
-    def _item(self) -> list[_Letter]:
-        letter, self._at = self._next(), self._at + 1
-        if letter == ",":
-            return []
-        if letter not in (*LETTERS, "|"):
-            self._at -= 1
-            raise self._wrong(f"{letter!r} is no layer: these are {', '.join(LETTERS)}")
-        return self._times([(letter, self._at)])
-
-    def _times(self, found: list[_Letter]) -> list[_Letter]:
-        """Return what was read as often as a number behind it says."""
-        if self._next() != "*":
-            return found
-        start = self._at = self._at + 1
-        while self._next().isascii() and self._next().isdigit():
-            self._at += 1
-        digits = self._text[start : self._at]
-        if not digits:
-            raise self._wrong("* is followed by a number")
-        if len(digits) > len(str(_MOST)) or int(digits) * len(found) > _MOST:
-            raise self._wrong(f"more than {_MOST:,} layers")
-        return found * int(digits)
-
-    def _next(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _wrong(self, what: str) -> ValueError:
-        return ValueError(f"position {self._at + 1} of {self._text!r}: {what}")
+    while at < len(text):
+        letter = text[at]
+        if letter == "(":
+            if group is not None:
+                raise wrong("a group within a group")
+            group, opened, at = [], at, at + 1
+            continue
+        if letter == ")" and group is not None:
+            items, group, at = group, None, at + 1
+            if text[at : at + 1] != "*":
+                raise wrong("a group is followed by * and a number")
+        elif letter in (*LETTERS, "|", ","):
+            at += 1
+            items = [(letter, at)] if letter != "," else []
+        else:
+            raise wrong(f"{letter!r} is no layer: these are {', '.join(LETTERS)}")
+        if letter != "," and text[at : at + 1] == "*":
+            at += 1
+            digits = text[at:].removesuffix(text[at:].lstrip("0123456789"))
+            if not digits:
+                raise wrong("* is followed by a number")
+            at += len(digits)
+            if len(digits) > len(str(_MOST)) or int(digits) * len(items) > _MOST:
+                raise wrong(f"more than {_MOST:,} layers")
+            items = items * int(digits)
+        read = found if group is None else group
+        read += items
+        if len(read) > _MOST:
+            raise wrong(f"more than {_MOST:,} layers")
+    if group is not None:
+        at = opened
+        raise wrong("( without )")
+    return found
 
 
 def _split(letters: Sequence[_Letter]) -> list[list[_Letter]]:

@@ -35,7 +35,7 @@ PAPER_SLOTS: Mapping[Op, float] = {
 """A backward takes two slots, whole or in parts, and an update none."""
 
 
-class Clock:
+class Walk:
     """Runs lists of things, each as soon as the one before it and all that it needs are over.
 
     Args:
@@ -140,7 +140,7 @@ def graph_needs(graph: Dependencies) -> list[Need]:
     return needs
 
 
-class Replay(Clock):
+class Replay(Walk):
     """Runs a table without computing anything, to see who waits for whom.
 
     Args:
@@ -375,7 +375,7 @@ def slots(
     needs = graph_needs(graph)
     if overlap is not None:
         together(graph, seconds, needs, overlap)
-    clock = Clock([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
+    clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     if not clock.is_done:
         [*Replay(graph).order()]  # says who waits for whom
     times = np.array([clock.starts, clock.ends[: len(seconds)]]).T

@@ -36,7 +36,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Passes:
+class BatchPasses:
     """A batch's passes, in two parts each way back, and the room for them.
 
     Attributes:
@@ -63,15 +63,15 @@ class Passes:
     summed: Sequence[Sequence[int]] | None = None
 
 
-def in_slots(homes: Sequence[int], microbatches: int) -> Passes:
+def in_slots(homes: Sequence[int], microbatches: int) -> BatchPasses:
     """Return passes of one slot each, backwards being whole, without limits."""
     stages, none = len(homes), [0.0] * len(homes)
     ones, room = [1.0] * stages, [math.inf] * (1 + max(homes))
     kept = [none] * 3
-    return Passes(homes, microbatches, (ones, ones, none), none, kept, none, none, room)
+    return BatchPasses(homes, microbatches, (ones, ones, none), none, kept, none, none, room)
 
 
-def choose(passes: Passes, policy: Policy) -> list[list[Pass]]:
+def choose(passes: BatchPasses, policy: Policy) -> list[list[Pass]]:
     """Return the orders that a policy leads to; no worker gets more than it has room for.
 
     A forward is taken only if room is left for one more on each of the worker's later stages, and
@@ -82,7 +82,7 @@ def choose(passes: Passes, policy: Policy) -> list[list[Pass]]:
 
 
 class _Run:
-    def __init__(self, passes: Passes, policy: Policy) -> None:
+    def __init__(self, passes: BatchPasses, policy: Policy) -> None:
         self._passes, self._policy = passes, policy
         stages, workers = range(len(passes.homes)), range(len(passes.room))
         self._ends = [[[-1.0] * passes.microbatches for _ in stages] for _ in range(2)]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from itertools import product
 
-from pipekit.schedules.list_scheduler import Passes, Policy, choose
+from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.searching.problem import Orders, Problem
 
 _DEPTHS = (0.5, 1.0, 1.5, 2.0, math.inf)
@@ -35,7 +35,7 @@ def greedy(problem: Problem, policy: Policy) -> Orders:
     """
     weights = 2
     freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
-    passes = Passes(
+    passes = BatchPasses(
         [row[0] for row in problem.homes],
         problem.microbatches,
         problem.seconds,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipekit.clusters import Cluster
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.schedules.clock import Clock
+from pipekit.schedules.clock import Walk
 from pipekit.schedules.schedule import Pass
 from pipekit.searching.versions import Reads
 from pipekit.simulation.costs import StageCosts
@@ -196,7 +196,7 @@ class Problem:
 
     def timing(self, orders: Orders) -> Timing:
         """Return when every pass ends, each as soon as its worker is free and its data there."""
-        clock = Clock(orders, self.takes, self.needs, with_them=self._parts_of).run()
+        clock = Walk(orders, self.takes, self.needs, with_them=self._parts_of).run()
         last = max(map(sum, zip(clock.free, self.after, strict=True)))
         makespan = last if clock.is_done else math.inf
         return Timing(clock.starts, clock.ends, makespan, clock.sequence)

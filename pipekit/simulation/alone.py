@@ -18,7 +18,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.clusters.paths import Path, Paths
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.clock import Clock, Need
+from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.dependencies import PLACES
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
@@ -121,7 +121,7 @@ class _Things:
             for own in self.lists
         ]
 
-    def times(self, clock: Clock, transfers: pd.DataFrame) -> Times:
+    def times(self, clock: Walk, transfers: pd.DataFrame) -> Times:
         """Return when all tasks ran."""
         size = len(self._before)
         starts, ends = np.array(clock.starts), np.array(clock.ends[:size])
@@ -146,7 +146,7 @@ def run(
     if cluster is None:
         for sender, receiver in zip(senders, receivers, strict=True):
             things.needs[receiver] += ((sender, 0.0),)
-        clock = Clock(things.lists, things.seconds, things.needs).run()
+        clock = Walk(things.lists, things.seconds, things.needs).run()
         left = came = np.array(clock.ends)[messages.sender]
         return things.times(clock, _transfers(messages, sent, left, came, left))
     # Messages from one worker to another are on one connection, and follow one another there.
@@ -161,7 +161,7 @@ def run(
         things.needs[receiver] += ((message, late),)
     numbers = np.arange(here.start, here.stop)
     lines = [numbers[line == each].tolist() for each in range(len(paths))]
-    clock = Clock([*things.lists, *lines], things.seconds, things.needs).run()
+    clock = Walk([*things.lists, *lines], things.seconds, things.needs).run()
     left, came = (np.array(each)[numbers] for each in (clock.starts, clock.ends))
     if _meet(paths, line, left, came):
         return None
@@ -203,7 +203,7 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
         [each for n in own for each in (n, *(after[n] if n < len(after) else ()))]
         for own in things.lists
     ]
-    clock = Clock(lists, things.seconds, things.needs, wake=host.wake_s).run()
+    clock = Walk(lists, things.seconds, things.needs, wake=host.wake_s).run()
     when = slice(handing.start, handing.stop)
     left, came = np.array(clock.starts[when]), np.array(clock.ends[when])
     return things.times(clock, _transfers(messages, sent, left, came, left))

@@ -18,7 +18,7 @@ import pandas as pd
 
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.schedules import OPS, Op, Schedule
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
 from pipekit.schedules.lowering.sums import sums
@@ -133,6 +133,14 @@ class _Run:
             self._advance(worker)
         columns = zip(*self.transfers, strict=True) if self.transfers else [()] * len(TRANSFERS)
         transfers = pd.DataFrame(dict(zip(TRANSFERS, columns, strict=True)))
+        for number, start in enumerate(self.starts):
+            if math.isnan(start):
+                raise ScheduleError(
+                    f"{self.tasks[number]} waits for ever: stages that share weights update "
+                    f"together, which this schedule cannot; check(schedule, joint_updates=True) "
+                    f"says who waits for whom",
+                    self.graph.placed(number),
+                )
         starts, ends, again = map(np.array, (self.starts, self.ends, self.repeated))
         return Times(starts, ends, again, transfers)
 

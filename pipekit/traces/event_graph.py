@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule, Task
-from pipekit.schedules.clock import Clock, Replay
+from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.traces.record import RECOMPUTE
 
@@ -56,7 +56,7 @@ class EventGraph(NamedTuple):
         needs = [tuple(over[need] for need in each) for each in self.needs]
         worker = self.frame["worker"].to_numpy()
         lists = [np.flatnonzero(worker == each).tolist() for each in np.unique(worker)]
-        return max(Clock(lists, (durations + gaps).tolist(), needs).run().free)
+        return max(Walk(lists, (durations + gaps).tolist(), needs).run().free)
 
 
 def event_graph(frame: pd.DataFrame) -> EventGraph:

@@ -16,26 +16,24 @@ _Worker = Annotated[int, Field(ge=0, lt=10**6)]
 _Label = Literal["measured", "emulated", "simulated", "exact"]
 
 
-class _Task(BaseModel):
-    worker: _Worker
+class _Row(BaseModel):
     stage: _Index
-    op: Literal["FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "UPDATE", "RECOMPUTE"]
     microbatch: _Index
-    version: _Index
     start_s: _Finite
     end_s: _Finite
     bytes: _Bytes
 
 
-class _Message(BaseModel):
+class _Task(_Row):
+    worker: _Worker
+    op: Literal["FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "UPDATE", "RECOMPUTE"]
+    version: _Index
+
+
+class _Message(_Row):
     source: _Worker
     destination: _Worker
     purpose: Literal["activation", "gradient", "weights"]
-    stage: _Index
-    microbatch: _Index
-    start_s: _Finite
-    end_s: _Finite
-    bytes: _Bytes
 
 
 class _Parts(BaseModel):

@@ -11,7 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, Plan, Profile, emulate, models, profile, schedules, simulate
+from pipekit import (
+    Pipeline,
+    Plan,
+    Profile,
+    ScheduleError,
+    emulate,
+    models,
+    profile,
+    schedules,
+    simulate,
+)
 from pipekit.clusters import V100, flat
 from pipekit.losses.token_loss import token_loss
 from pipekit.profiling import LayerProfile, TieProfile, ValueProfile, merged
@@ -156,3 +166,11 @@ def sent(trace: Trace) -> list[list[Any]]:
     names = ["worker", "stage", "op", "microbatch", "version", "bytes"]
     found: list[list[Any]] = trace.frame[names].to_numpy().tolist()
     return found
+
+
+def test_stages_that_cannot_update_together_are_refused() -> None:
+    """PipeDream's replicas sum other minibatches than the stage that shares their weights."""
+    tied = replace(Profile.uniform(3, parameter_bytes=4), ties=(TieProfile((0, 2), 4),))
+    plan = Plan.by_hand([1] * 3, replicas=[2, 1, 1])
+    with pytest.raises(ScheduleError, match="U1 of stage 0 waits for ever: stages that share"):
+        simulate(schedules.pipedream([2, 1, 1]).take(8), tied, plan)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from pipekit.schedules.clock import Clock, Replay
+from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.lowering.steps import Message, Steps
 from pipekit.schedules.ops import OPS, Op
@@ -163,7 +163,7 @@ def _require_end(schedule: Schedule, steps: Sequence[Steps], found: Sequence[Val
                 yield second.get(senders[message], NOBODY)
 
     each = [tuple((need, 0.0) for need in needs(thing)) for thing in range(size)]
-    clock = Clock(lists, [0.0] * size, each).run()
+    clock = Walk(lists, [0.0] * size, each).run()
     for worker, (things, ran) in enumerate(zip(lists, clock.following, strict=True)):
         if ran < len(things):
             task = next(every[thing].task for thing in things[ran:] if thing < len(every))
