@@ -37,12 +37,7 @@ from pipekit.trees import tree_map
 
 
 class ThreadMailboxes:
-    """The mailboxes of all threads, as one of them sees them: a queue each.
-
-    Args:
-        worker: whose own is read.
-        queues: of all workers.
-    """
+    """The mailboxes of all threads, as one of them sees them: a queue each."""
 
     def __init__(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
         self._queues, self.get = queues, queues[worker].get
@@ -52,13 +47,7 @@ class ThreadMailboxes:
 
 
 class CopyingMailbox(KeyedMailbox):
-    """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices.
-
-    Args:
-        copier: from the worker's device.
-        devices: of all workers.
-        mailbox: the arguments of :class:`KeyedMailbox`.
-    """
+    """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices."""
 
     def __init__(self, copier: Copier, devices: Sequence[torch.device], *mailbox: Any) -> None:
         super().__init__(*mailbox)
@@ -106,12 +95,7 @@ class ThreadWorker:
 
 
 class ThreadNetwork:
-    """What the transports of all threads have in common, for one run.
-
-    Args:
-        busy: the workers that have anything to do.
-        workers: all of them.
-    """
+    """What the transports of all threads have in common, for one run."""
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers

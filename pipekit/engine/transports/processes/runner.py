@@ -19,9 +19,9 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
-from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.transports.processes.parcels import dumps
 from pipekit.engine.transports.processes.stages_left import StageLeft, StagesLeft
+from pipekit.engine.transports.processes.worker_handle import WorkerDied
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
 from pipekit.engine.transports.runner import Runner
