@@ -25,7 +25,7 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_between, part
 from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.processes.member import WorkerDied
+from pipekit.engine.transports.processes.worker_handle import WorkerDied
 from pipekit.engine.work import NotBuilt, Report, first_error
 
 

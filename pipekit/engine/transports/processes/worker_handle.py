@@ -18,28 +18,20 @@ class WorkerDied(RuntimeError):
     """A worker process ended without a word, killed from outside or by its own native code."""
 
 
-class Member:
-    """One worker process, and this process's ends of the pipes to it.
-
-    Args:
-        index: its number.
-        endpoints: what it gets of all endpoints.
-        sums_endpoints: likewise of those of communication threads.
-        standings: where the workers note what they are at.
-    """
+class WorkerHandle:
+    """One worker process, and this process's ends of the pipes to it."""
 
     def __init__(
         self,
         index: int,
         endpoints: Sequence[Endpoint],
-        sums_endpoints: Sequence[Endpoint],
         standings: SharedBuffer,
     ) -> None:
         for_worker, self.tasks = Pipe(duplex=False)
         self.reports, from_worker = Pipe(duplex=False)
         watched, self._lifeline = Pipe(duplex=False)
         self._others = for_worker, from_worker, watched
-        connections = Connections(index, *self._others, endpoints, sums_endpoints, standings)
+        connections = Connections(index, *self._others, endpoints, standings)
         self.process: BaseProcess = forkserver().Process(
             target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
         )
