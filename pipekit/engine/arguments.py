@@ -103,10 +103,6 @@ def sized(batches: Iterable[Any]) -> Batches:
 def counted(batches: Iterable[Any], steps: int | None) -> tuple[Batches, int | None]:
     """Return batches that can be counted, of which there may be fewer.
 
-    Args:
-        batches: the user's.
-        steps: take so many at most, or None for all.
-
     Returns:
         The batches, and how many there have to be; None: there may be fewer than their length.
 

@@ -153,23 +153,13 @@ class StageConfig:
         state: dict[str, Any] | None,
         slots: tuple[nn.Sequential, ...] = (),
     ) -> "StageConfig":
-        """Return what the stage is made of after a run.
-
-        Args:
-            module: its layers, with the newest weights.
-            state: of its optimizer, scheduler and loss scaler.
-            slots: its weight slots, if a later run goes on with them.
-        """
+        """Return what the stage is made of after a run."""
         part = replace(self.passes.part, module=module)
         return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
 
 
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
-
-    Args:
-        config: what it is made of.
-        device: where it computes.
 
     Attributes:
         weights: its weight versions.

@@ -9,8 +9,7 @@ from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.recorders import TraceRecorder
+from pipekit.engine.observers.record import Record, TraceRecorder
 from pipekit.plans import Recompute
 from pipekit.schedules import Steps
 

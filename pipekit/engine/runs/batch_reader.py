@@ -61,11 +61,6 @@ class BatchReader:
     def read(self, batch: Any, parts: int, number: int) -> Batch:
         """Check what the user gave as a batch.
 
-        Args:
-            batch: the user's.
-            parts: microbatches to make of it.
-            number: the batch's place in the run, for messages.
-
         Raises:
             ValueError: it has another form, or fewer rows than parts.
             TypeError: the model's input, or a target, holds something that is not a tensor.
@@ -87,13 +82,7 @@ class BatchReader:
         return _batch(taken, target, rows, parts, number, self._fewer)._replace(plain=plain)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
-        """Check what the user gave to predict from: the model's input, or a dict that holds it.
-
-        Args:
-            inputs: the user's.
-            parts: 1: in inference, a batch is a microbatch.
-            number: the batch's place in the run, for messages.
-        """
+        """Check what the user gave to predict from: the model's input, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
         taken = self.input(inputs) if held else self._tensors_of(inputs)
         return _batch(taken, (), _rows(leaves(taken), number), parts, number)
@@ -135,7 +124,7 @@ class BatchReader:
         if self._fewer:
             return
         if isinstance(batches, (list, tuple)) and not self._select:
-            numbers = range(offset, len(batches[:steps]))
+            numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
                 self.read(batches[number], parts[(number - offset) % len(parts)], number)
         elif isinstance(batches, DataLoader) and type(batches.batch_sampler) is BatchSampler:

@@ -1,5 +1,6 @@
 """The user's batches, read one by one as the workers come to need them, and where they end."""
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,7 +48,7 @@ class BatchSource:
         self._read = read
         self._stopped = False
         self.error: Exception | None = None
-        self.rows: list[int] = []
+        self.rows = array("q")
 
     @property
     def may_end(self) -> bool:
@@ -55,11 +56,7 @@ class BatchSource:
         return bool(self._ends)
 
     def stop(self, error: Exception | None = None) -> None:
-        """Read no more: the run ends where it may, and the batches on their way are finished.
-
-        Args:
-            error: why, if it is to be raised then.
-        """
+        """Read no more: the run ends where it may, and the batches on their way are finished."""
         self._stopped, self.error = True, self.error or error
 
     def __iter__(self) -> Iterator[Batch | End]:

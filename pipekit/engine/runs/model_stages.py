@@ -107,12 +107,6 @@ class ModelStages:
     ) -> Tree | None:
         """Cut the model into stages, unless it has been cut, and try it in the mode of a run.
 
-        Args:
-            sample: a microbatch's input, which is tried on the model first.
-            autocast: what operators compute in where that is safe, or None.
-            point: where the optimizers go on from, or None.
-            training: whether the run trains.
-
         Returns:
             What the model gave for the sample, if it was tried.
         """
@@ -234,10 +228,6 @@ class ModelStages:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Take over weights, buffers and extra states, by name; older versions are forgotten.
-
-        Args:
-            state: some or, with ``strict``, all of them.
-            strict: whether other names are refused.
 
         Raises:
             ValueError: a name is missing, unknown, or of another shape, or a module cannot take

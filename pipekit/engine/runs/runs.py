@@ -23,25 +23,14 @@ from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.batch_source import BatchSource
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Tables, batches_between, part
+from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import NotBuilt, Report, first_error
 
 
 class Runs:
-    """Trains and evaluates the stages of a model, and knows how far the training is.
-
-    Args:
-        tables: the schedules.
-        model: the stages.
-        workers: execute them.
-        agree: for what all processes must see alike.
-        used: the features in use.
-        transport: the name of what joins the workers.
-        seed: of the layers' random numbers, for the record.
-        reader: reads batches.
-    """
+    """Trains and evaluates the stages of a model, and knows how far the training is."""
 
     def __init__(
         self,
@@ -100,19 +89,20 @@ class Runs:
                         extent, source, watch, on_batch, config, keeps=not restart
                     )
             end = min((each.end for each in reports), default=sys.maxsize)
-            if schedule.period:  # the run ended with its last batch, as the workers know
-                parts = [*batches_between(schedule, extent.begin, end)]
-            else:
-                parts = [batch for batch in schedule.batches if batch.stop <= end]
-            done = partial(part, schedule, extent.begin, parts[-1].stop if parts else extent.begin)
-            stop = parts[-1].stop if parts else 0
-            self._progress.end(start.offset + len(parts), start.microbatches + stop)
+            each_batch = partial(batches_done, schedule, extent.begin, end)
+            count = stop = 0
+            for count, batch in enumerate(each_batch(), 1):  # noqa: B007
+                stop = batch.stop
+            self._progress.end(start.offset + count, start.microbatches + stop)
             self._next = None if restart else end
             if error := interrupts.error or source.error or first_error(reports):
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - began
-            return Run.of(schedule.name, done, parts, reports, wall, self._seed, start.losses)
+            done = partial(part, schedule, extent.begin, stop or extent.begin)
+            return Run.of(
+                schedule.name, done, each_batch(), reports, wall, self._seed, start.losses
+            )
 
     def _require_allowed(
         self,

@@ -104,9 +104,6 @@ def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
 class Tables:
     """The tables of one pipeline.
 
-    Args:
-        schedule: finite, or without end.
-
     Attributes:
         schedule: the same.
 
@@ -224,22 +221,16 @@ def part(schedule: Schedule, begin: int, end: int) -> Schedule:
 
 
 def end_of(schedule: Schedule, begin: int, batches: int) -> int:
-    """Return the microbatch behind so many batches of a schedule without end.
-
-    Args:
-        schedule: without end.
-        begin: the microbatch with which the first one begins.
-        batches: how many.
-    """
+    """Return the microbatch behind so many batches of a schedule without end."""
     periods, rest = divmod(begin, schedule.period_microbatches)
     stops = schedule.batch_stops
     before = periods * len(stops) + bisect_right(stops, rest)
     return schedule.batch(before + batches - 1).stop
 
 
-def batches_between(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
-    """Yield the microbatches of each batch that begins between two microbatches."""
+def batches_done(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
+    """Yield the microbatches of each batch from a microbatch on that a run has trained on."""
     for batch in schedule.each_batch(begin):
-        if batch.start >= end:
+        if (batch.start if schedule.period else batch.stop - 1) >= end:
             return
         yield batch

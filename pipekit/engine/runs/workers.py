@@ -29,17 +29,7 @@ from pipekit.trees import Tree, leaves
 
 
 class Workers:
-    """Have the stages of a model execute schedules.
-
-    Args:
-        tables: the schedules.
-        model: the stages.
-        runner: runs workers.
-        devices: of the workers.
-        loss: in training.
-        updates: how weights are updated.
-        execution: how passes are computed.
-    """
+    """Have the stages of a model execute schedules."""
 
     def __init__(
         self,
@@ -58,11 +48,6 @@ class Workers:
 
     def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
         """Return a run's batches, checked; the first one serves to build the stages, if need be.
-
-        Args:
-            extent: which batches they are, and by which schedule they are run.
-            read: reads one of them.
-            point: where optimizers that are built go on from, or None.
 
         Raises:
             ScheduleError: stages have to update together, and the schedule does not let them.
@@ -131,16 +116,7 @@ class Workers:
         checkpoints: CheckpointConfig | None,
         keeps: bool,
     ) -> list[Report]:
-        """Train; the model's stages are then those after the run.
-
-        Args:
-            extent: which batches, and by which schedule.
-            batches: the same, ready.
-            watch: what is recorded and shown.
-            on_batch: called with each batch whose loss is known, or None.
-            checkpoints: how they are written, or None.
-            keeps: whether a later run goes on where this one ends.
-        """
+        """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
         bar = LossBar(
             map(len, batches.each_batch()),
