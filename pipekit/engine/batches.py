@@ -53,10 +53,7 @@ class Batch(NamedTuple):
 def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
 
-    Args:
-        tree: the structure.
-        parts: how many pieces.
-        rows: of the batch: tensors without them stay whole in each piece; None: all have them.
+    Tensors without ``rows`` rows stay whole in each piece; None: all have them.
     """
     if isinstance(tree, Tensor):
         return _cut(tree, parts, rows)

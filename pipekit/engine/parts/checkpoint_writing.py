@@ -155,8 +155,8 @@ class _PartWriter:
         older = sorted(self._older.popleft())
         newest = self._stage.weights.newest
         counted = self._counted.popleft() if self._counted else _Counted.of(newest)
-        losses = self._losses if self._index == len(boundary.versions) - 1 else ()
-        losses = [(k, loss) for k, loss in losses if k < boundary.microbatches]
+        is_last = self._index == len(boundary.versions) - 1
+        losses = [each for each in self._losses if is_last and each[0] < boundary.microbatches]
         last = max(losses)[1] if losses else 0.0
         parameters = _copies(dict(newest.named_parameters(remove_duplicate=False)))
         content = {

@@ -172,13 +172,7 @@ class ModelStages:
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
     ) -> Iterator[ModelStage]:
-        """Yield what the stages of a worker are made of.
-
-        Args:
-            worker: its number.
-            stage_workers: the workers that have each stage.
-            goes_on: whether the run goes on where the last one has ended, buffers included.
-        """
+        """Yield what the stages of a worker are made of."""
         assert self._partition
         for stage in self._stages:
             workers = stage_workers[stage.index]
@@ -270,11 +264,7 @@ class ModelStages:
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
-        """Let a function change every stage's optimizer; before the first run, once there are any.
-
-        Args:
-            function: called with each optimizer and its learning-rate scheduler, or None.
-        """
+        """Let a function change every stage's optimizer, now or once there are any."""
         if self._partition is None:
             self._edits.append(function)
         else:

@@ -19,8 +19,7 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader
-from pipekit.engine.runs.batch_source import BatchSource
+from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
@@ -153,9 +152,9 @@ class Runs:
         if ends_anywhere and not (folder or self._progress.resume_point):
             self._base = self._progress.position.microbatches
             return Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
-        counted, total = arguments.counted(batches, steps)
-        start = self._progress.start(len(counted), tables.take, self._model.balance)
-        rest = islice(counted, start.offset, len(counted))
+        counted, most, total = arguments.counted(batches, steps)
+        start = self._progress.start(most, tables.take, self._model.balance)
+        rest = islice(counted, start.offset, None)
         return Extent(start, rest, total and total - start.offset)
 
     def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
@@ -176,14 +175,14 @@ class Runs:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
         arguments.require_batches(batches)
-        counted = arguments.sized(batches)
+        counted, count, _ = arguments.counted(batches)
         schedule = self._tables.inference
         if not self._workers.can_end:
-            schedule = schedule.take(len(counted))
+            schedule = schedule.take(count)
         self.read()
         read = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
-        extent = Extent(start, iter(counted), len(counted))
+        extent = Extent(start, iter(counted), count)
         source = self._workers.ready(extent, read, self._progress.resume_point)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 

@@ -49,14 +49,6 @@ class Table:
     ) -> "Table":
         """Lower a schedule, with skip connections between stages and weights that they share.
 
-        Args:
-            schedule: finite, or without end.
-            skips: the stages where each skip connection begins and ends.
-            ties: the stages between which the gradient of each shared weight goes back.
-            joint_updates: whether the updates of a batch wait for one another on all stages.
-            validate_later: whether they are made before, and validated later; of a finite schedule.
-            goes_on: whether a run by it may go on where another one has ended.
-
         Raises:
             ScheduleError: if an update had to be made again, workers would wait for ever.
         """

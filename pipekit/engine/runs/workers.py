@@ -17,7 +17,7 @@ from pipekit.engine.ending import Ends
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.batch_reader import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import Table, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
@@ -152,17 +152,7 @@ class Workers:
         checkpoints: CheckpointConfig | None = None,
         keeps: bool = False,
     ) -> list[Report]:
-        """Execute a schedule, and return every worker's report.
-
-        Args:
-            extent: which batches, and by which schedule; one without backwards is inference.
-            batches: the same, ready.
-            loss: of the last stage's output and the target.
-            watch: what is recorded.
-            on_news: called with each loss and update in training, or None.
-            checkpoints: how they are written, or None.
-            keeps: whether a later run goes on where this one ends.
-        """
+        """Execute a schedule, and return every worker's report."""
         start, begin = extent.start, extent.begin
         schedule, resume = start.schedule, start.resume
         table = self._tables.table(
