@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -39,11 +39,7 @@ from pipekit.trees import tree_map
 
 
 class NotBuilt(Exception):
-    """A stage could not be built: none has begun to train.
-
-    Args:
-        error: what was raised.
-    """
+    """A stage could not be built: none has begun to train."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -108,11 +104,11 @@ class Report:
         traceback: of this error, as text, if it comes from another process.
     """
 
-    rows: list[int]
+    rows: Sequence[int]
     weight_slots: int
     stages: Sequence[ModelStage] = ()
     record: Record = field(default_factory=Record)
-    losses: Sequence[tuple[int, float]] = ()
+    losses: Iterable[tuple[int, float]] = ()
     most_pending: int = 0
     sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
     loss_scales: list[float] = field(default_factory=list)
@@ -129,15 +125,21 @@ def first_error(reports: Sequence[Report]) -> BaseException | None:
     return min(failed, key=lambda report: report.end).error if failed else None
 
 
-PARTS: tuple[type[Part], ...] = (
-    Restoring,
-    LateValidation,
-    Overlap,
-    Recomputation,
-    EmptyMicrobatches,
-    CheckpointWriting,
-)
-"""The features of a run: from the worker's loop to the executor, and on to the transport."""
+def parts_of(run: WorkerRun) -> list[Part]:
+    """Return the run's features: from the worker's loop to the executor, and on to the transport.
+
+    Each wraps transport, ends and stages around those before it.
+    """
+    config = run.config
+    used: dict[type[Part], bool] = {
+        Restoring: config.resume is not None,
+        LateValidation: run.validation is not None,
+        Overlap: bool(run.together),
+        Recomputation: any(mode != "never" for mode in run.recompute.values()),
+        EmptyMicrobatches: config.execution.short_batches == "fewer",
+        CheckpointWriting: config.checkpoints is not None,
+    }
+    return [part(run) for part, is_used in used.items() if is_used]
 
 
 def train(
@@ -149,17 +151,7 @@ def train(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
-    """Execute a worker's steps in training, and return what came of them.
-
-    Args:
-        assignment: what it is to do.
-        stages: those of the assignment, built.
-        config: what is common to all workers.
-        transport: to the other workers.
-        feed: the run's data.
-        on_news: called by the last stage; None: nobody watches.
-        watchers: observers beside those that the configuration names.
-    """
+    """Execute a worker's steps in training, and return what came of them."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
@@ -183,7 +175,7 @@ def train(
     )
     recording = Recording(run, on_news)
     run.observers += observers_of(config.watch.observers, index)
-    parts = [part(run) for part in PARTS if part.is_used(run)]
+    parts = parts_of(run)
     updates = UpdateSynchronizer(index, stages, config, transport, device, run.observers)
     executor = Executor(
         index,
@@ -216,11 +208,12 @@ def train(
         weights_bytes = updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
+    iter(io.losses)  # which are all there now
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return Report(
         stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
         record=recording.record(),
-        losses=[(microbatch, loss.item()) for microbatch, loss in io.losses],
+        losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.ending.microbatch),
         rows=feed.rows,
@@ -294,29 +287,14 @@ def run(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
-    """Train or evaluate, as the configuration says, with stages built for this run alone.
-
-    Args:
-        assignment: what the worker is to do.
-        config: what is common to all workers.
-        transport: to the other workers.
-        feed: the run's data.
-        on_news: called by the last stage in training; None: nobody watches.
-        watchers: observers beside those that the configuration names.
-    """
+    """Train or evaluate, as the configuration says, with stages built for this run alone."""
     if not config.training:
         return evaluate(assignment, config, transport, feed, watchers)
     return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
 
 
 def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
-    """Return the most microbatches, of all stages, that wait for their backward at once.
-
-    Args:
-        steps: of the worker; later periods are like the first.
-        config: of the run.
-        end: the first microbatch that is no part of it.
-    """
+    """Return the most microbatches, of all stages, that wait for their backward at once."""
     done = config.resume.boundary.microbatches if config.resume else 0
     pending = most = 0
     # A run that goes on fills the pipeline anew, which takes no more steps than at the beginning.

@@ -203,11 +203,6 @@ class ResumePoint:
         With the saved run's table: after the boundary, with the pipeline as full as it was.  With
         another one: after the boundary, with an empty pipeline and the newest weights.
 
-        Args:
-            batches: of the whole run.
-            schedule_for: makes the schedule for a number of batches.
-            balance: layers of each stage, if it is known.
-
         Raises:
             ValueError: the run has fewer batches than have been trained on.
         """

@@ -17,6 +17,9 @@ from pipekit.schedules.lowering.steps import MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 
+_FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE.name
+_BACKWARD, _INPUT = Op.BACKWARD.name, Op.BACKWARD_INPUT.name
+
 
 class UpdateMaker(Protocol):
     """What makes the updates of a worker's stages."""
@@ -37,17 +40,8 @@ class UpdateMaker(Protocol):
 class Executor:
     """Executes the steps of one worker; which op is done how stands in one table.
 
-    Args:
-        worker: its number.
-        stages: those that live there, by index.
-        recompute: which microbatches of a batch each of them recomputes.
-        transport: to the other workers.
-        ends: of the pipeline.
-        device: where the stages compute.
-        updates: makes updates; None where there are none.
-        observers: are told of what is received, computed and sent.
-        first_microbatch: microbatches that earlier runs have seen.
-        training: whether backwards follow the forwards.
+    ``recompute`` says which microbatches of a batch each stage recomputes, ``first_microbatch`` how
+    many earlier runs have seen; in inference no backwards follow.
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class Executor:
         output = self._stages[step.task.stage].recompute(microbatch, step.slot)
         self._after(step, RECOMPUTE, output)
 
-    def _forward(self, step: Step, activity: str = Op.FORWARD.name) -> None:
+    def _forward(self, step: Step, activity: str = _FORWARD) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         target = None if step.sends else self._ends.target(microbatch)
@@ -108,9 +102,9 @@ class Executor:
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
-        self._before(step, Op.FORWARD.name, (x.main, x.skips))
+        self._before(step, _FORWARD, (x.main, x.skips))
         output = self._stages[stage].infer(x, microbatch + self._first_microbatch)
-        self._give(step, Op.FORWARD.name, output)
+        self._give(step, _FORWARD, output)
 
     def _give(self, step: Step, activity: str, output: StageIO) -> None:
         self._after(step, activity, output)
@@ -121,22 +115,24 @@ class Executor:
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
         runtime, last = self._stages[stage], self._updates if step.ends_update else None
+        run, activity = runtime.backward, _BACKWARD
+        if op is Op.BACKWARD_INPUT:
+            run, activity = runtime.backward_input, _INPUT
         gradients = self._gradients(step)
-        self._before(step, op.name, gradients or ())
+        self._before(step, activity, gradients or ())
         if last:
             last.begin_last(stage, step.update)
-        run = runtime.backward if op is Op.BACKWARD else runtime.backward_input
         result = run(microbatch + self._first_microbatch, step.slot, step.update, gradients)
         if last:
             last.end_last(stage, step.update)
-        self._after(step, op.name, result)
+        self._after(step, activity, result)
         self._send(step, result)
         if not step.sends:
             self._ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
-        self._before(step, Op.BACKWARD_WEIGHT.name, ())
+        self._before(step, _WEIGHT, ())
         last = self._updates if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
@@ -144,15 +140,15 @@ class Executor:
         self._stages[stage].backward_weight(microbatch, step.slot, step.update)
         if last:
             last.end_last(stage, step.update)
-        self._after(step, Op.BACKWARD_WEIGHT.name, ())
+        self._after(step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
         _, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._before(step, Op.UPDATE.name, ())
+        self._before(step, _UPDATE, ())
         self._updates.update(stage, step.slot)
-        self._after(step, Op.UPDATE.name, ())
+        self._after(step, _UPDATE, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.

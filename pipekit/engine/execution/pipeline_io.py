@@ -1,20 +1,42 @@
 """Where microbatches enter a pipeline and where they leave it."""
 
+from array import array
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from pipekit.devices import to_device
+from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.batches import Feed, Joins
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage_io import StageGradients, Target
 from pipekit.layers.autocast import autocast
 from pipekit.trees import Tree, tree_map
 
-Losses = list[tuple[int, Tensor]]
-"""(microbatch, weighted loss) in the order in which they came."""
+
+class LossLog:
+    """(microbatch, weighted loss) in the order in which they came; 16 bytes each, once known."""
+
+    def __init__(self) -> None:
+        self._numbers, self._losses = array("q"), array("d")
+        self._issued: list[tuple[int, Tensor]] = []  # on accelerators, for which nobody waits yet
+
+    def add(self, microbatch: int, loss: Tensor | float) -> None:
+        """Add a loss, which an accelerator may still be computing."""
+        if isinstance(loss, Tensor) and is_accelerator(loss.device):
+            self._issued.append((microbatch, loss))
+        else:
+            self._numbers.append(microbatch)
+            self._losses.append(float(loss))
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        """Wait for all of them, and return them."""
+        issued, self._issued = self._issued, []
+        for microbatch, loss in issued:
+            self.add(microbatch, loss.item())
+        return zip(self._numbers, self._losses, strict=True)
 
 
 class PipelineIO(Protocol):
@@ -48,7 +70,7 @@ class TrainingIO:
         self._config, self._feed = config, feed
         self._weighs_rows = config.mean_loss
         self.outputs: dict[int, Tree] = {}
-        self.losses: Losses = []
+        self.losses = LossLog()
 
     def input(self, microbatch: int) -> Tree:
         rows = self._feed.input(microbatch)
@@ -70,7 +92,7 @@ class TrainingIO:
         return loss(output, target)
 
     def output(self, microbatch: int, output: Tree) -> None:
-        self.losses.append((microbatch, output))
+        self.losses.add(microbatch, output)
 
     def output_gradients(self, microbatch: int) -> None:
         """Give none: a loss has no gradients."""

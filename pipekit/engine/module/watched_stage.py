@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.recorders import TraceRecorder
+from pipekit.engine.observers.record import Record, TraceRecorder
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads

@@ -64,12 +64,7 @@ class Standings:
     def describe(
         self, workers: Sequence[Numbered], stage_workers: Sequence[Sequence[int]]
     ) -> list[str]:
-        """Return a line for each worker: its task, and what it waits for.
-
-        Args:
-            workers: what they do; those of other processes may be left out.
-            stage_workers: the workers that have each stage.
-        """
+        """Return a line for each worker: its task, and what it waits for."""
         return [self._line(worker, stage_workers) for worker in workers if worker.steps.distinct]
 
     def _line(self, worker: Numbered, stage_workers: Sequence[Sequence[int]]) -> str:
@@ -88,11 +83,7 @@ class Standings:
 
 
 class _Standing(Observer):
-    """Writes what one worker is at.
-
-    Args:
-        numbers: of the worker.
-    """
+    """Writes what one worker is at."""
 
     def __init__(self, numbers: memoryview) -> None:
         self._numbers = numbers

@@ -7,11 +7,11 @@ that the table lets later microbatches read, and running statistics of the momen
 counted the batches before the boundary and no other.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -41,10 +41,6 @@ class _Counted(NamedTuple):
 
 class CheckpointWriting(Part):
     """Watches the steps: before a forward and after an update a boundary may lie."""
-
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return run.config.checkpoints is not None
 
     def __init__(self, run: WorkerRun) -> None:
         run.observers.append(_Writer(run))
@@ -159,9 +155,9 @@ class _PartWriter:
         older = sorted(self._older.popleft())
         newest = self._stage.weights.newest
         counted = self._counted.popleft() if self._counted else _Counted.of(newest)
-        losses = self._losses if self._index == len(boundary.versions) - 1 else []
-        losses = [(k, loss) for k, loss in losses if k < boundary.microbatches]
-        before = [loss for _, loss in sorted(losses, key=itemgetter(0))]
+        is_last = self._index == len(boundary.versions) - 1
+        losses = [each for each in self._losses if is_last and each[0] < boundary.microbatches]
+        last = max(losses)[1] if losses else 0.0
         parameters = _copies(dict(newest.named_parameters(remove_duplicate=False)))
         content = {
             "about": self._config.about,
@@ -174,11 +170,12 @@ class _PartWriter:
             "extra_states": counted.extra_states,
             "state": self._stage.state(),
             "scales": self._stage.scaler and self._stage.scaler.course(),
-            "losses": [(k, loss.item()) for k, loss in losses],
+            "losses": losses,
         }
         config = self._config
         batches = config.about["batches"] + boundary.batches
-        finite = all(bool(t.isfinite().all()) for t in [*before[-1:], *differentiable(parameters)])
+        sound = (bool(each.isfinite().all()) for each in differentiable(parameters))
+        finite = math.isfinite(last) and all(sound)
         checkpoints.write(
             config.folder,
             batches,

@@ -9,10 +9,6 @@ from pipekit.engine.parts.part import Part, WorkerRun
 class EmptyMicrobatches(Part):
     """Wraps the stages, which hear of microbatches with rows only."""
 
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return run.config.execution.short_batches == "fewer"
-
     def __init__(self, run: WorkerRun) -> None:
         run.stages = {number: _WithRows(stage) for number, stage in run.stages.items()}
 

@@ -26,10 +26,6 @@ class LateValidation(Part):
     _repeat: Execute
     _updates: UpdateSynchronizer
 
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return run.validation is not None
-
     def __init__(self, run: WorkerRun) -> None:
         assert run.validation
         self._validation = run.validation

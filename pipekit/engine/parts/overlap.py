@@ -15,10 +15,6 @@ from pipekit.trees import Tree
 class Overlap(Part):
     """Wraps the transport, by which pairs of steps receive and send as one, and every step."""
 
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return bool(run.together)
-
     def __init__(self, run: WorkerRun) -> None:
         self._transport, self._second = run.transport, run.together
         self.require_peers, self.finish = self._transport.require_peers, self._transport.finish

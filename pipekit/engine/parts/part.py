@@ -72,11 +72,6 @@ class WorkerRun:
 class Part:
     """A feature; one that is made wraps transport, ends or stages of the run, or watches it."""
 
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        """Return whether the run has the feature."""
-        raise NotImplementedError
-
     def __init__(self, run: WorkerRun) -> None:
         pass
 

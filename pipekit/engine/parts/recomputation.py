@@ -12,10 +12,6 @@ from pipekit.schedules import Op, Step
 class Recomputation(Part):
     """Wraps every step: a backward comes after a second forward, which waits for no gradient."""
 
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return any(mode != "never" for mode in run.recompute.values())
-
     def __init__(self, run: WorkerRun) -> None:
         self._modes = run.recompute
 

@@ -2,19 +2,13 @@
 
 from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.recorders import TraceRecorder, TrafficCounter
+from pipekit.engine.observers.record import Record, TraceRecorder, TrafficCounter
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.part import WorkerRun
 
 
 class Recording:
-    """Watches the worker: events, traffic, memory and, on the last stage, losses and updates.
-
-    Args:
-        run: the worker's.
-        on_news: called by the last stage; None: nobody listens.
-    """
+    """Watches the worker: events, traffic, memory and, on the last stage, losses and updates."""
 
     def __init__(self, run: WorkerRun, on_news: Listener | None) -> None:
         watch, self._device = run.config.watch, run.device

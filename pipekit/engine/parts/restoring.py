@@ -4,14 +4,12 @@ Whatever had been computed for microbatches after the boundary is computed again
 of a layer depend on the microbatch alone.
 """
 
-import torch
-
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.content import Tensors
 from pipekit.engine.checkpoints.content import read as read_part
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.executor import Executor
-from pipekit.engine.execution.pipeline_io import Losses
+from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
@@ -22,10 +20,6 @@ from pipekit.schedules import OPS, Op, Step
 
 class Restoring(Part):
     """Wraps every step: one before the boundary puts things where it left them."""
-
-    @staticmethod
-    def is_used(run: WorkerRun) -> bool:
-        return run.config.resume is not None
 
     def __init__(self, run: WorkerRun) -> None:
         resume = run.config.resume
@@ -50,7 +44,7 @@ class _Restored:
     """A stage as it was at a boundary, put together while the run's table is gone through again."""
 
     def __init__(
-        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: Losses
+        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
     ) -> None:
         self._stage = stage
         parts = checkpoints.parts_of(config.checkpoint)
@@ -60,7 +54,8 @@ class _Restored:
             set_extra_states(layers, content["extra_states"])
         if stage.scaler:
             stage.scaler.take_up(content["scales"])
-        losses += [(k, torch.tensor(x, dtype=torch.float64)) for k, x in content["losses"]]
+        for microbatch, loss in content["losses"]:
+            losses.add(microbatch, loss)
         newest = config.boundary.versions[index]
         self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
         self._restore(0, 0)
