@@ -113,6 +113,7 @@ class Recorder(TorchFunctionMode):
             shape = tuple(tensor.shape)
             made[number] = Made(shape, (), tensor.nbytes, requires_grad, storage)
         output = encode(output, self._leaf)
+        self._values.clear()  # numbers that a block has kept still know this recorder
         return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
 
     def __torch_function__(

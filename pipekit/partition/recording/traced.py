@@ -30,11 +30,15 @@ class Traced:
     expression: str
     report: Callable[[str], None]
 
+    def __reduce__(self) -> Any:
+        """Become a plain number where it is copied or sent."""
+        return type(plain(self)), (plain(self),)
 
-class _Int(int, Traced): ...
+
+class _Int(Traced, int): ...
 
 
-class _Float(float, Traced): ...
+class _Float(Traced, float): ...
 
 
 def traced(number: Any, expression: str, report: Callable[[str], None]) -> Any:
