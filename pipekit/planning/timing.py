@@ -26,11 +26,6 @@ class Timed(NamedTuple):
     what: str
     stages: tuple[StagePlan, ...]
 
-    @property
-    def workers(self) -> int:
-        """How many workers it uses."""
-        return sum(stage.replicas for stage in self.stages)
-
 
 class Timing:
     """Times nested plans for one profile (its ranges) and one cost model.
