@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipekit.clusters import Cluster, Level
-from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import bytes_text
 from pipekit.planning.objectives import (
     Cost,
@@ -15,7 +15,7 @@ from pipekit.planning.objectives import (
     sync_seconds,
 )
 from pipekit.planning.search_space import SearchSpace, Settled
-from pipekit.planning.timing import Timed, Timing, milliseconds
+from pipekit.planning.timing import PlanTiming, Timed, milliseconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -151,9 +151,11 @@ class _Planner:
         widths = [level.width for level in levels]
         return BottleneckProgram(objective, self._ranges.layers, widths, replicate)
 
-    def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> tuple[Timed, Settled]:
+    def _settled(
+        self, nodes: Sequence[NestedStage], levels: Sequence[Level]
+    ) -> tuple[Timed, Settled]:
         settled = self._space.settle(nodes, self._cluster.device.memory_bytes)
-        timing = Timing(settled.ranges, self._cost, self._links, settled.order)
+        timing = PlanTiming(settled.ranges, self._cost, self._links, settled.order)
         return timing.chain(settled.nodes, levels), settled
 
     def compared(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.program import Growth, Program, RecordedStep
 from pipekit.partition.recording.templates import values
 
 
@@ -26,7 +26,7 @@ def size_sources(program: Program, carried: Iterable[int]) -> dict[str, SizeSour
     return found
 
 
-class Boundary(NamedTuple):
+class CutPlace(NamedTuple):
     """Positions before which both programs may be cut together: in training, in evaluation."""
 
     training: int
@@ -38,7 +38,7 @@ def boundaries(
     evaluation: Program,
     tensors: Mapping[str, Set[str]],
     buffers: Set[str],
-) -> list[Boundary]:
+) -> list[CutPlace]:
     """Return where the model may be cut, in order: between blocks' calls, if nothing forbids it.
 
     Of the operations between two calls, so many belong to the first that the fewest bytes cross.
@@ -62,7 +62,7 @@ def boundaries(
         # Empty if evaluation calls the modules in another order.
         other = _narrowest(evaluation, range(last_done + 1, first_todo + 1), other_closed)
         if position is not None and other is not None:
-            found.append(Boundary(position, other))
+            found.append(CutPlace(position, other))
     return found
 
 
@@ -99,7 +99,7 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
     return closed
 
 
-def _held(step: Step, tensors: Mapping[str, Set[str]]) -> set[str]:
+def _held(step: RecordedStep, tensors: Mapping[str, Set[str]]) -> set[str]:
     """Return the parameters and buffers that a step uses."""
     names = step.weights if step.module is None else {*step.weights, step.module}
     return set().union(*(tensors[name] for name in names))

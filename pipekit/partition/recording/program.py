@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from pipekit.partition.recording.templates import (
+    NamedWeight,
     Size,
     Template,
     Value,
-    Weight,
     encode,
     leaves,
     rebuilt,
@@ -24,7 +24,7 @@ from pipekit.partition.recording.templates import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
 
     Attributes:
@@ -68,7 +68,9 @@ class Step:
     @property
     def weights(self) -> frozenset[str]:
         """The parameters and buffers that are among the arguments, by name."""
-        return frozenset(leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, Weight))
+        return frozenset(
+            leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, NamedWeight)
+        )
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -137,7 +139,7 @@ class Program:
     """
 
     batch: Template
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     output: Template
     made: Mapping[int, Made]
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -221,19 +223,19 @@ class Program:
         return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
 
 
-def _with_reads(steps: Sequence[Step], numbers: dict[str, int]) -> Iterator[Step]:
+def _with_reads(steps: Sequence[RecordedStep], numbers: dict[str, int]) -> Iterator[RecordedStep]:
     """Yield the steps, before the first user of each buffer one that reads it."""
 
     def carried(leaf: Template) -> Template:
-        is_read = isinstance(leaf, Weight) and leaf.name in numbers
+        is_read = isinstance(leaf, NamedWeight) and leaf.name in numbers
         return Value(numbers[leaf.name]) if is_read else leaf
 
     todo = dict(numbers)
     for step in steps:
         for name in sorted(step.weights & todo.keys()):
-            yield Step(
+            yield RecordedStep(
                 operation="torch.Tensor.detach",
-                arguments=encode(((Weight(name),), {}), lambda leaf: leaf),
+                arguments=encode(((NamedWeight(name),), {}), lambda leaf: leaf),
                 results=(todo.pop(name),),
                 place=name,
             )

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from pipekit.layers.modes import exceptions, in_evaluation
-from pipekit.partition.recording.boundaries import Boundary, boundaries
+from pipekit.partition.recording.boundaries import CutPlace, boundaries
 from pipekit.partition.recording.model_input import ModelInput
-from pipekit.partition.recording.names import Names
-from pipekit.partition.recording.program import Program, Step
-from pipekit.partition.recording.stage import Part, RecordedStage
+from pipekit.partition.recording.names import ModelNames
+from pipekit.partition.recording.program import Program, RecordedStep
+from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
 
 
@@ -83,7 +83,7 @@ class RecordedModel:
         self.model, self.training, self.evaluation = model, training, evaluation
         self.trial, self.frozen = trial, tuple(frozen)
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
-        self._names = Names(model)
+        self._names = ModelNames(model)
         self.boundaries = boundaries(training, evaluation, *_tensors(model))
 
     def __len__(self) -> int:
@@ -101,10 +101,10 @@ class RecordedModel:
         return self._names.aliases()
 
     @property
-    def _ranges(self) -> list[tuple[Boundary, Boundary]]:
+    def _ranges(self) -> list[tuple[CutPlace, CutPlace]]:
         """The first step of each layer, and the step behind its last, in both programs."""
-        behind = Boundary(len(self.training.steps), len(self.evaluation.steps))
-        return list(pairwise([Boundary(0, 0), *self.boundaries, behind]))
+        behind = CutPlace(len(self.training.steps), len(self.evaluation.steps))
+        return list(pairwise([CutPlace(0, 0), *self.boundaries, behind]))
 
     def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
         """Return stages of so many layers each, one after another.
@@ -124,8 +124,8 @@ class RecordedModel:
         for first, behind in pairwise([0, *accumulate(balance)]):
             begin, stop = self._ranges[first][0], self._ranges[behind - 1][1]
             stage = RecordedStage(
-                Part.of(self.training, begin.training, stop.training),
-                Part.of(self.evaluation, begin.evaluation, stop.evaluation),
+                StageSteps.of(self.training, begin.training, stop.training),
+                StageSteps.of(self.evaluation, begin.evaluation, stop.evaluation),
                 self._exceptions,
                 None if first else ModelInput.of(self.training.batch, self.model),
             )
@@ -143,7 +143,7 @@ class RecordedModel:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
         return stages
 
-    def steps(self, layer: int) -> tuple[Step, ...]:
+    def steps(self, layer: int) -> tuple[RecordedStep, ...]:
         """Return what a layer does in training."""
         first, behind = self._ranges[layer]
         return self.training.steps[first.training : behind.training]
@@ -193,7 +193,7 @@ class RecordedModel:
         made.training = _joined(self.training, training)
         made.evaluation = _joined(self.evaluation, evaluation)
         lengths = zip(_lengths(training), _lengths(evaluation), strict=True)
-        made.boundaries = [Boundary(*places) for places in lengths][:-1]
+        made.boundaries = [CutPlace(*places) for places in lengths][:-1]
         return made
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipekit.partition.recording.boundaries import SizeSource, size_sources
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
-from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.program import Growth, Program, RecordedStep
 from pipekit.partition.recording.templates import (
     Size,
     Template,
@@ -24,7 +24,7 @@ from pipekit.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StageSteps:
     """Steps that run one after another, and how values come in and go out.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part:
         limits: what must hold for the batch's sizes.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     frees: tuple[tuple[int, ...], ...]
     batch: Template
     shapes: dict[int, tuple[int | Growth, ...]]
@@ -112,7 +112,7 @@ class Part:
 
     def _run(
         self,
-        step: Step,
+        step: RecordedStep,
         modules: nn.Module,
         env: dict[int, Tensor],
         resolve: Callable[[Any], Any],
@@ -179,8 +179,8 @@ class RecordedStage(nn.Module):
 
     def __init__(
         self,
-        training: Part,
-        evaluation: Part,
+        training: StageSteps,
+        evaluation: StageSteps,
         exceptions: Mapping[bool, Sequence[str]],
         model_input: ModelInput | None,
     ) -> None:
