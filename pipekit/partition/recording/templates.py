@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.refusal import NotRecordable
 
-Template = Any  # Node | Value | Weight | Constant | Size | Device | a plain Python value
+Template = Any  # Container | Value | NamedWeight | Constant | Size | StageDevice | a plain value
 
 
 @dataclass(frozen=True)
