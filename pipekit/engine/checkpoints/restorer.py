@@ -14,7 +14,7 @@ from pipekit.engine.checkpoints.writer import Losses, Tensors
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import Stage
 from pipekit.layers.buffers import set_buffers
-from pipekit.partition.recording.extra_state import set_extra_states
+from pipekit.partition.recording.stage import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 
 

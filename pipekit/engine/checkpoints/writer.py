@@ -21,7 +21,7 @@ from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.layers.buffers import named_buffers
-from pipekit.partition.recording.extra_state import extra_states
+from pipekit.partition.recording.stage import extra_states
 from pipekit.schedules import Op, Step, Task
 from pipekit.schedules.lowering.boundaries import Boundary, older_versions
 from pipekit.trees import differentiable

@@ -1,7 +1,7 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +105,14 @@ class Growth(NamedTuple):
         return self.times * size + self.plus
 
 
+class SizeSource(NamedTuple):
+    """Where a stage reads a size of the batch: a dimension that grows with it."""
+
+    value: int
+    dimension: int
+    growth: Growth
+
+
 @dataclass(frozen=True)
 class Made:
     """What is known of a value.
@@ -172,6 +180,15 @@ class Program:
         They are what a cut before that step carries, in the order in which they were made.
         """
         return tuple(n for n, (made, read) in self._lives.items() if made <= cut <= read)
+
+    def size_sources(self, carried: Iterable[int]) -> dict[str, SizeSource]:
+        """Return where each size of the batch, by name, can be read among the values of a stage."""
+        found: dict[str, SizeSource] = {}
+        for number in carried:
+            for dimension, growth in enumerate(self.made[number].grows):
+                if growth is not None:
+                    found.setdefault(growth.size, SizeSource(number, dimension, growth))
+        return found
 
     def carried_bytes(self, cut: int) -> int:
         """Return how many bytes a cut before step ``cut`` carries, in the example."""
