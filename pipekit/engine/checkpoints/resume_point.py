@@ -19,7 +19,7 @@ from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
-from pipekit.partition.recording.extra_state import owners, set_extra_states
+from pipekit.partition.recording.stage import owners, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 

@@ -14,7 +14,7 @@ from pipekit.engine.execution.stage import Stage
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.buffers import set_buffers
-from pipekit.partition.recording.extra_state import set_extra_states
+from pipekit.partition.recording.stage import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 
 

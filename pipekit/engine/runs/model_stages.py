@@ -20,7 +20,7 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.partition import Partition, PartitionStage, cut, partition
 from pipekit.partition.probe import Probe, layer_costs, probe
-from pipekit.partition.recording.extra_state import (
+from pipekit.partition.recording.stage import (
     copied_entry,
     extra_states,
     owners,
