@@ -21,7 +21,6 @@ from experiments.pipedream_2bw.pretraining import (
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
-from tests.engine.examples import values
 
 BERT = PreTraining(
     *(8, 10, 0.01, 16, 0.2),  # rows, steps, rate, sequence, warm-up
@@ -95,8 +94,8 @@ def test_a_language_model_trains_as_the_methods_equation_says(
 
 def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth() -> None:
     case = replace(GPT, steps=25, rows=200)
-    how = {"optimizer": case.optimizer, "loss": token_loss}
-    pipeline = Pipeline(case.build(), METHODS[VANILLA](1), **values(**how))
+    model, schedule = case.build(), METHODS[VANILLA](1)
+    pipeline = Pipeline(model, schedule, optimizer=case.optimizer, loss=token_loss)
     pieces = list(course(pipeline, case.text(), case, seed=0))
     assert [len(losses) for losses, _ in pieces] == [0, *[2, 3] * 5]
     assert pieces[0][1] == pytest.approx(math.log(256), rel=0.05)
