@@ -5,8 +5,8 @@ Here one host issues everything (section 3.2.1), and each stream of a device run
 one, so that copies can be issued to the streams that compute (section 3.2.3), and backwards in
 another order (section 3.2.2).  Simulated only.
 
-The clock of pipekit's replays cannot serve here: a kernel may begin as the first in several streams at
-once, which it then holds up together, where a task there holds up one worker.
+The clock of pipekit's replays cannot serve here: a kernel may begin as the first in several streams
+at once, which it then holds up together, where a task there holds up one worker.
 """
 
 from collections import defaultdict
