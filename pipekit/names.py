@@ -168,8 +168,8 @@ CLUSTERS = Names(
 MITIGATIONS = Names(
     "mitigation",
     {
-        "spectrain": Place("pipekit.staleness.spectrain:SpecTrain"),
-        "pipeoptim": Place("pipekit.staleness.pipeoptim:PipeOptim"),
+        "spectrain": Place("pipekit.staleness.prediction:SpecTrain"),
+        "pipeoptim": Place("pipekit.staleness.prediction:PipeOptim"),
         "pipemare": Place("pipekit.staleness.pipemare:PipeMare"),
         "gap-aware": Place("pipekit.staleness.gap_aware:GapAware"),
         "error-feedback": Place("pipekit.staleness.error_feedback:ErrorFeedback"),

@@ -22,7 +22,11 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
         return type(tree)(tree_map(function, item) for item in tree)
     if isinstance(tree, dict):
         return {key: tree_map(function, item) for key, item in tree.items()}
-    raise TypeError(
+    raise _refused(tree)
+
+
+def _refused(tree: Tree) -> TypeError:
+    return TypeError(
         f"layers and batches must pass tensors, or tuples, lists and dicts of tensors, "
         f"not {type(tree).__name__}{remedy(tree)}"
     )
@@ -44,9 +48,11 @@ def leaves(tree: Tree) -> list[Tensor]:
     """
     if isinstance(tree, Tensor):
         return [tree]
-    found: list[Tensor] = []
-    tree_map(found.append, tree)
-    return found
+    if isinstance(tree, dict):
+        return [tensor for item in tree.values() for tensor in leaves(item)]
+    if isinstance(tree, (tuple, list)):
+        return [tensor for item in tree for tensor in leaves(item)]
+    raise _refused(tree)
 
 
 def tree_bytes(tree: Tree) -> int:

@@ -34,6 +34,7 @@ PAGES = (
     "your_model",
     "cost",
     "methods",
+    "core",
     "staleness",
     "papers",
     "from_other_tools",
@@ -102,7 +103,9 @@ def front() -> str:
     pages = toctree(["start", "train", "your_model", "cost", "methods"], "Use it")
     see = ["course/index", "play", "methods/index", "gallery/index", "staleness", "papers"]
     pages += toctree(see, "See it")
-    pages += toctree(["api/index", "from_other_tools", "contributing", "about"], "Look it up")
+    pages += toctree(
+        ["api/index", "from_other_tools", "core", "contributing", "about"], "Look it up"
+    )
     every = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
     return f"{text}\n{every}\n\n{pages}"
 

@@ -13,11 +13,12 @@ import torch
 from scipy.optimize import brentq
 from torch import nn
 
+from experiments import study
 from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
 from pipekit.clusters import V100
 from pipekit.models import bert_large, gpt
 from pipekit.models.gpt import LAYOUTS
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 
 ProfileOf = Callable[[str, int], Profile]
 """From a size of :data:`LAYOUTS` and the sequences of a microbatch."""
@@ -50,20 +51,15 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
     return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
-def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
-    """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
-    profile = bert_profile(size, rows)
-    *layers, head = profile.layers
-    logits = gpt_profile(size, rows).layers[-1].output_bytes
-    return replace(profile, layers=(*layers, replace(head, output_bytes=logits)))
-
-
 def headless_profile(size: str, rows: int = 1) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
-    profile = gpt_profile(size, rows)
-    *layers, head = profile.layers
-    free = replace(head, forward_s=0.0, backward_s=0.0)
-    return replace(profile, layers=(*layers, free))
+    return _with_head(gpt_profile(size, rows), forward_s=0.0, backward_s=0.0)
+
+
+def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
+    """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
+    logits = gpt_profile(size, rows).layers[-1].output_bytes
+    return _with_head(bert_profile(size, rows), output_bytes=logits)
 
 
 @cache
@@ -96,11 +92,19 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
 
 
+def _with_head(profile: Profile, **costs: float) -> Profile:
+    *layers, head = profile.layers
+    return replace(profile, layers=(*layers, replace(head, **costs)))  # type: ignore[arg-type]
+
+
 def _with_weights(profile: Profile) -> Profile:
     """Return a profile with what gradients and updates move, whatever the rows."""
-    layers = []
-    for layer in profile.layers:
-        second = layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
-        backward = layer.backward_s + ADDING_BYTES * second
-        layers.append(replace(layer, backward_s=backward, update_s=UPDATING_BYTES * second))
-    return replace(profile, layers=tuple(layers))
+
+    def second(layer: LayerProfile) -> float:  # of moving a byte of each parameter
+        return layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
+
+    return study.with_costs(
+        profile,
+        backward_s=lambda layer: layer.backward_s + ADDING_BYTES * second(layer),
+        update_s=lambda layer: UPDATING_BYTES * second(layer),
+    )

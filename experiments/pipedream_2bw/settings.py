@@ -5,17 +5,12 @@ bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers'
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
-from pipekit.clusters import Cluster
-from pipekit.clusters.papers import two_bw_v100
-
-PRINTED_PARAMETERS: Mapping[str, float] = MappingProxyType(
-    {"1.3B": 1.3e9, "2.2B": 2.2e9, "3.8B": 3.9e9}
-)
-"""Of the GPTs, by their names in :data:`pipekit.models.gpt.LAYOUTS`, as "Models" in section 5
-prints them; the rest of the paper calls the largest 3.8 billion."""
+SIZES = "1.3B", "2.2B", "3.8B"
+"""Of the GPTs, by their names in :data:`pipekit.models.gpt.LAYOUTS`; "Models" in section 5 prints
+3.9 billion for the largest, the rest of the paper 3.8."""
 
 SEQUENCE = 512
 """Tokens of a sequence (section 5.2)."""
@@ -36,38 +31,23 @@ worker has 16 a parameter, and with 2BW's second version 18."""
 OPTIMIZER_STATES = STATE_BYTES / WEIGHT_BYTES
 """The same as planners and simulator count it: in tensors of a parameter's size."""
 
+MEGATRON_BYTES = 20
+"""Of a parameter with float16 weights and gradients, as Megatron's own rule has them (Megatron-LM,
+README, "Distributed Optimizer": 20 without one): 2 and 2, and in float32 the weight, the gradient
+and Adam's two moments.  The authors adapted Megatron (section 5, "Implementation")."""
 
-@dataclass(frozen=True)
-class Panel:
-    """A panel of Figure 6.
 
-    Which GPT on how many servers of 8 V100s each; ``depth`` counts stages of a pipeline, d, and
-    ways of model parallelism (section 5.2); global batch sizes, small and large, in sequences.
+class Panel(NamedTuple):
+    """A panel of Figure 6: which GPT on how many servers of 8 V100s each.
+
+    ``depth`` counts stages of a pipeline, d, and ways of model parallelism (section 5.2); there are
+    a small and a large global batch, in sequences.
     """
 
     model: str
     servers: int
     depth: int
     batches: tuple[int, int]
-
-    @property
-    def cluster(self) -> Cluster:
-        """The machines."""
-        return two_bw_v100(self.servers)
-
-    @property
-    def width(self) -> int:
-        """Parallel pipelines, w, on all workers."""
-        return self.cluster.workers // self.depth
-
-    @property
-    def microbatch_rows(self) -> int:
-        """Sequences of a microbatch, b.
-
-        The batch sizes differ in "numbers of microbatches over which gradients are averaged
-        (m = d g)" (section 5.2); taken to be without accumulation, g = 1, for the smaller one.
-        """
-        return self.batches[0] // (self.width * self.depth)
 
 
 FIGURE6: Mapping[str, Panel] = MappingProxyType(
@@ -79,7 +59,10 @@ FIGURE6: Mapping[str, Panel] = MappingProxyType(
 )
 """By letter.  The text prints panel c's caption, a batch of 2048 (section 5.2), of 64 on 8 GPUs
 (section 5.3) and a tick of 256; that a GPU gets 8 or 32 sequences in every panel follows if the
-three belong together.  Models and depths of a and b are section 5.2's."""
+three belong together.  Models and depths of a and b are section 5.2's.
+
+The batch sizes differ in "numbers of microbatches over which gradients are averaged (m = d g)"
+(section 5.2); taken to be without accumulation, g = 1, for the smaller one."""
 
 FIGURE8 = ((4, 1), (8, 1), (8, 32))
 """(d, b) of the GPT with 1.3B on 64 GPUs.  Section 5.4 prints d = 4, d = 8 and b = 32; the smaller

@@ -1,22 +1,29 @@
-"""The systems of Figure 6 as schedules, and how many microbatches their memory admits (5.2)."""
+"""The systems of Figure 6 as schedules, and the bytes of their workers (3.1, 5.2, 5.3).
+
+One memory model for all: weights and gradients of 2 bytes, 12 bytes of master copy and moments a
+parameter (:data:`.settings.STATE_BYTES`), activations of 2 bytes.  What a stage has sent waits at
+the next one: a worker has the inputs of as many microbatches as the stage before it has in flight.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from math import ceil
 from types import MappingProxyType
 
 import numpy as np
 
-from experiments.pipedream_2bw.settings import OPTIMIZER_STATES, WEIGHT_BYTES
-from experiments.study.costs import recomputed_late
-from experiments.study.search import largest_that_fits
-from pipekit.clusters import Cluster
+from experiments import study
+from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile
+from experiments.pipedream_2bw.settings import FIGURE6, OPTIMIZER_STATES, WEIGHT_BYTES
+from pipekit.clusters import Cluster, two_bw_v100
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, Task, flush, gpipe, replicate, two_bw
+from pipekit.schedules import Op, Schedule, Task, check, flush, gpipe, replicate, two_bw
+from pipekit.schedules.check import Report
 from pipekit.schedules.methods.flushed import require_positive
 
 TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
@@ -26,9 +33,14 @@ TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "PipeDream-Flush",
     "PipeDream-2BW",
 )
+BATCHES = 3
+"""Of a table whose memory is counted: from the third on 2BW has both its versions."""
 
 LOSS_BYTES = 4
 """Of a logit: the loss is computed in float32 and saves its log-probabilities."""
+
+GIB = 2**30
+"""Bytes of a "GB" of a V100's 16 (:mod:`pipekit.clusters.papers`)."""
 
 
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
@@ -67,16 +79,19 @@ TABLES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
 class Pipelines:
     """A model on parallel pipelines: what a bar of Figure 6 runs.
 
-    ``profile`` is of one microbatch; ``depth`` counts stages, d, also the ways of tensor model
-    parallelism, ``width`` pipelines, w, also its data-parallel copies, and ``microbatches`` those
-    of one pipeline in a batch, m.
+    ``profile`` is of one microbatch; ``depth`` counts stages of a pipeline, d, or ways of tensor
+    model parallelism, and ``microbatches`` those of one pipeline in a batch, m.
     """
 
     profile: Profile
     cluster: Cluster
     depth: int
-    width: int
     microbatches: int
+
+    @property
+    def width(self) -> int:
+        """Parallel pipelines, w, on all workers; data-parallel copies of tensor parallelism."""
+        return self.cluster.workers // self.depth
 
     @property
     def batch(self) -> int:
@@ -90,24 +105,14 @@ class Pipelines:
 
     @property
     def plan(self) -> Plan:
-        """The stages as simulator and emulator take them; :meth:`timed` has the recomputation."""
-        return Plan.by_hand(
-            self.balance, rows=self.profile.rows, replicas=[self.width] * self.depth
-        )
+        """The stages as simulator and emulator take them; :attr:`timed` has the recomputation."""
+        replicas = [self.width] * self.depth
+        return Plan.by_hand(self.balance, rows=self.profile.rows, replicas=replicas)
 
     @property
     def timed(self) -> Profile:
-        """The costs of microbatches that are recomputed when their backward begins.
-
-        Section 4.1: "recomputed when required by rerunning the forward pass".
-        """
-        return recomputed_late(self.profile)
-
-    @property
-    def slowest_s(self) -> float:
-        """The seconds that the slowest stage computes for a microbatch, recomputation included."""
-        stages = (self.timed.stage(stage.first, stage.stop) for stage in self.plan.stages)
-        return max(stage.forward_s + stage.backward_s for stage in stages)
+        """The costs of microbatches "recomputed when required" (4.1): as a backward begins."""
+        return study.recomputed_late(self.profile)
 
     def schedule(self, system: str, batches: int) -> Schedule:
         """Return the table of one of the pipelined systems, or of inter-layer model parallelism."""
@@ -128,40 +133,59 @@ class Pipelines:
         """Return how many microbatches GPipe's memory admits before the first goes backward."""
 
         def fits(microbatches: int) -> bool:
-            needed = self.bytes_of([microbatches] * self.depth, 1, keeps_loss).max()
-            return bool(needed <= self.cluster.device.memory_bytes)
+            needed = replace(self, microbatches=microbatches).held(GPIPE, keeps_loss=keeps_loss)
+            return bool(GIB * needed.max() <= self.cluster.device.memory_bytes)
 
-        return max(1, largest_that_fits(fits, self.microbatches))
+        return max(1, study.largest_that_fits(fits, self.microbatches))
 
-    def bytes_of(
-        self,
-        in_flight: Sequence[int],
-        versions: int | Sequence[int],
-        keeps_loss: bool,
-        recompute: bool = True,
+    def held(
+        self, system: str, *, recompute: bool = True, keeps_loss: bool = True, extra: float = 0
     ) -> Floats:
-        """Return the bytes on a worker of each stage (section 3.1).
+        """Return a worker's GB on each stage, with everything recomputed, or nothing (3.1).
 
-        Microbatches ``in_flight`` have been forward and not yet backward. If the loss is kept, a
-        microbatch on the last stage keeps its logits, and the loss its log-probabilities, until its
-        backward, as a loss that is no part of the recomputed stage does; else only one microbatch
-        at a time has them. Everything is recomputed, or nothing.
+        If the loss is kept, a microbatch on the last stage keeps its logits, and the loss its
+        log-probabilities, until its backward, as a loss that is no part of the recomputed stage
+        does; else only one microbatch at a time has them.  ``extra`` bytes are of each parameter.
         """
-        stop = np.cumsum(self.balance)
-        first = stop - self.balance
-        spans, counts = LayerRanges(self.profile), np.asarray(in_flight)
+        report = _counted(system, self.depth, self.microbatches)
+        return self.held_by(report, recompute, keeps_loss, extra)
+
+    def held_by(
+        self, report: Report, recompute: bool = True, keeps_loss: bool = True, extra: float = 0
+    ) -> Floats:
+        """Return the same for any table: the microbatches in flight and versions of its report."""
+        stop, in_flight = np.cumsum(self.balance), np.array(report.peak_in_flight)
+        spans = LayerRanges(self.profile)
+        parameters = spans.parameter_bytes(stop - self.balance, stop)
         total = spans.worker_bytes(
-            first,
+            stop - self.balance,
             stop,
-            versions=np.asarray(versions),
+            versions=np.array(report.peak_versions),
             optimizer_states=OPTIMIZER_STATES,
-            in_flight=counts,
-            kept=1 if recompute else counts,
-            gradients=spans.parameter_bytes(first, stop),
+            in_flight=in_flight,
+            kept=1 if recompute else in_flight,
+            gradients=parameters,
         )
         logits = self.profile.layers[-1].output_bytes
-        losses = counts[-1] if keeps_loss or not recompute else 1
+        losses = in_flight[-1] if keeps_loss or not recompute else 1
         total[-1] += losses * LOSS_BYTES / WEIGHT_BYTES * logits
         if recompute:
             total[-1] += (losses - 1) * logits
-        return total
+        arrived = spans.boundary_bytes[stop[:-1]]  # and waiting
+        total[1:] += (in_flight[:-1] - in_flight[1:]) * arrived
+        return (total + extra / WEIGHT_BYTES * parameters) / GIB
+
+
+@cache
+def _counted(system: str, depth: int, microbatches: int) -> Report:
+    return check(TABLES[system](depth, microbatches).take(BATCHES))
+
+
+def panel(letter: str, profile_of: ProfileOf = gpt_profile) -> dict[int, Pipelines]:
+    """Return what a panel of Figure 6 runs, by global batch."""
+    model, servers, depth, batches = FIGURE6[letter]
+    cluster = two_bw_v100(servers)
+    rows = batches[0] // cluster.workers  # w d, as the smaller batch has m = d
+    counts = {batch: batch * depth // (cluster.workers * rows) for batch in batches}
+    profile = profile_of(model, rows)
+    return {batch: Pipelines(profile, cluster, depth, m) for batch, m in counts.items()}

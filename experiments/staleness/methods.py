@@ -19,26 +19,15 @@ ANNEALED_SHARE = 4
 
 @dataclass(frozen=True)
 class DelayedMethod:
-    """A method of the sweep.
+    """A method of the sweep."""
 
-    Attributes:
-        equation: the oracle's name of it.
-        schedule: from stages to what the engine runs.
-        stages: as many whatever the pipeline's depth, if its delay does not depend on that; 0: the
-            depth.
-        microbatches: of a batch.
-        sync_share: of the updates one in so many is synchronous at first; 0: none.
-        mitigation: from the updates of a training to what is done about stale weights, or None.
-        optimizers: it is defined for; empty: all.
-    """
-
-    equation: str
-    schedule: Callable[..., Schedule]
-    stages: int = 0
-    microbatches: int = 1
-    sync_share: int = 0
-    mitigation: Callable[[int], staleness.Mitigation] | None = None
-    optimizers: tuple[str, ...] = ()
+    equation: str  # the oracle's name of it
+    schedule: Callable[..., Schedule]  # of so many stages, for the engine
+    stages: int = 0  # if its delay does not depend on the pipeline's depth; 0: the depth
+    microbatches: int = 1  # of a batch
+    sync_share: int = 0  # of the updates one in so many is synchronous at first; 0: none
+    mitigation: Callable[[int], staleness.Mitigation] | None = None  # of a training's updates
+    optimizers: tuple[str, ...] = ()  # it is defined for; empty: all
 
     def depth(self, stages: int) -> int:
         """Return the stages to train with, to learn what a pipeline of so many does."""

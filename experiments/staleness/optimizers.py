@@ -57,17 +57,11 @@ class MuonAndAdamW(Optimizer):
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """An optimizer of a sweep.
-
-    Attributes:
-        make: from a stage's parameters, the rate, and the sizes of the network's two ends.
-        highest: of the five rates that are tried first, each twice the one before, the power of 2.
-        states: tensors of a parameter's size that it keeps of each, for simulations.
-    """
+    """An optimizer of a sweep: of a stage's parameters, the rate, and the network's outer sizes."""
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
-    highest: int = -6
-    states: float = 2
+    highest: int = -6  # power of two of the rates that are tried first, each twice the one before
+    states: float = 2  # tensors of a parameter's size that it keeps of each, for simulations
 
     @property
     def first_rates(self) -> list[float]:

@@ -40,29 +40,20 @@ PARTS = 8
 class Proxy:
     """A network and what it learns.
 
-    Attributes:
-        kind: "gpt", "bert" or "images".
-        size: "small", a second or some a training; "long", the same for more updates; "medium",
-            the large network on fewer rows; "large"; "huge", for a GPU; or "folder", images of the
-            user's own.
-        width: hidden features of a token, or channels of the first convolution.
-        length: T, bytes of a row; or pixels of an image's side.
-        batch_rows: examples of an update.
-        updates: of a training.
-        rows: of text to learn from, windows; all images are learnt from.
-        test_rows: likewise to test on.
-        folder: of the user's own images; empty: not chosen yet.
+    Its ``size`` is "small", a second or some a training; "long", the same for more updates;
+    "medium", the large network on fewer rows; "large"; "huge", for a GPU; or "folder", images of
+    the user's own.
     """
 
-    kind: str
+    kind: str  # "gpt", "bert" or "images"
     size: str
-    width: int
-    length: int
-    batch_rows: int
-    updates: int
-    rows: int = 0
-    test_rows: int = 0
-    folder: str = ""
+    width: int  # hidden features of a token, or channels of the first convolution
+    length: int  # T, bytes of a row; or pixels of an image's side
+    batch_rows: int  # examples of an update
+    updates: int  # of a training
+    rows: int = 0  # of text to learn from, windows; all images are learnt from
+    test_rows: int = 0  # likewise to test on
+    folder: str = ""  # of the user's own images; empty: not chosen yet
 
     @property
     def name(self) -> str:

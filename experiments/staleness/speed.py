@@ -41,25 +41,15 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class Machines:
-    """A model on a cluster: one pipeline.
+    """A model on a cluster: one pipeline."""
 
-    Attributes:
-        model: a name of :data:`pipekit.models.PUBLISHED`, in float32.
-        cluster: a name of :data:`pipekit.names.CLUSTERS`.
-        stages: of the pipeline, one worker each.
-        rows: samples of an update.
-        microbatches: into which methods that have some cut them; at least ``stages``.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps, 2 for Adam.
-        recompute: whether a stage keeps only what it received.
-    """
-
-    model: str = "gpt-1.3B"
-    cluster: str = "2bw-v100"
-    stages: int = 4
-    rows: int = 32
-    microbatches: int = 8
-    optimizer_states: float = 2
-    recompute: bool = True
+    model: str = "gpt-1.3B"  # a name of pipekit.models.PUBLISHED, in float32
+    cluster: str = "2bw-v100"  # a name of pipekit.names.CLUSTERS
+    stages: int = 4  # one worker each
+    rows: int = 32  # samples of an update
+    microbatches: int = 8  # at least as many as stages, for methods that have some
+    optimizer_states: float = 2  # tensors of a parameter's size that the optimizer keeps
+    recompute: bool = True  # whether a stage keeps only what it received
 
     def point(self, method: str) -> Taken:
         """Return what a method takes.

@@ -36,24 +36,15 @@ FINAL = VALIDATIONS[-1]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trainings of several arms with one optimizer on one proxy.
+    """Trainings of several arms with one optimizer on one proxy."""
 
-    Attributes:
-        proxy: the network and its data.
-        optimizer: a name of :data:`.optimizers.OPTIMIZERS`.
-        arms: methods, each with its depth: see :func:`parse_arms`.  Those that are not defined for
-            the optimizer are left out.
-        seeds: how many judge.
-        tuning_seeds: how many tune.
-        rates: how many of the recipe's first rates are tried at first, the middle ones.
-    """
-
-    proxy: Proxy
-    optimizer: str
+    proxy: Proxy  # the network and its data
+    optimizer: str  # a name of OPTIMIZERS
+    # Methods, each with its depth; those that are not defined for the optimizer are left out.
     arms: tuple[tuple[str, int], ...]
-    seeds: int = 5
-    tuning_seeds: int = 2
-    rates: int = 5
+    seeds: int = 5  # how many judge
+    tuning_seeds: int = 2  # how many tune
+    rates: int = 5  # how many of the recipe's rates are tried at first, the middle ones
 
     @classmethod
     def of(

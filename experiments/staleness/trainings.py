@@ -38,23 +38,14 @@ Piece = tuple[list[float], float]
 
 @dataclass(frozen=True)
 class StaleTraining:
-    """All that a training depends on.
+    """All that a training depends on."""
 
-    Attributes:
-        proxy: the network and its data.
-        method: a name of :data:`.methods.METHODS`.
-        stages: of the pipeline.
-        optimizer: a name of :data:`.optimizers.OPTIMIZERS`.
-        rate: the greatest learning rate.
-        seed: of the weights, of the rows' order, and of masks and shifts.
-    """
-
-    proxy: Proxy
-    method: str
-    stages: int
-    optimizer: str
-    rate: float
-    seed: int
+    proxy: Proxy  # the network and its data
+    method: str  # a name of METHODS
+    stages: int  # of the pipeline
+    optimizer: str  # a name of OPTIMIZERS
+    rate: float  # the greatest learning rate
+    seed: int  # of the weights, of the rows' order, and of masks and shifts
 
     def at(self, rate: float, seed: int) -> "StaleTraining":
         """Return the same with another rate and seed."""

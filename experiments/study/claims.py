@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.study.found import Found
 from experiments.study.rounds import Rounds, settled
@@ -16,12 +16,13 @@ from pipekit.ledger.claims import Cause
 ROOT = Path(__file__).parents[2]
 
 
-class Changed:
+class Changed(NamedTuple):
     """One thing that a claim's function is called with in place of its own; see :func:`changed`."""
 
-    def __init__(self, cause: str, instead: str, *values: Any, **one_thing: Any) -> None:
-        self.cause, self.instead = cause, instead
-        self.values, self.one_thing = values, one_thing
+    cause: str
+    instead: str
+    values: tuple[Any, ...]
+    one_thing: Mapping[str, Any]
 
 
 def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed:
@@ -34,7 +35,7 @@ def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed
             rounds.
         one_thing: the argument that is another, say ``by="time"``.
     """
-    return Changed(cause, instead, *values, **one_thing)
+    return Changed(cause, instead, values, one_thing)
 
 
 Value = Callable[..., Any]
@@ -50,28 +51,26 @@ def evaluated(
 ) -> tuple[Found, tuple[Cause, ...]]:
     """Return a claim's value, its label set, and the values with one thing changed.
 
-    Args:
-        claim: its id.
-        label: of the value, if it has none itself.
-        function: that returns the value, or a :class:`Found`.
-        point: what it is called with.
-        over: what it is called with besides, one round after another; see :mod:`.rounds`.
-        because: the experiments made to explain a miss.
+    ``function`` is called with ``point``, and with a round besides if it is found ``over`` some
+    (:mod:`.rounds`); a value without a label of its own has that of its round, or ``label``.
     """
+
+    def value(label: str, /, *one: Any, **changes: Any) -> Found:
+        return found(function(*one, **{**point, **changes}), label)
+
+    base: tuple[Any, ...] = ()
     if over is None:
-        own = found(function(**point), label)
-        base: tuple[Any, ...] = ()
+        own = value(label)
     else:
         rounds = over if isinstance(over, Rounds) else Rounds(tuple(over))
-        each = [found(function(one, **point), _label(one, label)) for one in rounds.found]
-        simulated = None if rounds.simulated is None else function(rounds.simulated, **point)
-        own = settled(claim, each, None if simulated is None else found(simulated, "simulated"))
+        # Where no emulation counts, a simulated round stands in, and says so.
+        each = [value(str(getattr(one, "label", label)), one) for one in rounds.found]
+        simulated = None if rounds.simulated is None else value("simulated", rounds.simulated)
+        own = settled(claim, each, simulated)
         base = (rounds.found[0] if rounds.simulated is None else rounds.simulated,)
     causes = []
     for change in because:
-        other = found(
-            function(*(change.values or base), **{**point, **change.one_thing}), "simulated"
-        )
+        other = value("simulated", *(change.values or base), **change.one_thing)
         causes.append(Cause(change.cause, other.value, other.label, change.instead))
     return own, tuple(causes)
 
@@ -108,8 +107,3 @@ def passes(test: str) -> Found:
             "pip install -e '.[dev]'"
         )
     return Found(ran.returncode == 0, f"proved by {test}")
-
-
-def _label(one: Any, label: str) -> str:
-    """Return a round's own label: where no emulation counts, a simulated one stands in."""
-    return str(getattr(one, "label", label))

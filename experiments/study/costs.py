@@ -25,9 +25,8 @@ def estimated(
 ) -> Profile:
     """Return what a network costs on a device, from shapes alone (simulated).
 
-    ``build`` makes the network on the device that it is given, which is "meta", and ``sample`` a
-    microbatch on PyTorch's default device, likewise; ``how`` are further arguments of
-    :meth:`pipekit.Profile.analytic`.
+    ``build`` and ``sample`` make the network and a microbatch, without numbers ("meta"); ``how``
+    are further arguments of :meth:`pipekit.Profile.analytic`.
     """
     with torch.device("meta"):
         x = sample()
@@ -46,11 +45,7 @@ def images(rows: int, pixels: int) -> Callable[[], Tensor]:
 
 
 def with_costs(profile: Profile, **changes: Callable[[LayerProfile], float]) -> Profile:
-    """Return a profile in which some costs of every layer are others.
-
-    ``changes`` give, by attribute of :class:`pipekit.profiling.LayerProfile`, the new value from
-    the layer as it was.
-    """
+    """Return a profile with other costs: by attribute of a layer, the new value from the layer."""
     layers = (
         replace(layer, **{name: value(layer) for name, value in changes.items()})  # type: ignore[arg-type]
         for layer in profile.layers
@@ -69,13 +64,12 @@ def recomputed_late(profile: Profile) -> Profile:
 
 def stretched(profile: Profile, factor: float) -> Profile:
     """Return a profile whose computing takes ``factor`` times as long; bytes stay."""
-    return with_costs(
-        profile,
-        forward_s=lambda layer: layer.forward_s * factor,
-        backward_s=lambda layer: layer.backward_s * factor,
-        update_s=lambda layer: layer.update_s * factor,
-        copy_s=lambda layer: layer.copy_s * factor,
+    times = "forward_s", "backward_s", "update_s", "copy_s"
+    layers = (
+        replace(layer, **{name: getattr(layer, name) * factor for name in times})
+        for layer in profile.layers
     )
+    return replace(profile, layers=tuple(layers))
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:

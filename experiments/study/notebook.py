@@ -115,7 +115,7 @@ class Notebook:
     ) -> None:
         """Record a value that is known already, and print the claim's outcome.
 
-        ``more`` are arguments of :func:`pipekit.claims.record`, say ``repeats``; see :meth:`claim`.
+        ``more`` are arguments of :func:`pipekit.claims.record`, say ``repeats``.
         """
         self._record(id, value, label, {"note": note, "figure": figure, **more})
         self._update_scoreboard()
@@ -182,15 +182,12 @@ class Notebook:
         frame.to_csv(self.folder / grid.OWN, index=False)
 
     def claims(self) -> pd.DataFrame:
-        """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""
+        """Return the claims recorded so far, a row each."""
         return claims.table(self.folder)
 
     def scoreboard(self) -> None:
-        """Show what this notebook finds, kept up to date by its later cells.
-
-        In a saved notebook it stands where this was called, on its first screen: a card a claim,
-        and the figure that most of the claims name, once more where it is made.
-        """
+        """Show what this notebook finds, kept up to date by its later cells: a card a claim, and
+        the figure that most of the claims name."""
         for name, shown in self._found():
             self._shown[name] = shown
             display(shown, raw=True, display_id=name)

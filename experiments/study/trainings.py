@@ -45,10 +45,9 @@ class Course(BaseModel):
 class Trainings(Generic[S]):
     """Trainings by one function; those that the folder has are read and not run again.
 
-    The trainings run side by side, each in a process on one core: the stages of so small a network
-    wait for one another more than they compute.  The folder keeps a JSON file of each training that
-    is done, so that an interrupted study goes on from there; a notebook's is
-    ``<results_dir>/trainings``, which outlives an interruption.
+    They run side by side, each in a process on one core: the stages of so small a network wait for
+    one another more than they compute.  The folder keeps a JSON file of each training that is done,
+    so that an interrupted study goes on from there.
 
     Args:
         train: carries out one training; a function of a module, or a ``functools.partial`` of one.

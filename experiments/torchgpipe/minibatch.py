@@ -64,10 +64,9 @@ class Journal(Observer):
 
 
 def journals(n: int, m: int, *, stock: bool = False, late_s: float = 0.0) -> list[list[str]]:
-    """Run a minibatch of m on n devices and return what each did; see :class:`Journal`.
+    """Run a minibatch of m on n devices and return what each did.
 
-    All microbatches but the last are recomputed, by the engine, or (``stock``) all of them by
-    ``torch.utils.checkpoint``.
+    The engine recomputes all microbatches but the last, or (``stock``) PyTorch's checkpoint all.
     """
     journal = Journal(n, late_s)
     layers = (_Stock(each) if stock else nn.Linear(4, 4) for each in journal.devices)

@@ -13,9 +13,6 @@ class Clock:
 
     On a CPU a mark is the time; on an accelerator, where calls return before the work is done, it
     is an event in this thread's stream.
-
-    Args:
-        device: whose work is timed.
     """
 
     def __init__(self, device: torch.device) -> None:

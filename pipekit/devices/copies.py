@@ -24,11 +24,7 @@ def moved(tree: Tree, device: torch.device) -> Tree:
 
 
 class HostNumber:
-    """A number on its way from an accelerator to the host.
-
-    Args:
-        number: a tensor with one element.
-    """
+    """A number on its way from an accelerator to the host."""
 
     def __init__(self, number: Tensor) -> None:
         # Into memory of its own that the device can write while the host goes on.

@@ -83,11 +83,7 @@ def wait_events(tensors: Iterable[Tensor], events: Sequence[torch.Event]) -> Non
 
 
 class ThreadStreams:
-    """The streams that one thread's work goes to, for other threads that work for it.
-
-    Args:
-        devices: those that may matter; one may stand there several times.
-    """
+    """The streams that one thread's work goes to, for other threads that work for it."""
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self._streams = [current_stream(d) for d in dict.fromkeys(devices) if is_accelerator(d)]

@@ -68,9 +68,6 @@ class EmulatedStage:
 
     It is a :class:`pipekit.engine.execution.stage.TrainedStage`.
 
-    Args:
-        config: what it is made of.
-
     Attributes:
         weights: they have a shape only.
         scaler: None: there are no losses to scale.
@@ -170,10 +167,6 @@ class EmulatedWeights:
 
     It is a :class:`pipekit.engine.updates.weights.Weights`; its trained parameters are layers, and
     its ``parameters`` what it shares with other stages.
-
-    Args:
-        cost: of the stage.
-        waiter: of the stage.
     """
 
     optimizer = None

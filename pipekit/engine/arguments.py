@@ -1,9 +1,9 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from operator import le
-from typing import Any, Protocol, cast, get_args
+from typing import Any, get_args
 
 import torch
 
@@ -14,14 +14,6 @@ from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.beginning import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
-
-
-class Batches(Protocol):
-    """Batches that can be counted before they are read."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
@@ -87,53 +79,30 @@ def length(batches: Iterable[Any]) -> int | None:
         return None
 
 
-def sized(batches: Iterable[Any]) -> Batches:
-    """Return batches that can be counted; those of a generator are read at once.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if length(batches) is None:
-        batches = list(batches)
-    if not length(batches):
-        raise ValueError(NO_BATCHES)
-    return cast(Batches, batches)
-
-
-def counted(batches: Iterable[Any], steps: int | None) -> tuple[Batches, int | None]:
-    """Return batches that can be counted, of which there may be fewer.
-
-    Args:
-        batches: the user's.
-        steps: take so many at most, or None for all.
+def counted(
+    batches: Iterable[Any], steps: int | None = None
+) -> tuple[Iterable[Any], int, int | None]:
+    """Return batches that can be counted, at most ``steps``; a generator's are else read at once.
 
     Returns:
-        The batches, and how many there have to be; None: there may be fewer than their length.
+        The batches, how many there may be, and how many there have to be, if that is known.
 
     Raises:
         ValueError: there are none.
     """
     known = length(batches)
-    if steps is None or (known is not None and known <= steps):
-        whole = sized(batches)
-        return whole, len(whole)
-    return _First(batches, steps), known and steps
+    if known is None and steps is None:
+        batches = list(batches)
+        known = len(batches)
+    if known == 0:
+        raise ValueError(NO_BATCHES)
+    if known is not None and (steps is None or known <= steps):
+        return batches, known, known
+    assert steps is not None
+    return islice(batches, steps), steps, known and steps
 
 
 NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
-
-
-class _First:
-    """The first of some batches, as many as a run has at most."""
-
-    def __init__(self, batches: Iterable[Any], count: int) -> None:
-        self._batches, self._count = batches, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(self._batches, self._count)
 
 
 def require_no_autocast(autocast: torch.dtype | None, devices: Iterable[torch.device]) -> None:

@@ -1,6 +1,7 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
+from array import array
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
@@ -52,10 +53,7 @@ class Batch(NamedTuple):
 def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
 
-    Args:
-        tree: the structure.
-        parts: how many pieces.
-        rows: of the batch: tensors without them stay whole in each piece; None: all have them.
+    Tensors without ``rows`` rows stay whole in each piece; None: all have them.
     """
     if isinstance(tree, Tensor):
         return _cut(tree, parts, rows)
@@ -183,8 +181,9 @@ class Feed:
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
         self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
-        self.rows: list[int] = []
+        self.rows = array("q")
         self.shapes: list[Shapes] = []
+        self._known_shapes: dict[Shapes, Shapes] = {}
 
     def is_empty(self, k: int) -> bool:
         """Return whether microbatch ``k``, which is here, has no rows."""
@@ -251,8 +250,9 @@ class Feed:
             trees = split(batch.target, batch.parts, batch.rows)
             parts = [FedTarget(*each, batch.plain) for each in zip(trees, weights, strict=True)]
             self._keep(self._targets, self._needs.targets, here, parts, made)
-        self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
-        self.rows += rows
+        found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
+        self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
+        self.rows.extend(rows)
 
     def _weights(self, batch: Batch) -> list[float]:
         """Return what each microbatch's loss is multiplied by, to add up to that of the batch."""

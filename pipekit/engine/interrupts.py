@@ -14,9 +14,6 @@ class Interrupts:
     The second one ends it at once, as the first one does outside of the main thread, where
     somebody else handles interrupts, and where the run cannot end before its table does.
 
-    Args:
-        stop: lets the run end soon; None: it cannot.
-
     Attributes:
         error: what is to be raised once the run has ended, or None.
     """

@@ -71,16 +71,18 @@ class Updates:
     finite: bool = False
 
     def __post_init__(self) -> None:
-        require_callable(
-            **{
-                name: function
-                for name, function in (("groups", self.groups), ("lr_scheduler", self.lr_scheduler))
-                if function is not None
-            }
-        )
+        if self.groups is not None:
+            require_callable(groups=self.groups)
+        if self.lr_scheduler is not None:
+            require_callable(lr_scheduler=self.lr_scheduler)
         require_choice("validate", self.validate, VALIDATE)
         require_choice("lr_step", self.lr_step, ("update", "call"))
-        _ = self.scale, self.rule
+        LossScale.of(self.loss_scale)
+        if self.rule is not None and not isinstance(self.rule, Mitigation):
+            raise TypeError(
+                f"mitigation must be a pipekit.staleness.Mitigation or the name of one, not "
+                f"{type(self.rule).__name__}"
+            )
 
     @cached_property
     def scale(self) -> LossScale | None:
@@ -89,19 +91,8 @@ class Updates:
 
     @cached_property
     def rule(self) -> Mitigation | None:
-        """The mitigation that ``mitigation`` is or names.
-
-        Raises:
-            TypeError: it is neither a rule nor a name.
-            ValueError: there is no rule of that name.
-        """
-        rule = named(self.mitigation) if isinstance(self.mitigation, str) else self.mitigation
-        if rule is not None and not isinstance(rule, Mitigation):
-            raise TypeError(
-                f"mitigation must be a pipekit.staleness.Mitigation or the name of one, not "
-                f"{type(rule).__name__}"
-            )
-        return rule
+        """The mitigation that ``mitigation`` is or names."""
+        return named(self.mitigation) if isinstance(self.mitigation, str) else self.mitigation
 
     @property
     def validates_later(self) -> bool:

@@ -83,13 +83,7 @@ class Channel(Protocol):
         """
 
     def finish(self, stage: int, number: int, size: int) -> None:
-        """End a sum: return when all that was sent for it has left.
-
-        Args:
-            stage: whose gradients it was of, or the number of a tie.
-            number: of the bucket, counted over all updates.
-            size: bytes of the whole sum.
-        """
+        """End a sum: return when all that was sent for it has left."""
 
 
 class Transport(Protocol):

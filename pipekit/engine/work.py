@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -11,25 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, synchronize
+from pipekit.devices import Clock, synchronize
 from pipekit.engine.batches import Feed
-from pipekit.engine.checkpoints.restorer import Restorer
-from pipekit.engine.checkpoints.writer import CheckpointWriter
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor
-from pipekit.engine.execution.overlapped import OverlappedTransport
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.post_validation import PostValidation, RepeatableInputs
-from pipekit.engine.execution.stage import ModelStage, Stage, StageSource, TrainedStage
+from pipekit.engine.execution.stage import ModelStage, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
-from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.reporter import Listener, Reporter
-from pipekit.engine.observers.trace_recorder import TraceRecorder
-from pipekit.engine.observers.traffic_counter import TrafficCounter
-from pipekit.engine.transport import EndingTransport, Transport
+from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
+from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
+from pipekit.engine.parts.late_validation import LateValidation
+from pipekit.engine.parts.overlap import Overlap
+from pipekit.engine.parts.part import Execute, Part, WorkerRun
+from pipekit.engine.parts.recomputation import Recomputation
+from pipekit.engine.parts.recording import Recording
+from pipekit.engine.parts.restoring import Restoring
+from pipekit.engine.transport import EndingTransport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
 from pipekit.schedules.lowering.lower import slot_count
@@ -38,11 +39,7 @@ from pipekit.trees import tree_map
 
 
 class NotBuilt(Exception):
-    """A stage could not be built: none has begun to train.
-
-    Args:
-        error: what was raised.
-    """
+    """A stage could not be built: none has begun to train."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -91,12 +88,12 @@ class Report:
     """What a worker leaves behind.
 
     Attributes:
+        rows: rows of each microbatch.
+        weight_slots: weight versions that its stages held in memory.
         stages: those that it has trained, as they stand after the run.
         record: what the run's configuration asked to be recorded.
         losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
-        weight_slots: weight versions that its stages held in memory.
         most_pending: most microbatches that waited for their backward at once.
-        rows: rows of each microbatch.
         sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
         loss_scales: of each update, if losses are scaled.
         skipped: updates that were not made, likewise.
@@ -107,15 +104,15 @@ class Report:
         traceback: of this error, as text, if it comes from another process.
     """
 
-    stages: Sequence[ModelStage]
-    record: Record
-    losses: list[tuple[int, float]]
+    rows: Sequence[int]
     weight_slots: int
-    most_pending: int
-    rows: list[int]
-    sent_bytes: dict[tuple[int, str], int]
-    loss_scales: list[float]
-    skipped: list[int]
+    stages: Sequence[ModelStage] = ()
+    record: Record = field(default_factory=Record)
+    losses: Iterable[tuple[int, float]] = ()
+    most_pending: int = 0
+    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    loss_scales: list[float] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
     results: list[tuple[int, Any]] = field(default_factory=list)
     end: int = sys.maxsize
     error: BaseException | None = None
@@ -128,6 +125,23 @@ def first_error(reports: Sequence[Report]) -> BaseException | None:
     return min(failed, key=lambda report: report.end).error if failed else None
 
 
+def parts_of(run: WorkerRun) -> list[Part]:
+    """Return the run's features: from the worker's loop to the executor, and on to the transport.
+
+    Each wraps transport, ends and stages around those before it.
+    """
+    config = run.config
+    used: dict[type[Part], bool] = {
+        Restoring: config.resume is not None,
+        LateValidation: run.validation is not None,
+        Overlap: bool(run.together),
+        Recomputation: any(mode != "never" for mode in run.recompute.values()),
+        EmptyMicrobatches: config.execution.short_batches == "fewer",
+        CheckpointWriting: config.checkpoints is not None,
+    }
+    return [part(run) for part, is_used in used.items() if is_used]
+
+
 def train(
     assignment: WorkerAssignment,
     stages: Mapping[int, TrainedStage],
@@ -137,84 +151,56 @@ def train(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
-    """Execute a worker's steps in training, and return what came of them.
-
-    Args:
-        assignment: what it is to do.
-        stages: those of the assignment, built.
-        config: what is common to all workers.
-        transport: to the other workers.
-        feed: the run's data.
-        on_news: called by the last stage; None: nobody watches.
-        watchers: observers beside those that the configuration names.
-    """
+    """Execute a worker's steps in training, and return what came of them."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
-    recompute = {source.index: source.recompute for source in assignment.stages}
-    errors: list[Exception] = []
-    clock, ends, traffic = Clock(device), TrainingIO(config, feed), TrafficCounter()
-    trace = TraceRecorder() if config.watch.trace else None
-    memory = MemoryTracker(recompute) if config.watch.memory else None
-    observers = [*watchers, *(each for each in (trace, traffic, memory) if each)]
-    if on_news and len(config.stage_workers) - 1 in stages:
-        observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
-    observers += observers_of(config.watch.observers, index)
-    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
-    weights = {number: stage.weights for number, stage in stages.items()}
-    validation = assignment.validation
-    inputs = RepeatableInputs(validation.again, transport, ends) if validation else None
-    way: Transport = inputs or transport
-    overlapped = OverlappedTransport(way, assignment.together) if assignment.together else None
+    io = TrainingIO(config, feed)
+    run = WorkerRun(
+        index,
+        steps,
+        device,
+        config,
+        trained=stages,
+        stages=stages,
+        recompute={source.index: source.recompute for source in assignment.stages},
+        transport=transport,
+        ends=io,
+        io=io,
+        ending=transport.ending,
+        observers=[*watchers],
+        errors=[],
+        validation=assignment.validation,
+        together=assignment.together,
+    )
+    recording = Recording(run, on_news)
+    run.observers += observers_of(config.watch.observers, index)
+    parts = parts_of(run)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, run.observers)
     executor = Executor(
         index,
-        stages,
-        recompute,
-        overlapped or way,
-        inputs or ends,
+        run.stages,
+        run.recompute,
+        run.transport,
+        run.ends,
         device,
         updates=updates,
-        observers=observers,
+        observers=run.observers,
         first_microbatch=config.first_microbatch,
     )
-    execute, later = executor.execute, None
-    if overlapped:
-        execute = partial(_as_one, overlapped, execute)
-    if validation and inputs:
-        later = PostValidation(validation, inputs, execute, executor.repeat, updates, weights)
-        execute = later.execute
-    kept = {number: stage for number, stage in stages.items() if isinstance(stage, Stage)}
-    if config.resume:
-        execute = Restorer(index, kept, ends.losses, config.resume, execute).execute
-    if config.checkpoints:
-        done = config.resume.boundary if config.resume else None
-        ending = transport.ending
-        writer = CheckpointWriter(
-            kept, steps.head, ends.losses, config.checkpoints, done, ending, lambda: bool(errors)
-        )
-        observers.append(later.later(writer) if later else writer)
-    if memory:
-        reset_peak_bytes(device)
-    view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
+    execute: Execute = executor.execute
+    for part in reversed(parts):
+        execute = part.around(execute, executor, updates)
 
     def conclude() -> None:
-        if later:
-            later.validate()
+        for part in parts:
+            part.conclude()
         updates.average_statistics()
 
-    def survives(step: Step, error: Exception) -> bool:
-        """End the run before a batch whose forward has failed: no update has seen any of it."""
-        # Workers that share a stage may be summing what the others then never give.
-        shared = any(len(workers) > 1 for workers in config.stage_workers)
-        if shared or step.task.op is not Op.FORWARD:
-            return False
-        cut = config.ends.before(step.task.microbatch)
-        if cut is None or not transport.end(cut):
-            return False
-        errors.append(error)
-        return True
-
-    worker = Worker(view, execute, transport, observers, conclude, survives)
+    weights = {number: stage.weights for number, stage in stages.items()}
+    view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
+    survives = partial(_survives, run, transport)
+    worker = Worker(view, execute, transport, run.observers, conclude, survives)
     transport.ending.at(config.end)
     try:
         worker.run(transport.ending.until(steps))
@@ -222,33 +208,36 @@ def train(
         weights_bytes = updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
+    iter(io.losses)  # which are all there now
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return Report(
-        stages=[stage.to_config(config.keeps) for stage in kept.values()],
-        record=Record(
-            trace.events() if trace else [],
-            memory.samples if memory else [],
-            peak_bytes(device) if memory else None,
-        ),
-        losses=[(microbatch, loss.item()) for microbatch, loss in ends.losses],
+        stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
+        record=recording.record(),
+        losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.ending.microbatch),
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes
+        sent_bytes=recording.traffic.sent_bytes
         + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
-        results=sorted(ends.outputs.items()),
+        results=sorted(io.outputs.items()),
         end=transport.ending.microbatch,
-        error=errors[0] if errors else None,
+        error=run.errors[0] if run.errors else None,
     )
 
 
-def _as_one(way: OverlappedTransport, execute: Callable[[Step], None], step: Step) -> None:
-    """Execute a step, which may be one of a pair."""
-    way.begin(step)
-    execute(step)
-    way.end(step)
+def _survives(run: WorkerRun, transport: EndingTransport, step: Step, error: Exception) -> bool:
+    """End the run before a batch whose forward has failed: no update has seen any of it."""
+    # Workers that share a stage may be summing what the others then never give.
+    shared = any(len(workers) > 1 for workers in run.config.stage_workers)
+    if shared or step.task.op is not Op.FORWARD:
+        return False
+    cut = run.config.ends.before(step.task.microbatch)
+    if cut is None or not transport.end(cut):
+        return False
+    run.errors.append(error)
+    return True
 
 
 def evaluate(
@@ -260,12 +249,7 @@ def evaluate(
 ) -> Report:
     """Execute a worker's forwards; its results are what the loss gives for each microbatch.
 
-    Args:
-        assignment: what it is to do.
-        config: what is common to all workers.
-        transport: to the other workers.
-        feed: the run's data.
-        watchers: observers beside those that the configuration names.
+    Args are those of :func:`train`.
     """
     index, device = assignment.index, assignment.device
     stages = {each.part.index: each.build(device) for each in assignment.inference}
@@ -289,16 +273,9 @@ def evaluate(
     transport.finish()
     synchronize(device)
     return Report(
-        stages=[],
-        record=Record(),
-        losses=[],
-        results=[(k, tree_map(_to_host, value)) for k, value in ends.results],
-        weight_slots=len(stages),
-        most_pending=0,
         rows=feed.rows,
-        sent_bytes={},
-        loss_scales=[],
-        skipped=[],
+        weight_slots=len(stages),
+        results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
     )
 
 
@@ -310,29 +287,14 @@ def run(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
-    """Train or evaluate, as the configuration says, with stages built for this run alone.
-
-    Args:
-        assignment: what the worker is to do.
-        config: what is common to all workers.
-        transport: to the other workers.
-        feed: the run's data.
-        on_news: called by the last stage in training; None: nobody watches.
-        watchers: observers beside those that the configuration names.
-    """
+    """Train or evaluate, as the configuration says, with stages built for this run alone."""
     if not config.training:
         return evaluate(assignment, config, transport, feed, watchers)
     return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
 
 
 def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
-    """Return the most microbatches, of all stages, that wait for their backward at once.
-
-    Args:
-        steps: of the worker; later periods are like the first.
-        config: of the run.
-        end: the first microbatch that is no part of it.
-    """
+    """Return the most microbatches, of all stages, that wait for their backward at once."""
     done = config.resume.boundary.microbatches if config.resume else 0
     pending = most = 0
     # A run that goes on fills the pipeline anew, which takes no more steps than at the beginning.
@@ -342,7 +304,3 @@ def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
             pending += (op is Op.FORWARD) - OPS[op].adds_gradient
             most = max(most, pending)
     return most
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    return tensor.cpu()

@@ -13,9 +13,6 @@ class KeptWeights:
 
     A forward edits weights that normalizes or clips them, or follows them with others: an
     embedding with ``max_norm``, a momentum encoder.
-
-    Args:
-        module: any.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -15,11 +15,10 @@ from pipekit.layers.modes import set_mode
 from pipekit.layers.python_state import state_untouched
 from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.dry_run import left_as_it_was, run_to_look_at
-from pipekit.partition.recording.extra_state import owners
+from pipekit.partition.recording.batch import left_as_it_was, run_to_look_at
 from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.stage import RecordedStage
+from pipekit.partition.recording.stage import RecordedStage, owners
 from pipekit.partition.recording.templates import encode, leaves, tensors
 from pipekit.trees import Tree
 

@@ -47,7 +47,7 @@ Objective = Seconds | Bytes
 """What the slowest (or fullest) stage is to have least of."""
 
 
-class Node(NamedTuple):
+class NestedStage(NamedTuple):
     """The layers between two cuts on so many members of a level, each split as ``inside``.
 
     In a chain they are the layers ``first`` to ``stop - 1``.  At the innermost level a member is
@@ -57,7 +57,7 @@ class Node(NamedTuple):
     first: int
     stop: int
     members: int
-    inside: tuple["Node", ...] = ()
+    inside: tuple["NestedStage", ...] = ()
 
 
 class BottleneckProgram:
@@ -113,7 +113,7 @@ class BottleneckProgram:
             self._values = [float(self._best(self._top, m, 0, False)[0, -1]) for m in sizes]
         return min(self._values)
 
-    def plan(self) -> tuple[Node, ...]:
+    def plan(self) -> tuple[NestedStage, ...]:
         """Return the plan that has the least value; nothing if none fits.
 
         It may leave members of the outermost level idle.  Of equal plans it takes one on the
@@ -186,7 +186,7 @@ class BottleneckProgram:
         limit: float,
         *,
         after: bool,
-    ) -> tuple[Node, ...]:
+    ) -> tuple[NestedStage, ...]:
         """Return a plan for the layers between two cuts of which nothing exceeds the limit."""
         if level < 0:
             return ()
@@ -202,7 +202,7 @@ class BottleneckProgram:
             inner_limit * (1 + TIE),
             after=False,
         )
-        node = Node(first, end, replicas, inside)
+        node = NestedStage(first, end, replicas, inside)
         if replicas == members:
             return (node,)
         after = self._objective.receivers_count

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.layer_ranges import SUMS, Floats, PairTables, Tables, layer_costs
+from pipekit.planning.layer_ranges import SUMS, CostTables, Floats, PairTables, layer_costs
 from pipekit.planning.states import States
 from pipekit.profiling import Profile, ValueProfile
 
 
-def graph_tables(profile: Profile, states: States) -> Tables:
+def graph_tables(profile: Profile, states: States) -> CostTables:
     """Return the costs of all layers within each state, and what passes between two states.
 
     Every value that crosses a cut counts once, however many layers read it behind the cut.  A
@@ -43,7 +43,7 @@ def graph_tables(profile: Profile, states: States) -> Tables:
         entering, unsaved = (none, none) if profile.relayed else _between(profile, states)
         return PairTables(entering, unsaved, states.lowest_peaks(height))
 
-    return Tables(
+    return CostTables(
         **sums,
         boundary_bytes=boundary,
         input_bytes=whole_input,

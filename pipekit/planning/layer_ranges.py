@@ -21,7 +21,7 @@ _sums_of = attrgetter(*SUMS)
 
 
 @dataclass(frozen=True)
-class Tables:
+class CostTables:
     """What :class:`LayerRanges` looks up: costs of all that comes before a cut, and of pairs.
 
     The cuts of a chain are before each layer and behind the last; those of a graph are its states.
@@ -63,7 +63,7 @@ class PairTables(NamedTuple):
     lead: Floats
 
 
-def chain_tables(profile: Profile) -> Tables:
+def chain_tables(profile: Profile) -> CostTables:
     """Return the tables of layers that run in the order of their numbers."""
     layers = profile.layers
     cuts = len(layers) + 1
@@ -79,7 +79,7 @@ def chain_tables(profile: Profile) -> Tables:
         popped[behind, skip.destination + 1 :] += skip.bytes
         if not skip.saved:
             unsaved_stashed[: skip.source + 1, behind] += skip.bytes
-    return Tables(
+    return CostTables(
         **sums,
         boundary_bytes=boundary,
         input_bytes=entering,
@@ -113,7 +113,7 @@ class LayerRanges:
             stage.
     """
 
-    def __init__(self, costs: Profile | Tables) -> None:
+    def __init__(self, costs: Profile | CostTables) -> None:
         tables = chain_tables(costs) if isinstance(costs, Profile) else costs
         self.layers = len(tables.forward_s) - 1
         self.boundary_bytes = tables.boundary_bytes

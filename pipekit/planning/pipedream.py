@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
-from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import bytes_text
 from pipekit.planning.objectives import (
     Cost,
@@ -16,8 +15,8 @@ from pipekit.planning.objectives import (
     sync_seconds,
 )
 from pipekit.planning.search_space import SearchSpace, Settled
-from pipekit.planning.timing import Timed, Timing, milliseconds
-from pipekit.plans import Plan, StagePlan
+from pipekit.planning.timing import PlanTiming, Timed, milliseconds
+from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 
@@ -83,36 +82,20 @@ def pipedream(
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    seconds, what, _ = best.timed
+    (seconds, what, timed), settled = best
+    in_flight = optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
         method="pipedream",
-        stages=best.stages,
+        stages=tuple(
+            replace(stage, memory_bytes=settled.memory.of(stage.first, stage.stop, count))
+            for stage, count in zip(timed, in_flight, strict=True)
+        ),
         microbatch_rows=profile.rows,
-        in_flight=best.in_flight[0],
+        in_flight=in_flight[0],
         predicted_s=seconds,
         why=f"The slowest is {what}. {planner.compared()}{planner.remark}",
-        order=best.settled.order,
+        order=settled.order,
     )
-
-
-class _Candidate(NamedTuple):
-    """A plan with its times, and its layers in one order."""
-
-    timed: Timed
-    settled: Settled
-
-    @property
-    def in_flight(self) -> Sequence[int]:
-        """Minibatches in flight on each replica of each stage."""
-        return optimal_in_flight([stage.replicas for stage in self.timed.stages])
-
-    @property
-    def stages(self) -> tuple[StagePlan, ...]:
-        """The stages with their times and bytes."""
-        return tuple(
-            replace(stage, memory_bytes=self.settled.memory.of(stage.first, stage.stop, in_flight))
-            for stage, in_flight in zip(self.timed.stages, self.in_flight, strict=True)
-        )
 
 
 class _Planner:
@@ -130,13 +113,12 @@ class _Planner:
         self._progress = progress
         self._cluster = cluster
         self._cost, self._links = cost, links
-        self._optimizer_states = optimizer_states
         self._space = SearchSpace(profile, optimizer_states)
         self._ranges, self._memory = self._space.ranges, self._space.memory
         self.remark = self._space.remark
 
-    def best(self, replicate: bool) -> _Candidate | None:
-        """Return the best plan that fits, or None."""
+    def best(self, replicate: bool) -> tuple[Timed, Settled] | None:
+        """Return the times of the best plan that fits, and its layers in one order; or None."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
@@ -147,7 +129,7 @@ class _Planner:
                 for program, levels in programs
                 if program.least() <= least
             ),
-            key=lambda candidate: candidate.timed.workers,
+            key=lambda found: sum(stage.replicas for stage in found[0].stages),
         )
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
@@ -155,6 +137,7 @@ class _Planner:
         programs = []
         compute, least = self._ranges.compute_s(0, self._ranges.layers), math.inf
         for levels in self._hierarchies():
+            # A plan takes no less than if its workers shared all the compute evenly.
             evenly = compute / math.prod(level.width for level in levels)
             if evenly <= least * (1 + TIE):
                 program = self._program(levels, replicate)
@@ -168,11 +151,12 @@ class _Planner:
         widths = [level.width for level in levels]
         return BottleneckProgram(objective, self._ranges.layers, widths, replicate)
 
-    def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
-        """Return the stages that a nested plan makes, with their times."""
+    def _settled(
+        self, nodes: Sequence[NestedStage], levels: Sequence[Level]
+    ) -> tuple[Timed, Settled]:
         settled = self._space.settle(nodes, self._cluster.device.memory_bytes)
-        timing = Timing(settled.ranges, self._cost, self._links, settled.order)
-        return _Candidate(timing.chain(settled.nodes, levels), settled)
+        timing = PlanTiming(settled.ranges, self._cost, self._links, settled.order)
+        return timing.chain(settled.nodes, levels), settled
 
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""

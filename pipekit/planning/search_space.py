@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from pipekit.planning.bottleneck import Node
+from pipekit.planning.bottleneck import NestedStage
 from pipekit.planning.graph_tables import graph_tables
 from pipekit.planning.layer_ranges import LayerRanges, chain_tables
 from pipekit.planning.objectives import Bytes
@@ -24,7 +24,7 @@ class Settled(NamedTuple):
         memory: bytes of the same.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NestedStage, ...]
     order: tuple[int, ...]
     ranges: LayerRanges
     memory: Bytes
@@ -54,7 +54,7 @@ class SearchSpace:
         self.ranges = LayerRanges(self._tables)
         self.memory = Bytes(self.ranges, optimizer_states)
 
-    def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
+    def settle(self, nodes: Sequence[NestedStage], limit: float) -> Settled:
         """Return a nested plan with its layers in one order.
 
         Within a stage they run in the profile's order, unless only another fits the memory.
@@ -68,7 +68,7 @@ class SearchSpace:
         order, ranges = self._in_order(_joined(runs))
         return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
 
-    def _fit(self, runs: list[list[int]], leaves: Sequence[Node], limit: float) -> None:
+    def _fit(self, runs: list[list[int]], leaves: Sequence[NestedStage], limit: float) -> None:
         """Reorder the layers of the stages that need more than so many bytes of a worker."""
         assert self._states is not None
         _, ranges = self._in_order(_joined(runs))
@@ -89,12 +89,12 @@ class SearchSpace:
             order = ()
         return order, LayerRanges(self._profile.in_order(order))
 
-    def _counted(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    def _counted(self, nodes: Sequence[NestedStage]) -> tuple[NestedStage, ...]:
         """Return nodes that name a state by how many layers it holds."""
         assert self._states is not None
         sizes = self._states.members.sum(axis=1)
         return tuple(
-            Node(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
+            NestedStage(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
             for first, stop, members, inside in nodes
         )
 
@@ -105,7 +105,7 @@ def _is_chain(profile: Profile) -> bool:
     return all(edge in edges for edge in pairwise(range(len(profile))))
 
 
-def _leaves(nodes: Sequence[Node], groups: int = 1) -> Iterator[Node]:
+def _leaves(nodes: Sequence[NestedStage], groups: int = 1) -> Iterator[NestedStage]:
     """Yield the stages of a nested plan, each with its number of workers."""
     for node in nodes:
         workers = node.members * groups

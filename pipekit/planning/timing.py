@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.clusters import Level
-from pipekit.planning.bottleneck import Node
+from pipekit.planning.bottleneck import NestedStage
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import (
     Cost,
@@ -26,13 +26,8 @@ class Timed(NamedTuple):
     what: str
     stages: tuple[StagePlan, ...]
 
-    @property
-    def workers(self) -> int:
-        """How many workers it uses."""
-        return sum(stage.replicas for stage in self.stages)
 
-
-class Timing:
+class PlanTiming:
     """Times nested plans for one profile (its ranges) and one cost model.
 
     Args:
@@ -48,7 +43,7 @@ class Timing:
         self._cost, self._links = cost, links
         self._names = order or range(ranges.layers)
 
-    def chain(self, nodes: Sequence[Node], levels: Sequence[Level]) -> Timed:
+    def chain(self, nodes: Sequence[NestedStage], levels: Sequence[Level]) -> Timed:
         """Return what stages that follow one another at the last of the levels take together."""
         parts = [self._stage(node, levels) for node in nodes]
         slowest = max(parts, key=lambda part: part.seconds)
@@ -66,7 +61,7 @@ class Timing:
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
-    def _stage(self, node: Node, levels: Sequence[Level]) -> Timed:
+    def _stage(self, node: NestedStage, levels: Sequence[Level]) -> Timed:
         """Return what one stage at the last of the levels takes."""
         *below, level = levels
         first, stop, members, inside = node

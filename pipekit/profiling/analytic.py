@@ -15,7 +15,7 @@ from pipekit.host.provenance import provenance
 from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
-from pipekit.profiling.layer_profile import Contents
+from pipekit.profiling.layer_profile import ProfileContents
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
 from pipekit.trees import Tree, tree_bytes, tree_map
@@ -29,7 +29,7 @@ def analytic(
     dtype: str | None = None,
     efficiency: float = 0.5,
     memory_efficiency: float = 0.75,
-) -> Contents:
+) -> ProfileContents:
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
     Operators run one after another, and each takes as long as its operations at ``efficiency``
@@ -101,7 +101,7 @@ def analytic(
         memory_efficiency=memory_efficiency,
     )
     values = found.values
-    return Contents(
+    return ProfileContents(
         layers, rows, tree_bytes(x), record, found.skips, values, bool(values), found.ties
     )
 

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pipekit.profiling.layer_profile import Contents, LayerProfile, ValueProfile
+from pipekit.profiling.layer_profile import LayerProfile, ProfileContents, ValueProfile
 from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
@@ -35,7 +35,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
+def read(path: str | os.PathLike[str], rows: int = 1) -> ProfileContents:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -71,7 +71,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
+    return ProfileContents(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def _parse(path: Path) -> _Graph:

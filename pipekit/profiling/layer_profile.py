@@ -236,7 +236,7 @@ def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TiePr
     return tuple(TieProfile(tuple(at), tie.bytes) for tie, at in places if len(at) > 1)
 
 
-class Contents(NamedTuple):
+class ProfileContents(NamedTuple):
     """The arguments of :class:`pipekit.Profile`, in their order: estimated, or read from a file."""
 
     layers: tuple[LayerProfile, ...]

@@ -154,7 +154,10 @@ def _forwards(
 def _backwards(
     pending: list[_Pending],
 ) -> Iterator[tuple[int, Input, Tree, Sequence[Tensor | None]]]:
-    """Yield the layers from the last on: number, input, output, and the output's gradients."""
+    """Yield the layers from the last on: number, input, output, and the output's gradients.
+
+    Whoever takes one runs its backward before taking the next.
+    """
     gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(pending[-1][2][0])]
     of_skips: dict[Name, Tensor | None] = {}
     while pending:

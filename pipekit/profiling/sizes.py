@@ -94,7 +94,7 @@ class LayerSizes:
     backward: Work
 
 
-class Sizes(NamedTuple):
+class ModelSizes(NamedTuple):
     """What a model holds and does for one microbatch.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
     backward: Work
 
 
-def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Sizes:
+def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> ModelSizes:
     """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
 
     Forwards compute in ``dtype`` where that is safe; None: as they come.  Gradients are added,
@@ -187,7 +187,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
     values: tuple[ValueProfile, ...] = ()
     if isinstance(model, RecordedSequence):
         values = _values(model.passed, found, handed, storages)
-    return Sizes(layers, tuple(costs), values, _ties(model))
+    return ModelSizes(layers, tuple(costs), values, _ties(model))
 
 
 def _values(

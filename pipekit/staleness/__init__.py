@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
     from pipekit.staleness.nadam import nesterov
     from pipekit.staleness.pipemare import PipeMare
-    from pipekit.staleness.pipeoptim import PipeOptim
-    from pipekit.staleness.prediction import Ahead, Prediction, expected_step
-    from pipekit.staleness.spectrain import SpecTrain
+    from pipekit.staleness.prediction import (
+        Ahead,
+        PipeOptim,
+        Prediction,
+        SpecTrain,
+        expected_step,
+    )
 
 _HOMES = {
     "Ahead": "prediction",
@@ -36,9 +40,9 @@ _HOMES = {
     "Mitigation": "mitigation",
     "Pass": "mitigation",
     "PipeMare": "pipemare",
-    "PipeOptim": "pipeoptim",
+    "PipeOptim": "prediction",
     "Prediction": "prediction",
-    "SpecTrain": "spectrain",
+    "SpecTrain": "prediction",
     "Update": "mitigation",
     "Weight": "mitigation",
     "expected_step": "prediction",

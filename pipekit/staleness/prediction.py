@@ -1,7 +1,10 @@
 """Weights that are predicted some updates ahead, from the step that the optimizer's state suggests.
 
-W^ = W - s lr d: SpecTrain (Chen et al. 2018, eq. 4) has d of SGD, PipeOptim (Guan et al. 2023,
-section III) that of any optimizer whose step its state gives without a new gradient.
+W^ = W - s lr d.  SpecTrain has d of SGD: Chen, Yang and Cheng, "Efficient and Robust Parallel DNN
+Training through Model Parallelism on Multi-GPU Platform" (arXiv 1809.02839), section 3.2, equations
+4 to 6.  PipeOptim has that of any optimizer whose step its state gives without a new gradient: Guan
+et al., "PipeOptim: Ensuring Effective 1F1B Schedule with Optimizer-Dependent Weight Prediction"
+(arXiv 2312.00839), section III.
 """
 
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
+from pipekit.schedules import Op
 from pipekit.staleness.mitigation import Mitigation, Pass, Weight
 
 
@@ -43,6 +47,52 @@ class Prediction(Mitigation):
             return weight.read
         rate: float = steps * weight.options["lr"]
         return weight.read - rate * step
+
+
+@dataclass(frozen=True)
+class SpecTrain(Prediction):
+    """W^ = W - s lr v, where stage k of N (from 0) looks ahead
+
+    - s = floor(k/2) + N - k - 1 updates in a forward,
+    - s = floor(k/2) updates in a backward.
+
+    The paper's v is a running mean of gradients, which ``torch.optim.SGD(momentum=g,
+    dampening=g)`` keeps; without ``dampening`` the learning rate is another by a factor.  With Adam
+    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches.  Of a
+    minibatch cut in T microbatches XPipe predicts for the first one, s = round((N + T - k/2 - 2)/T)
+    in forwards and round((T + floor(k/2) - 1)/T) in backwards, and lets all read that; it is known
+    from a reader's notes alone, and is not here.  On ``schedules.pipedream(stages, n,
+    stashing=False)``.
+    """
+
+    stashing = False
+
+    def ahead(self, at: Pass) -> int:
+        """Return s."""
+        behind = at.stages - at.stage - 1 if at.op is Op.FORWARD else 0
+        return at.stage // 2 + behind
+
+
+@dataclass(frozen=True)
+class PipeOptim(Prediction):
+    """W^ = W - s lr d in a forward, s = N - k - 1 on stage k of N (from 0); a backward reads W.
+
+    d is SGD's momentum buffer, or m_hat / (sqrt(v_hat) + eps) of Adam and AdamW.  On
+    ``schedules.pipedream(stages, n, stashing=False)``, where s is just how many updates a backward
+    comes after its forward.
+
+    Attributes:
+        extra: updates by which a forward looks further.  The authors' released code
+            (github.com/guanleics/PipeOptim, ``optimizer.py``) has s = N - k, one more than the
+            paper and its own README: ``PipeOptim(extra=1)``, by name ``pipeoptim:extra=1``.
+    """
+
+    extra: int = 0
+    stashing = False
+
+    def ahead(self, at: Pass) -> int:
+        """Return s."""
+        return at.stages - at.stage - 1 + self.extra if at.op is Op.FORWARD else 0
 
 
 @dataclass(frozen=True)

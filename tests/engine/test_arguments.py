@@ -17,15 +17,15 @@ def test_batches_with_a_length_are_left_unread() -> None:
             raise AssertionError("read")
 
     loud = Loud()
-    assert arguments.sized(loud) is loud
+    assert arguments.counted(loud) == (loud, 2, 2)
 
 
 def test_a_generator_is_read() -> None:
-    assert list(arguments.sized(n for n in range(3))) == [0, 1, 2]
+    assert arguments.counted(n for n in range(3)) == ([0, 1, 2], 3, 3)
 
 
 def test_no_batches() -> None:
     nothing: list[Any] = []
     for empty in (nothing, iter(nothing)):
         with pytest.raises(ValueError, match="no batches"):
-            arguments.sized(empty)
+            arguments.counted(empty)

@@ -48,7 +48,7 @@ USES: dict[str, dict[str, Any]] = {
 """The arguments of Pipeline and train that use a feature."""
 ELSEWHERE = {
     combinations.VALIDATE: "tests/emulation/test_emulate.py",
-    combinations.NCCL: "tests/engine/execution/test_post_validation.py",
+    combinations.NCCL: "tests/engine/parts/test_late_validation.py",
     combinations.TORCHRUN: "tests/engine/transports/distributed",
 }
 """Features that need GPUs, torchrun or emulation, and their tests."""

@@ -1,6 +1,8 @@
 """Numbers that know how Python computed them, and expressions in a batch's sizes."""
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +44,12 @@ def test_comparisons_are_reported_as_they_were_true() -> None:
         "length >= 3", "(length * 2) >= 5", "length != 1", "length == 7",
         "length != 8", "length != 0",
     ]  # fmt: skip
+
+
+def test_a_copy_is_a_plain_number() -> None:
+    n = traced(7, "length", lambda comparison: None)
+    assert [type(each) for each in copy.deepcopy([n, n / 2])] == [int, float]
+    assert pickle.loads(pickle.dumps((n, n / 2))) == (7, 3.5)
 
 
 def test_infinity_and_other_things_are_no_expressions() -> None:

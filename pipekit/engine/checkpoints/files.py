@@ -75,15 +75,6 @@ def write(
 ) -> None:
     """Write a worker's part of a checkpoint, and let go of checkpoints that are no longer needed.
 
-    Args:
-        folder: of all checkpoints.
-        batches: how many have been trained on.
-        attempt: hexadecimal digits that are new after each resumption.
-        parts: how many parts this checkpoint will have.
-        content: ``stage`` and ``worker``, and what is to be kept: tensors and plain values.
-        finite: whether its weights and its last loss are.
-        keep: how many complete checkpoints stay, and the last finite one beside them.
-
     Raises:
         TypeError: the content holds an object that could not be loaded safely.
         OSError: it cannot be written; the message names where.  Nothing is left of it.

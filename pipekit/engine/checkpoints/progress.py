@@ -31,9 +31,6 @@ class Agree(Protocol):
 class TrainingProgress:
     """How far a training is.
 
-    Args:
-        agree: for what all processes must see alike.
-
     Attributes:
         position: what lies behind it.
         resume_point: the run that is to be taken up next, or None.
@@ -145,12 +142,7 @@ class TrainingProgress:
         return CheckpointConfig(folder, self._attempt, about, parts, cuts, asked.keep, ends)
 
     def end(self, batches: int, microbatches: int) -> None:
-        """Note that a run has come to its end.
-
-        Args:
-            batches: those that it had.
-            microbatches: of the whole training, up to now.
-        """
+        """Note that a run has come to its end."""
         self.resume_point = None
         runs, before, _ = self.position
         self.position = Position(runs + 1, before + batches, microbatches)

@@ -19,7 +19,7 @@ from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
-from pipekit.partition.recording.extra_state import owners, set_extra_states
+from pipekit.partition.recording.stage import owners, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 
@@ -202,11 +202,6 @@ class ResumePoint:
 
         With the saved run's table: after the boundary, with the pipeline as full as it was.  With
         another one: after the boundary, with an empty pipeline and the newest weights.
-
-        Args:
-            batches: of the whole run.
-            schedule_for: makes the schedule for a number of batches.
-            balance: layers of each stage, if it is known.
 
         Raises:
             ValueError: the run has fewer batches than have been trained on.

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from pipekit.devices import to_device
 from pipekit.engine.execution.pipeline_io import PipelineIO
-from pipekit.engine.execution.stage_io import StageGradients, StageIO
-from pipekit.engine.execution.stage_runtime import StageRuntime
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.plans import Recompute
@@ -18,8 +17,11 @@ from pipekit.schedules.lowering.steps import MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 
+_FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE.name
+_BACKWARD, _INPUT = Op.BACKWARD.name, Op.BACKWARD_INPUT.name
 
-class Updates(Protocol):
+
+class UpdateMaker(Protocol):
     """What makes the updates of a worker's stages."""
 
     def begin_last(self, stage: int, update: int) -> None:
@@ -38,17 +40,8 @@ class Updates(Protocol):
 class Executor:
     """Executes the steps of one worker; which op is done how stands in one table.
 
-    Args:
-        worker: its number.
-        stages: those that live there, by index.
-        recompute: which microbatches of a batch each of them recomputes.
-        transport: to the other workers.
-        ends: of the pipeline.
-        device: where the stages compute.
-        updates: makes updates; None where there are none.
-        observers: are told of what is received, computed and sent.
-        first_microbatch: microbatches that earlier runs have seen.
-        training: whether backwards follow the forwards.
+    ``recompute`` says which microbatches of a batch each stage recomputes, ``first_microbatch`` how
+    many earlier runs have seen; in inference no backwards follow.
     """
 
     def __init__(
@@ -60,7 +53,7 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
-        updates: Updates | None = None,
+        updates: UpdateMaker | None = None,
         observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
         training: bool = True,
@@ -69,7 +62,6 @@ class Executor:
         self._transport, self._ends, self._device = transport, ends, device
         self._first_microbatch = first_microbatch
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
-        self._empty: set[tuple[int, int]] = set()  # (stage, microbatch) without rows, in training
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
         self._tell_after = listeners(observers, Observer.after_compute, worker)
@@ -88,42 +80,31 @@ class Executor:
         """Run a forward again that has read weights which were wrong; see :meth:`execute`."""
         self._forward(step, RECOMPUTE)
 
-    def _forward(self, step: Step, activity: str = Op.FORWARD.name) -> None:
+    def recompute(self, step: Step) -> None:
+        """Run the forward of a backward's microbatch again, if the first one kept nothing."""
+        self._before(step, RECOMPUTE, ())
+        microbatch = step.task.microbatch + self._first_microbatch
+        output = self._stages[step.task.stage].recompute(microbatch, step.slot)
+        self._after(step, RECOMPUTE, output)
+
+    def _forward(self, step: Step, activity: str = _FORWARD) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
-        if x is None:
-            self._forward_nothing(step)
-            return
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
         self._before(step, activity, (x.main, x.skips, target.target if target else ()))
-        output = self._stages[stage].forward(
-            x,
-            microbatch + self._first_microbatch,
-            step.slot,
-            target,
-            step.recomputed(self._recompute[stage]),
-        )
+        recomputed = step.recomputed(self._recompute[stage])
+        microbatch += self._first_microbatch
+        output = self._stages[stage].forward(x, microbatch, step.slot, target, recomputed)
         self._give(step, activity, output)
-
-    def _forward_nothing(self, step: Step) -> None:
-        """Pass on that a microbatch has no rows: it adds nothing to the loss or to any gradient."""
-        _, stage, microbatch, _ = step.task
-        self._empty.add((stage, microbatch))
-        self._before(step, Op.FORWARD.name, ())
-        if not step.sends:
-            self._ends.target(microbatch)
-        nothing = StageIO(() if step.sends else torch.zeros(()), {})
-        self._give(step, Op.FORWARD.name, nothing)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
-        assert x, "a batch without rows is refused"
-        self._before(step, Op.FORWARD.name, (x.main, x.skips))
+        self._before(step, _FORWARD, (x.main, x.skips))
         output = self._stages[stage].infer(x, microbatch + self._first_microbatch)
-        self._give(step, Op.FORWARD.name, output)
+        self._give(step, _FORWARD, output)
 
     def _give(self, step: Step, activity: str, output: StageIO) -> None:
         self._after(step, activity, output)
@@ -132,92 +113,59 @@ class Executor:
             self._ends.output(step.task.microbatch, output.main)
 
     def _backward(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        self._run_again(step)
+        op, stage, microbatch, _ = step.task
+        runtime, last = self._stages[stage], self._updates if step.ends_update else None
+        run, activity = runtime.backward, _BACKWARD
+        if op is Op.BACKWARD_INPUT:
+            run, activity = runtime.backward_input, _INPUT
         gradients = self._gradients(step)
-        self._before(step, Op.BACKWARD.name, gradients or ())
-        last = self._updates if step.ends_update else None
+        self._before(step, activity, gradients or ())
         if last:
             last.begin_last(stage, step.update)
-        if (stage, microbatch) in self._empty:
-            result = StageGradients({}, {})
-        else:
-            result = self._stages[stage].backward(
-                microbatch + self._first_microbatch, step.slot, step.update, gradients
-            )
+        result = run(microbatch + self._first_microbatch, step.slot, step.update, gradients)
         if last:
             last.end_last(stage, step.update)
-        self._give_back(step, result)
-
-    def _backward_input(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        self._run_again(step)
-        gradients = self._gradients(step)
-        self._before(step, Op.BACKWARD_INPUT.name, gradients or ())
-        if (stage, microbatch) in self._empty:
-            result = StageGradients({}, {})
-        else:
-            result = self._stages[stage].backward_input(
-                microbatch + self._first_microbatch, step.slot, step.update, gradients
-            )
-        self._give_back(step, result)
+        self._after(step, activity, result)
+        self._send(step, result)
+        if not step.sends:
+            self._ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
-        self._before(step, Op.BACKWARD_WEIGHT.name, ())
+        self._before(step, _WEIGHT, ())
         last = self._updates if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
-        if (stage, microbatch) not in self._empty:
-            self._stages[stage].backward_weight(
-                microbatch + self._first_microbatch, step.slot, step.update
-            )
+        microbatch += self._first_microbatch
+        self._stages[stage].backward_weight(microbatch, step.slot, step.update)
         if last:
             last.end_last(stage, step.update)
-        self._after(step, Op.BACKWARD_WEIGHT.name, ())
+        self._after(step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
         _, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._before(step, Op.UPDATE.name, ())
+        self._before(step, _UPDATE, ())
         self._updates.update(stage, step.slot)
-        self._after(step, Op.UPDATE.name, ())
+        self._after(step, _UPDATE, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.
     _IN_TRAINING: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
         Op.FORWARD: _forward,
         Op.BACKWARD: _backward,
-        Op.BACKWARD_INPUT: _backward_input,
+        Op.BACKWARD_INPUT: _backward,
         Op.BACKWARD_WEIGHT: _backward_weight,
         Op.UPDATE: _update,
     }
     _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
 
-    def _run_again(self, step: Step) -> None:
-        """Run the forward of a backward again, if the first one kept nothing."""
-        _, stage, microbatch, _ = step.task
-        if step.recomputed(self._recompute[stage]) and (stage, microbatch) not in self._empty:
-            self._before(step, RECOMPUTE, ())
-            output = self._stages[stage].recompute(microbatch + self._first_microbatch, step.slot)
-            self._after(step, RECOMPUTE, output)
-
-    def _give_back(self, step: Step, gradients: StageGradients) -> None:
-        self._after(step, step.task.op.name, gradients)
-        self._send(step, gradients)
-        if not step.sends:
-            self._ends.input_gradients(step.task.microbatch, gradients)
-
-    def _input(self, step: Step) -> StageIO | None:
-        """Return what a forward takes in; None of a microbatch without rows."""
+    def _input(self, step: Step) -> StageIO:
         if not step.receives:
-            rows = self._ends.input(step.task.microbatch)
-            return None if rows is None else StageIO(to_device(rows, self._device), {})
+            return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
         contents = self._receive(step)
         main = contents.pop(MAIN)
-        if isinstance(main, tuple) and not main:
-            return None
         return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
 
     def _gradients(self, step: Step) -> StageGradients | None:
@@ -237,7 +185,6 @@ class Executor:
         return contents
 
     def _send(self, step: Step, result: StageIO | StageGradients) -> None:
-        """Send a step's messages."""
         for message, receiver in step.sends:
             content: Tree = result.main
             if message.skip != MAIN:

@@ -63,7 +63,7 @@ class _Pending(NamedTuple):
 class Passes:
     """Runs the passes of one stage, and keeps what is pending between those of a microbatch.
 
-    It is a :class:`pipekit.engine.execution.stage_runtime.StageRuntime`.
+    It is a :class:`pipekit.engine.execution.stage_io.StageRuntime`.
 
     Args:
         config: how they are run.
@@ -101,15 +101,7 @@ class Passes:
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
-        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
-
-        Args:
-            x: the input, with leading dimension rows.
-            microbatch: its index over all runs, the key of its random numbers.
-            slot: the weight slot to read.
-            target: on the last stage, what to compare with; else None.
-            recompute: keep only the input until the backward.
-        """
+        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss."""
         gradients = StageGradients({}, {})
         if self._config.differentiates_input:
             for number, tensor in enumerate(differentiable(x.main)):
@@ -142,12 +134,6 @@ class Passes:
     ) -> StageGradients:
         """Add the microbatch's gradients to those of the weights; return those of the input.
 
-        Args:
-            microbatch: one whose forward is pending, and recomputed if need be.
-            slot: the weight slot that its graph reads.
-            update: the update that sums these gradients, for whoever has several.
-            gradients: of the output; None if that is a loss, for ones.
-
         Raises:
             ValueError: a layer draws random numbers in its backward.
         """
@@ -160,9 +146,6 @@ class Passes:
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
         """Return the gradients of the input, and leave those of the weights for later.
-
-        Args:
-            microbatch, slot, update, gradients: those of :meth:`backward`.
 
         Raises:
             ValueError: a layer draws random numbers in its backward.
@@ -179,11 +162,7 @@ class Passes:
         return self._end_backward(slot, arrived)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`.
-
-        Args:
-            microbatch, slot, update: those of :meth:`backward`.
-        """
+        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`."""
         if rest := self._pending_weights.pop(microbatch):
             if self._by_branches is None:
                 self._by_branches = rest.is_exact()

@@ -1,12 +1,14 @@
 """Where microbatches enter a pipeline and where they leave it."""
 
+from array import array
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from pipekit.devices import to_device
+from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.batches import Feed, Joins
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage_io import StageGradients, Target
@@ -14,11 +16,34 @@ from pipekit.layers.autocast import autocast
 from pipekit.trees import Tree, tree_map
 
 
+class LossLog:
+    """(microbatch, weighted loss) in the order in which they came; 16 bytes each, once known."""
+
+    def __init__(self) -> None:
+        self._numbers, self._losses = array("q"), array("d")
+        self._issued: list[tuple[int, Tensor]] = []  # on accelerators, for which nobody waits yet
+
+    def add(self, microbatch: int, loss: Tensor | float) -> None:
+        """Add a loss, which an accelerator may still be computing."""
+        if isinstance(loss, Tensor) and is_accelerator(loss.device):
+            self._issued.append((microbatch, loss))
+        else:
+            self._numbers.append(microbatch)
+            self._losses.append(float(loss))
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        """Wait for all of them, and return them."""
+        issued, self._issued = self._issued, []
+        for microbatch, loss in issued:
+            self.add(microbatch, loss.item())
+        return zip(self._numbers, self._losses, strict=True)
+
+
 class PipelineIO(Protocol):
     """The two ends of a pipeline."""
 
     def input(self, microbatch: int) -> Tree:
-        """Return what the first stage gets; None for a microbatch without rows."""
+        """Return what the first stage gets; () for a microbatch without rows."""
 
     def target(self, microbatch: int) -> Target | None:
         """Return what the last stage's output is compared with, or None for the output itself."""
@@ -36,45 +61,38 @@ class PipelineIO(Protocol):
 class TrainingIO:
     """The ends of a pipeline that trains: batches come in, and losses out.
 
-    Args:
-        config: what is common to all workers.
-        feed: the run's batches.
-
     Attributes:
-        losses: (microbatch, weighted loss) in the order in which they came.
+        losses: as they came.
         outputs: of the last stage by microbatch, on the host, if they are to be kept.
     """
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed = config, feed
+        self._weighs_rows = config.mean_loss
         self.outputs: dict[int, Tree] = {}
-        self.losses: list[tuple[int, Tensor]] = []
+        self.losses = LossLog()
 
     def input(self, microbatch: int) -> Tree:
-        """Return a microbatch's rows, or None if it has none."""
         rows = self._feed.input(microbatch)
-        return None if self._feed.is_empty(microbatch) else rows
+        return () if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> Target:
-        """Return a microbatch's target and its weight in the loss."""
         target, weight, plain = self._feed.target(microbatch)
-        config, loss = self._config, self._config.loss
+        loss = self._config.loss
         if plain:
             loss = partial(_compare, loss, plain)
-        if config.watch.outputs:
+        if self._config.watch.outputs:
             loss = partial(self._kept, loss, microbatch)
-        if config.updates.finite:
+        if self._config.updates.finite:
             loss = partial(_finite, loss)
-        return Target(loss, target, weight if config.mean_loss else 1.0)
+        return Target(loss, target, weight if self._weighs_rows else 1.0)
 
     def _kept(self, loss: Loss, microbatch: int, output: Tree, target: Tree) -> Tensor:
-        """Return the loss of an output, and keep a copy of the output."""
         self.outputs[microbatch] = tree_map(_host_copy, output)
         return loss(output, target)
 
     def output(self, microbatch: int, output: Tree) -> None:
-        """Keep a loss."""
-        self.losses.append((microbatch, output))
+        self.losses.add(microbatch, output)
 
     def output_gradients(self, microbatch: int) -> None:
         """Give none: a loss has no gradients."""
@@ -86,10 +104,7 @@ class TrainingIO:
 class EvaluationIO:
     """The ends of a pipeline that evaluates: what comes out is compared here.
 
-    Args:
-        config: what is common to all workers; its loss is any function of output and target.
-        feed: the run's batches.
-        device: where outputs come.
+    The configuration's loss is any function of output and target.
 
     Attributes:
         results: (microbatch, what the loss gives) in the order in which they came.
@@ -97,18 +112,13 @@ class EvaluationIO:
 
     def __init__(self, config: RunConfig, feed: Feed, device: torch.device) -> None:
         self._config, self._feed, self._device = config, feed, device
+        self.input = feed.input
         self.results: list[tuple[int, Any]] = []
-
-    def input(self, microbatch: int) -> Tree:
-        """Return a microbatch's rows, or None if it has none."""
-        rows = self._feed.input(microbatch)
-        return None if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> None:
         """Give none: the output is wanted as it is."""
 
     def output(self, microbatch: int, output: Tree) -> None:
-        """Compare an output with its target."""
         target, _, plain = self._feed.target(microbatch)
         there = to_device(target, self._device)
         with autocast(self._device, self._config.execution.autocast):
@@ -122,11 +132,7 @@ class EvaluationIO:
 
 
 def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
-    """Return a loss that is finite.
-
-    Raises:
-        FloatingPointError: it is not.
-    """
+    """Return a loss that is finite, or raise FloatingPointError."""
     value = loss(output, target)
     if not bool(value.isfinite().all()):
         raise FloatingPointError(

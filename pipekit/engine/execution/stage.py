@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
-from pipekit.engine.execution.stage_runtime import StageRuntime
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
@@ -28,13 +27,7 @@ class TrainedStage(StageRuntime, UpdatedStage, Protocol):
     def prepare(
         self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
     ) -> None:
-        """Make ready for a run.
-
-        Args:
-            slots: how many weight slots it needs.
-            loss_versions: see :meth:`pipekit.engine.updates.loss_scaler.LossScaler.begin`.
-            keep: whether the run goes on with the slots as the last one has left them.
-        """
+        """Make ready for a run."""
 
 
 class StageSource(Protocol):
@@ -99,16 +92,7 @@ class StageConfig:
         seed: int | None,
         mitigations: Sequence[StageMitigation],
     ) -> Self:
-        """Return what a part of a model becomes in a pipeline.
-
-        Args:
-            part: the stage in the model.
-            optimizer: makes its optimizer.
-            updates: how its weights are updated.
-            execution: how its passes are computed; ``recompute`` names each stage's mode.
-            seed: of the layers' random numbers; None: torch's default generators give them.
-            mitigations: what each stage does about stale weights, or nothing.
-        """
+        """Return what a part of a model becomes in a pipeline."""
         passes = PassConfig(
             part=part,
             differentiates_input=part.index > 0,
@@ -154,23 +138,13 @@ class StageConfig:
         state: dict[str, Any] | None,
         slots: tuple[nn.Sequential, ...] = (),
     ) -> "StageConfig":
-        """Return what the stage is made of after a run.
-
-        Args:
-            module: its layers, with the newest weights.
-            state: of its optimizer, scheduler and loss scaler.
-            slots: its weight slots, if a later run goes on with them.
-        """
+        """Return what the stage is made of after a run."""
         part = replace(self.passes.part, module=module)
         return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
 
 
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
-
-    Args:
-        config: what it is made of.
-        device: where it computes.
 
     Attributes:
         weights: its weight versions.

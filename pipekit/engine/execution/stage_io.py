@@ -1,6 +1,6 @@
-"""What a stage takes in and gives out."""
+"""What a stage takes in and gives out, and what an executor needs of it, whatever computes it."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ class StageIO(NamedTuple):
     """Activations that a stage takes in or gives out.
 
     Attributes:
-        main: from the stage before, or to the next one.
+        main: from the stage before, or to the next one; of a microbatch without rows, ().
         skips: by number of the skip connection; of one that is None, nothing.
     """
 
@@ -38,3 +38,42 @@ class Target(NamedTuple):
     loss: Loss
     target: Tree
     weight: float
+
+
+class StageRuntime(Protocol):
+    """A stage that can run the passes of a microbatch.
+
+    ``microbatch`` is its index over all runs, the key of its random numbers; ``slot`` the weight
+    slot that a pass reads; ``update`` the one that sums the gradients of the weights.
+    """
+
+    def infer(self, x: StageIO, microbatch: int) -> StageIO:
+        """Return the output for ``x``, keeping nothing."""
+
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
+
+        ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last; with
+        ``recompute`` only the input is kept until the backward.
+        """
+
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        """Run again a forward whose graph was not kept; return its output."""
+
+    def backward(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Add a pending microbatch's gradients to those of the weights; return the input's.
+
+        ``gradients`` are those of the output; None if that is a loss, for ones.
+        """
+
+    def backward_input(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Return the gradients of the input, and leave those of the weights for later."""
+
+    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`."""

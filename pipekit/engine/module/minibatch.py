@@ -22,10 +22,10 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.module.module_runtime import ModuleRuntime
-from pipekit.engine.module.watched_stage import StageSteps, WatchedStage
+from pipekit.engine.module.watched_stage import ModuleRuntime, StageSteps, WatchedStage
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.standings import Standings
+from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify
@@ -40,14 +40,6 @@ class Minibatch:
     Each stage reads aliases of its parameters, so that gradients come together here, and reach the
     parameters once, however many microbatches there are.  What stages share is an alias of each,
     whose gradients the backwards add up from the last stage to the first.
-
-    Args:
-        runtime: where it goes.
-        configs: how each stage's passes are run, for this minibatch.
-        recompute: which microbatches are recomputed.
-        steps: all passes, with their messages.
-        inputs: of each microbatch, [rows, ...].
-        keeps: whether there may be a backward.
     """
 
     def __init__(
@@ -203,7 +195,8 @@ class Minibatch:
                     observers=observers,
                     training=self._keeps,
                 )
-                worker = Worker(watched.view, executor.execute, transport, observers)
+                execute = recomputing(executor.execute, executor, {stage: self._recompute})
+                worker = Worker(watched.view, execute, transport, observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
                 standing.end(stage)

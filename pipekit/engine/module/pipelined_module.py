@@ -17,7 +17,7 @@ from pipekit.engine.batches import split
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import Place, link
 from pipekit.engine.module.minibatch import Minibatch
-from pipekit.engine.module.module_runtime import ModuleRuntime
+from pipekit.engine.module.watched_stage import ModuleRuntime
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.options import Watch, refusing_fields, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker

@@ -1,18 +1,43 @@
-"""Who watches a stage's worker while a minibatch is on its way, and what was recorded."""
+"""Where minibatches of a :class:`pipekit.PipelinedModule` go, and who watches them on their way."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from pipekit.devices import peak_bytes, reset_peak_bytes
-from pipekit.engine.module.module_runtime import ModuleRuntime
+from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.trace_recorder import TraceRecorder
+from pipekit.engine.observers.record import Record, TraceRecorder
+from pipekit.engine.options import Watch
+from pipekit.engine.transports.threads import ThreadWorker
+from pipekit.engine.transports.worker_threads import WorkerThreads
 from pipekit.plans import Recompute
 from pipekit.schedules import Steps
+
+
+@dataclass(frozen=True)
+class ModuleRuntime:
+    """Where minibatches go, and how they are watched.
+
+    Attributes:
+        modules: each stage's layers.
+        clocks: of each stage's device.
+        workers: where each stage computes, and by what its tensors travel.
+        watch: what is recorded, and who watches the stages' workers.
+        timeout: seconds without progress after which a forward or backward fails, or None.
+        at_work: stages with a worker in them.  One that a failed pass has left behind, because a
+            layer does not return, still has the weights of its minibatch in the stage.
+        threads: in which the stages compute.
+    """
+
+    modules: Sequence[nn.Sequential]
+    clocks: Sequence[Clock]
+    workers: Sequence[ThreadWorker]
+    watch: Watch
+    timeout: float | None
+    at_work: set[int] = field(default_factory=set)
+    threads: WorkerThreads = field(default_factory=WorkerThreads)
 
 
 @dataclass(frozen=True)
@@ -25,13 +50,6 @@ class StageSteps:
 
 class WatchedStage:
     """A stage's worker, from the beginning of a minibatch to its end.
-
-    Args:
-        stage: its number.
-        runtime: where the minibatch goes.
-        aliases: the stage's parameters in this minibatch, by name.
-        recompute: which microbatches are recomputed.
-        keeps: whether there may be a backward.
 
     Attributes:
         view: what observers see of the worker.

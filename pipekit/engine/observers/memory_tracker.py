@@ -42,12 +42,7 @@ NOTHING = Bytes(0, 0, 0, 0, 0)
 
 
 class StageMemory:
-    """Follows the tensors of one stage.
-
-    Args:
-        weights: its weights, gradients and optimizer.
-        changed: called whenever something has come or gone.
-    """
+    """Follows the tensors of one stage."""
 
     def __init__(self, weights: StageWeights, changed: Callable[[], None]) -> None:
         self._weights, self._changed = weights, changed

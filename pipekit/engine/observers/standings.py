@@ -9,6 +9,7 @@ from typing_extensions import Buffer
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.schedules import OPS, Message, Op, Step, Steps
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
+from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree
 
 STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
@@ -63,12 +64,7 @@ class Standings:
     def describe(
         self, workers: Sequence[Numbered], stage_workers: Sequence[Sequence[int]]
     ) -> list[str]:
-        """Return a line for each worker: its task, and what it waits for.
-
-        Args:
-            workers: what they do; those of other processes may be left out.
-            stage_workers: the workers that have each stage.
-        """
+        """Return a line for each worker: its task, and what it waits for."""
         return [self._line(worker, stage_workers) for worker in workers if worker.steps.distinct]
 
     def _line(self, worker: Numbered, stage_workers: Sequence[Sequence[int]]) -> str:
@@ -87,34 +83,31 @@ class Standings:
 
 
 class _Standing(Observer):
-    """Writes what one worker is at.
-
-    Args:
-        numbers: of the worker.
-    """
+    """Writes what one worker is at."""
 
     def __init__(self, numbers: memoryview) -> None:
         self._numbers = numbers
 
     def before_step(self, worker: int, step: Step) -> None:
-        self._numbers[0] += 1
-        self._change(WAITING)
+        numbers = self._numbers
+        numbers[0] += 1
+        numbers[1] = WAITING
+        numbers[2] += 1
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        self._change(COMPUTING)
+        self._numbers[1] = COMPUTING
+        self._numbers[2] += 1
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
         # A forward that was run again: its backward still waits for its gradient.
-        self._change(SENDING if activity == step.task.op.name else WAITING)
+        self._numbers[1] = WAITING if activity == RECOMPUTE else SENDING
+        self._numbers[2] += 1
 
     def begin(self, worker: WorkerView) -> None:
-        self._change(STARTING)
+        self._numbers[2] += 1
 
     def end(self, worker: int) -> None:
-        self._change(DONE)
-
-    def _change(self, state: int) -> None:
-        self._numbers[1] = state
+        self._numbers[1] = DONE
         self._numbers[2] += 1
 
 

@@ -1,14 +1,16 @@
-"""What a batch of the user's holds: the model's input, what the loss gets, and how many rows."""
+"""The user's batches: what each holds for the model and the loss, how many rows, and the last."""
 
+from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 
-from pipekit.engine.batches import Batch
+from pipekit.engine.batches import Batch, End
+from pipekit.engine.ending import Ends
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -61,11 +63,6 @@ class BatchReader:
     def read(self, batch: Any, parts: int, number: int) -> Batch:
         """Check what the user gave as a batch.
 
-        Args:
-            batch: the user's.
-            parts: microbatches to make of it.
-            number: the batch's place in the run, for messages.
-
         Raises:
             ValueError: it has another form, or fewer rows than parts.
             TypeError: the model's input, or a target, holds something that is not a tensor.
@@ -87,13 +84,7 @@ class BatchReader:
         return _batch(taken, target, rows, parts, number, self._fewer)._replace(plain=plain)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
-        """Check what the user gave to predict from: the model's input, or a dict that holds it.
-
-        Args:
-            inputs: the user's.
-            parts: 1: in inference, a batch is a microbatch.
-            number: the batch's place in the run, for messages.
-        """
+        """Check what the user gave to predict from: the model's input, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
         taken = self.input(inputs) if held else self._tensors_of(inputs)
         return _batch(taken, (), _rows(leaves(taken), number), parts, number)
@@ -135,7 +126,7 @@ class BatchReader:
         if self._fewer:
             return
         if isinstance(batches, (list, tuple)) and not self._select:
-            numbers = range(offset, len(batches[:steps]))
+            numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
                 self.read(batches[number], parts[(number - offset) % len(parts)], number)
         elif isinstance(batches, DataLoader) and type(batches.batch_sampler) is BatchSampler:
@@ -202,3 +193,94 @@ def parted(batch: Any) -> tuple[Tree, Plain | None]:
 
 def _holds_tensor(entry: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(entry))
+
+
+Read = Callable[[Any, int, int], Batch]
+"""Checks a batch of the user's, given its microbatches and its number."""
+
+
+class BatchSource:
+    """The batches of a run; they may end before its table does.
+
+    Args:
+        first: the first batch, which is read and checked.
+        rest: the user's others.
+        each_batch: returns the microbatches of each batch of the schedule, from its first on.
+        total: how many batches there have to be; None: as many as there are.
+        ends: where the run may end with whole updates.  An error of the data elsewhere is raised
+            to whoever reads.
+        read: reads one of the others.
+        begin: the run's first microbatch in its table.
+
+    Attributes:
+        error: what reading a batch has raised, if the run ends before this batch; or that for
+            which it was stopped.
+        rows: of each batch that was read.
+        each_batch: as it was given.
+        total: likewise.
+        begin: likewise.
+    """
+
+    def __init__(
+        self,
+        first: Batch,
+        rest: Iterator[Any],
+        each_batch: Callable[[], Iterator[range]],
+        total: int | None,
+        ends: Ends,
+        read: Read,
+        begin: int,
+    ) -> None:
+        self._first, self._rest, self._ends = first, rest, ends
+        self.each_batch, self.total, self.begin = each_batch, total, begin
+        self._read = read
+        self._stopped = False
+        self.error: Exception | None = None
+        self.rows = array("q")
+
+    @property
+    def may_end(self) -> bool:
+        """Whether there is any place where the run may end early."""
+        return bool(self._ends)
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Read no more: the run ends where it may, and the batches on their way are finished."""
+        self._stopped, self.error = True, self.error or error
+
+    def __iter__(self) -> Iterator[Batch | End]:
+        """Yield the batches, and an :class:`End` where the run ends early.
+
+        Raises:
+            ValueError: a batch cannot be read, or there are fewer than the batches' length
+                promised, where the run may not end.
+        """
+        for number, microbatches in enumerate(self.each_batch()):
+            may_end = microbatches.start in self._ends
+            if number == self.total or (self._stopped and may_end):
+                yield End()
+                return
+            batch = None
+            try:
+                batch = self._next(number, len(microbatches))
+            except Exception as error:
+                if not may_end:
+                    raise
+                self.error = error
+            if batch is None:
+                yield End()
+                return
+            self.rows.append(batch.rows)
+            yield batch
+
+    def _next(self, number: int, parts: int) -> Batch | None:
+        if number == 0:
+            return self._first
+        try:
+            batch = next(self._rest)
+        except StopIteration:
+            if self.total is None:
+                return None
+            raise ValueError(
+                f"the batches ended after {number}, though their len() is {self.total}"
+            ) from None
+        return self._read(batch, parts, number)

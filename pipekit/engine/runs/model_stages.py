@@ -20,7 +20,7 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.partition import Partition, PartitionStage, cut, partition
 from pipekit.partition.probe import Probe, layer_costs, probe
-from pipekit.partition.recording.extra_state import (
+from pipekit.partition.recording.stage import (
     copied_entry,
     extra_states,
     owners,
@@ -104,12 +104,6 @@ class ModelStages:
     ) -> Tree | None:
         """Cut the model into stages, unless it has been cut, and try it in the mode of a run.
 
-        Args:
-            sample: a microbatch's input, which is tried on the model first.
-            autocast: what operators compute in where that is safe, or None.
-            point: where the optimizers go on from, or None.
-            training: whether the run trains.
-
         Returns:
             What the model gave for the sample, if it was tried.
         """
@@ -175,13 +169,7 @@ class ModelStages:
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
     ) -> Iterator[ModelStage]:
-        """Yield what the stages of a worker are made of.
-
-        Args:
-            worker: its number.
-            stage_workers: the workers that have each stage.
-            goes_on: whether the run goes on where the last one has ended, buffers included.
-        """
+        """Yield what the stages of a worker are made of."""
         assert self._partition
         for stage in self._stages:
             workers = stage_workers[stage.index]
@@ -232,10 +220,6 @@ class ModelStages:
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Take over weights, buffers and extra states, by name; older versions are forgotten.
 
-        Args:
-            state: some or, with ``strict``, all of them.
-            strict: whether other names are refused.
-
         Raises:
             ValueError: a name is missing, unknown, or of another shape, or a module cannot take
                 its extra state; nothing is changed then.
@@ -277,11 +261,7 @@ class ModelStages:
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
-        """Let a function change every stage's optimizer; before the first run, once there are any.
-
-        Args:
-            function: called with each optimizer and its learning-rate scheduler, or None.
-        """
+        """Let a function change every stage's optimizer, now or once there are any."""
         if self._partition is None:
             self._edits.append(function)
         else:

@@ -1,9 +1,11 @@
 """What a training run returns."""
 
+import sys
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
@@ -25,7 +27,8 @@ class Run:
     Attributes:
         losses: of each batch, the loss averaged over its rows; of a run that was taken up again
             from a checkpoint, also of the batches before it.
-        microbatch_losses: of each batch, what each microbatch adds to its loss.
+        parts: what each microbatch adds to its batch's loss, one batch behind the other.
+        sizes: the microbatches of each batch.
         outputs: of each batch those of its microbatches, on the CPU, if they were to be kept.
         wall_s: seconds from the start of the workers to the end of the last one.
         name: the schedule's.
@@ -42,7 +45,8 @@ class Run:
     """
 
     losses: list[float]
-    microbatch_losses: list[list[float]] = field(repr=False)
+    parts: "array[float]" = field(repr=False)
+    sizes: "array[int]" = field(repr=False)
     outputs: list[list[Any]] = field(repr=False)
     wall_s: float
     name: str
@@ -61,7 +65,7 @@ class Run:
         cls,
         name: str,
         schedule: Schedule | Callable[[], Schedule],
-        batches: Sequence[range],
+        batches: Iterable[range],
         reports: Sequence[Report],
         wall_s: float,
         seed: int | None,
@@ -82,13 +86,23 @@ class Run:
             label: what the numbers are.
             origin: more of their provenance.
         """
-        known = dict(chain(losses, *(report.losses for report in reports)))
-        outputs = dict(chain(*(report.results for report in reports)))
-        parts = [[known[k] for k in batch] for batch in batches if known]
+        known, first = _in_order([losses, *(report.losses for report in reports)])
+        results = dict(chain(*(report.results for report in reports)))
+        totals: list[float] = []
+        outputs: list[list[Any]] = []
+        sizes, stop = array("q"), first
+        for batch in batches:
+            if known:
+                totals.append(_total(known[batch.start - first : batch.stop - first]))
+                sizes.append(len(batch))
+                stop = batch.stop
+            if results:
+                outputs.append([results[k] for k in batch])
         return cls(
-            losses=[_total(each) for each in parts],
-            microbatch_losses=parts,
-            outputs=[[outputs[k] for k in batch] for batch in batches if outputs],
+            losses=totals,
+            parts=known[: stop - first],
+            sizes=sizes,
+            outputs=outputs,
             wall_s=wall_s,
             name=name,
             table=schedule,
@@ -100,6 +114,14 @@ class Run:
             sent_bytes=[report.sent_bytes for report in reports],
             provenance=provenance(label, seed=seed, **origin),
         )
+
+    @property
+    def microbatch_losses(self) -> list[list[float]]:
+        """Of each batch, what each microbatch adds to its loss."""
+        stops = [*accumulate(self.sizes)]
+        return [
+            self.parts[start:stop].tolist() for start, stop in zip([0, *stops], stops, strict=False)
+        ]
 
     # These are made when they are asked for: they may take longer than the run.
 
@@ -159,6 +181,19 @@ def measure_memory(run: Traced) -> Memory:
             "(an emulated run has no memory: simulate it)"
         )
     return run.trace.memory
+
+
+def _in_order(logs: Sequence[Iterable[tuple[int, float]]]) -> "tuple[array[float], int]":
+    """Return losses by microbatch, and the first one's number; 0 for those that nobody knows."""
+    first, last = sys.maxsize, -1
+    for microbatch, _ in chain(*logs):
+        first, last = min(first, microbatch), max(last, microbatch)
+    if last < 0:
+        return array("d"), 0
+    known = array("d", bytes(8 * (last + 1 - first)))
+    for microbatch, loss in chain(*logs):
+        known[microbatch - first] = loss
+    return known, first
 
 
 def _total(losses: Iterable[float]) -> float:

@@ -19,29 +19,17 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader
-from pipekit.engine.runs.batch_source import BatchSource
+from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Tables, batches_between, part
+from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.processes.member import WorkerDied
+from pipekit.engine.transports.processes.worker_handle import WorkerDied
 from pipekit.engine.work import NotBuilt, Report, first_error
 
 
 class Runs:
-    """Trains and evaluates the stages of a model, and knows how far the training is.
-
-    Args:
-        tables: the schedules.
-        model: the stages.
-        workers: execute them.
-        agree: for what all processes must see alike.
-        used: the features in use.
-        transport: the name of what joins the workers.
-        seed: of the layers' random numbers, for the record.
-        reader: reads batches.
-    """
+    """Trains and evaluates the stages of a model, and knows how far the training is."""
 
     def __init__(
         self,
@@ -100,19 +88,20 @@ class Runs:
                         extent, source, watch, on_batch, config, keeps=not restart
                     )
             end = min((each.end for each in reports), default=sys.maxsize)
-            if schedule.period:  # the run ended with its last batch, as the workers know
-                parts = [*batches_between(schedule, extent.begin, end)]
-            else:
-                parts = [batch for batch in schedule.batches if batch.stop <= end]
-            done = partial(part, schedule, extent.begin, parts[-1].stop if parts else extent.begin)
-            stop = parts[-1].stop if parts else 0
-            self._progress.end(start.offset + len(parts), start.microbatches + stop)
+            each_batch = partial(batches_done, schedule, extent.begin, end)
+            count = stop = 0
+            for count, batch in enumerate(each_batch(), 1):  # noqa: B007
+                stop = batch.stop
+            self._progress.end(start.offset + count, start.microbatches + stop)
             self._next = None if restart else end
             if error := interrupts.error or source.error or first_error(reports):
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - began
-            return Run.of(schedule.name, done, parts, reports, wall, self._seed, start.losses)
+            done = partial(part, schedule, extent.begin, stop or extent.begin)
+            return Run.of(
+                schedule.name, done, each_batch(), reports, wall, self._seed, start.losses
+            )
 
     def _require_allowed(
         self,
@@ -163,9 +152,9 @@ class Runs:
         if ends_anywhere and not (folder or self._progress.resume_point):
             self._base = self._progress.position.microbatches
             return Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
-        counted, total = arguments.counted(batches, steps)
-        start = self._progress.start(len(counted), tables.take, self._model.balance)
-        rest = islice(counted, start.offset, len(counted))
+        counted, most, total = arguments.counted(batches, steps)
+        start = self._progress.start(most, tables.take, self._model.balance)
+        rest = islice(counted, start.offset, None)
         return Extent(start, rest, total and total - start.offset)
 
     def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
@@ -186,14 +175,14 @@ class Runs:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
         arguments.require_batches(batches)
-        counted = arguments.sized(batches)
+        counted, count, _ = arguments.counted(batches)
         schedule = self._tables.inference
         if not self._workers.can_end:
-            schedule = schedule.take(len(counted))
+            schedule = schedule.take(count)
         self.read()
         read = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
-        extent = Extent(start, iter(counted), len(counted))
+        extent = Extent(start, iter(counted), count)
         source = self._workers.ready(extent, read, self._progress.resume_point)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 

@@ -49,14 +49,6 @@ class Table:
     ) -> "Table":
         """Lower a schedule, with skip connections between stages and weights that they share.
 
-        Args:
-            schedule: finite, or without end.
-            skips: the stages where each skip connection begins and ends.
-            ties: the stages between which the gradient of each shared weight goes back.
-            joint_updates: whether the updates of a batch wait for one another on all stages.
-            validate_later: whether they are made before, and validated later; of a finite schedule.
-            goes_on: whether a run by it may go on where another one has ended.
-
         Raises:
             ScheduleError: if an update had to be made again, workers would wait for ever.
         """
@@ -103,9 +95,6 @@ def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
 
 class Tables:
     """The tables of one pipeline.
-
-    Args:
-        schedule: finite, or without end.
 
     Attributes:
         schedule: the same.
@@ -224,22 +213,16 @@ def part(schedule: Schedule, begin: int, end: int) -> Schedule:
 
 
 def end_of(schedule: Schedule, begin: int, batches: int) -> int:
-    """Return the microbatch behind so many batches of a schedule without end.
-
-    Args:
-        schedule: without end.
-        begin: the microbatch with which the first one begins.
-        batches: how many.
-    """
+    """Return the microbatch behind so many batches of a schedule without end."""
     periods, rest = divmod(begin, schedule.period_microbatches)
     stops = schedule.batch_stops
     before = periods * len(stops) + bisect_right(stops, rest)
     return schedule.batch(before + batches - 1).stop
 
 
-def batches_between(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
-    """Yield the microbatches of each batch that begins between two microbatches."""
+def batches_done(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
+    """Yield the microbatches of each batch from a microbatch on that a run has trained on."""
     for batch in schedule.each_batch(begin):
-        if batch.start >= end:
+        if (batch.start if schedule.period else batch.stop - 1) >= end:
             return
         yield batch

@@ -17,7 +17,7 @@ from pipekit.engine.ending import Ends
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.batch_reader import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import Table, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
@@ -29,17 +29,7 @@ from pipekit.trees import Tree, leaves
 
 
 class Workers:
-    """Have the stages of a model execute schedules.
-
-    Args:
-        tables: the schedules.
-        model: the stages.
-        runner: runs workers.
-        devices: of the workers.
-        loss: in training.
-        updates: how weights are updated.
-        execution: how passes are computed.
-    """
+    """Have the stages of a model execute schedules."""
 
     def __init__(
         self,
@@ -58,11 +48,6 @@ class Workers:
 
     def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
         """Return a run's batches, checked; the first one serves to build the stages, if need be.
-
-        Args:
-            extent: which batches they are, and by which schedule they are run.
-            read: reads one of them.
-            point: where optimizers that are built go on from, or None.
 
         Raises:
             ScheduleError: stages have to update together, and the schedule does not let them.
@@ -131,16 +116,7 @@ class Workers:
         checkpoints: CheckpointConfig | None,
         keeps: bool,
     ) -> list[Report]:
-        """Train; the model's stages are then those after the run.
-
-        Args:
-            extent: which batches, and by which schedule.
-            batches: the same, ready.
-            watch: what is recorded and shown.
-            on_batch: called with each batch whose loss is known, or None.
-            checkpoints: how they are written, or None.
-            keeps: whether a later run goes on where this one ends.
-        """
+        """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
         bar = LossBar(
             map(len, batches.each_batch()),
@@ -176,17 +152,7 @@ class Workers:
         checkpoints: CheckpointConfig | None = None,
         keeps: bool = False,
     ) -> list[Report]:
-        """Execute a schedule, and return every worker's report.
-
-        Args:
-            extent: which batches, and by which schedule; one without backwards is inference.
-            batches: the same, ready.
-            loss: of the last stage's output and the target.
-            watch: what is recorded.
-            on_news: called with each loss and update in training, or None.
-            checkpoints: how they are written, or None.
-            keeps: whether a later run goes on where this one ends.
-        """
+        """Execute a schedule, and return every worker's report."""
         start, begin = extent.start, extent.begin
         schedule, resume = start.schedule, start.resume
         table = self._tables.table(

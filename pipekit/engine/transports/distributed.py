@@ -235,11 +235,6 @@ def _group(world: object, members: tuple[int, ...], purpose: object) -> Any:
     """Return the process group of some workers for one purpose; the same in every run.
 
     All processes ask for all groups of a run in one order, as PyTorch wants it.
-
-    Args:
-        world: the group of all processes, which this one is made from.
-        members: ranks, in order.
-        purpose: what tells groups of the same members apart.
     """
     return dist.new_group(list(members))
 
@@ -288,11 +283,7 @@ class _GroupChannel:
 
 
 def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:
-    """Return, for each worker, the messages that each other one sends it, as they leave there.
-
-    Args:
-        steps: of all workers, each finite.
-    """
+    """Return, for each worker, the messages that each other one sends it, as they leave there."""
     found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
     for sender, own in enumerate(steps):
         for step in own.head:

@@ -2,16 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import TypeVar
 
 import torch
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.work import Report, WorkerAssignment
 
 T = TypeVar("T")
+
+
+def same_stages(left: Sequence[StageSource], wanted: Sequence[StageSource]) -> bool:
+    """Return whether the stages that a worker has left are the very ones that are wanted now."""
+    return len(left) == len(wanted) and all(map(is_, left, wanted))
 
 
 class Runner(ABC):

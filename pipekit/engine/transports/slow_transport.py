@@ -21,9 +21,6 @@ class Calendar:
 
     Messages that share a link slow one another down, so that nobody knows when one arrives before
     it does: who waits looks again whenever some flow ends, and when a new one makes that sooner.
-
-    Args:
-        cluster: whose links they use.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -77,13 +74,7 @@ class Calendar:
 
 
 class SlowTransport:
-    """A worker's transport, on which messages take their time.
-
-    Args:
-        transport: hands the messages over.
-        worker: whose it is.
-        calendar: tells when messages arrive.
-    """
+    """A worker's transport, on which messages take their time."""
 
     def __init__(self, transport: EndingTransport, worker: int, calendar: Calendar) -> None:
         self._transport, self._worker, self._calendar = transport, worker, calendar

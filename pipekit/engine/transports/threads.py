@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import chain
-from operator import is_
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,7 +27,7 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
-from pipekit.engine.transports.runner import Runner
+from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
@@ -37,12 +36,7 @@ from pipekit.trees import tree_map
 
 
 class ThreadMailboxes:
-    """The mailboxes of all threads, as one of them sees them: a queue each.
-
-    Args:
-        worker: whose own is read.
-        queues: of all workers.
-    """
+    """The mailboxes of all threads, as one of them sees them: a queue each."""
 
     def __init__(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
         self._queues, self.get = queues, queues[worker].get
@@ -52,13 +46,7 @@ class ThreadMailboxes:
 
 
 class CopyingMailbox(KeyedMailbox):
-    """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices.
-
-    Args:
-        copier: from the worker's device.
-        devices: of all workers.
-        mailbox: the arguments of :class:`KeyedMailbox`.
-    """
+    """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices."""
 
     def __init__(self, copier: Copier, devices: Sequence[torch.device], *mailbox: Any) -> None:
         super().__init__(*mailbox)
@@ -106,12 +94,7 @@ class ThreadWorker:
 
 
 class ThreadNetwork:
-    """What the transports of all threads have in common, for one run.
-
-    Args:
-        busy: the workers that have anything to do.
-        workers: all of them.
-    """
+    """What the transports of all threads have in common, for one run."""
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers
@@ -188,7 +171,10 @@ class ThreadRunner(Runner):
         standings = Standings(len(workers))
         watchdog = Watchdog(standings, workers, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
-        stages = [_kept(kept.get(worker.index), worker.stages) for worker in workers]
+        stages: list[dict[int, TrainedStage] | None] = []
+        for worker in workers:
+            left, built = kept.get(worker.index, ((), None))
+            stages.append(built if same_stages(left, worker.stages) else None)
 
         @contextmanager
         def at_work(assignment: WorkerAssignment) -> Iterator[None]:
@@ -222,7 +208,7 @@ class ThreadRunner(Runner):
         places = range(len(workers))
         if config.training and None in stages:  # all of them before any begins: one may fail
             builders = [partial(build, place) for place in places]
-            stages = list(self._threads.run(builders, network.abort, None, watchdog.look))
+            stages[:] = self._threads.run(builders, network.abort, None, watchdog.look)
         runs = [partial(run, place) for place in places]
         reports = self._threads.run(runs, network.abort, on_news, watchdog.look)
         if not config.training:
@@ -235,16 +221,6 @@ class ThreadRunner(Runner):
     def close(self) -> None:
         self._threads.close()
         self._kept.clear()
-
-
-def _kept(
-    kept: tuple[Sequence[StageSource], dict[int, TrainedStage]] | None,
-    wanted: Sequence[StageSource],
-) -> dict[int, TrainedStage] | None:
-    """Return the stages that a worker has left here, if they are those that are wanted now."""
-    if kept and len(kept[0]) == len(wanted) and all(map(is_, kept[0], wanted)):
-        return kept[1]
-    return None
 
 
 def over_threads(devices: Sequence[torch.device]) -> Runner:

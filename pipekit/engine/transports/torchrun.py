@@ -52,11 +52,7 @@ def rank() -> int:
 
 
 class TorchrunRunner(Runner):
-    """Runs the worker that this process is; the others' processes do so with theirs.
-
-    Args:
-        devices: of all workers.
-    """
+    """Runs the worker that this process is; the others' processes do so with theirs."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices

@@ -20,13 +20,7 @@ _Work = tuple[Callable[[], object], "Future[object]"]
 
 
 class CommThread:
-    """Runs functions one after another, in a thread of its own.
-
-    Args:
-        name: of the thread.
-        device: of the worker; on a GPU the thread has a stream of its own.
-        workers: how many workers share the cores.
-    """
+    """Runs functions one after another, in a thread of its own."""
 
     def __init__(self, name: str, device: torch.device, workers: int) -> None:
         self._device, self._workers = device, workers

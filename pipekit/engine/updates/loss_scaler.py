@@ -22,9 +22,6 @@ class LossScaler:
     late: a bad update tells that the scale which it had is too large, so that the scale becomes at
     most ``backoff`` times that one.  Several updates in flight with the same scale lower it once.
 
-    Args:
-        rule: how it changes.
-
     Attributes:
         skipped: updates of this run whose gradient was not finite, from 1.
     """

@@ -44,12 +44,7 @@ class StageMitigation(NamedTuple):
 
 
 class MitigatedWeights(WeightVersions):
-    """The weights of one stage, with what a mitigation does about stale ones.
-
-    Args:
-        mitigation: what it does.
-        versions: the arguments of :class:`WeightVersions`.
-    """
+    """The weights of one stage, with what a mitigation does about stale ones."""
 
     def __init__(self, mitigation: StageMitigation, *versions: Any) -> None:
         super().__init__(*versions)

@@ -47,12 +47,7 @@ def grouped(parameters: Mapping[str, nn.Parameter], groups: Groups) -> list[dict
 
 
 class NamedOptimizer:
-    """An optimizer whose state is by the names of its parameters.
-
-    Args:
-        optimizer: steps the parameters.
-        names: of each of these; several, if layers share it, which may be on other stages later.
-    """
+    """An optimizer whose state is by the names of its parameters."""
 
     def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, Sequence[str]]) -> None:
         self._optimizer, self._names = optimizer, names

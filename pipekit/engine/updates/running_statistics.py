@@ -24,12 +24,6 @@ def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: A
 
     Each worker's running averages estimate the same mean and variance, and their mean does so
     better.  The count of batches becomes the first worker's.  No bit changes of what is equal.
-
-    Args:
-        module: the stage's layers here.
-        stage: its number.
-        members: the workers that have it, in order.
-        all_reduce: with these; all of them call this.
     """
     norms = [each for each in module.modules() if isinstance(each, _NormBase)]
     found = (norm._buffers.get(name) for norm in norms for name in (*AVERAGED, COUNT))

@@ -18,17 +18,7 @@ from pipekit.partition.ties import Tie
 
 
 class TiedGradients:
-    """Shares the gradients of one tie with the other workers, on the worker's own thread.
-
-    Args:
-        number: of the tie.
-        tie: what is shared by which stages.
-        worker: this one.
-        stage_workers: the workers of every stage.
-        weights: of the worker's stages, by index.
-        all_reduce: with all workers that have a copy.
-        device: where the gradients lie.
-    """
+    """Shares the gradients of one tie with the other workers, on the worker's own thread."""
 
     def __init__(
         self,

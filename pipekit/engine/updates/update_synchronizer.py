@@ -46,14 +46,6 @@ class UpdateSynchronizer:
     stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
     ``joint_updates``).  If updates are validated later, it only begins to be settled: the update is
     made as if nothing were to be clipped or skipped, and :meth:`validate` makes it right.
-
-    Args:
-        worker: its number.
-        stages: that live there, by index.
-        config: what is common to all workers.
-        transport: to the other workers.
-        device: where the gradients lie.
-        observers: are told of what is sent.
     """
 
     def __init__(

@@ -78,8 +78,8 @@ def opaque(model: nn.Module, blocks: Sequence[str]) -> dict[nn.Module, str]:
 def _within(name: str, module: nn.Module) -> Iterator[str]:
     siblings = Counter(type(child) for child in module.children() if _is_composed(child))
     listed = isinstance(module, _LISTS)
-    for own_name, child in module.named_children():
-        path = f"{name}.{own_name}" if name else own_name
+    for local_name, child in module.named_children():
+        path = f"{name}.{local_name}" if name else local_name
         if not listed and siblings[type(child)] >= SIBLINGS:
             yield path
         elif _is_plain_list(child) or _holds_repeated(child):

@@ -8,10 +8,10 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from pipekit.partition.recording.templates import (
-    Node,
+    Container,
+    NamedWeight,
     Template,
     Value,
-    Weight,
     encode,
     leaves,
 )
@@ -54,7 +54,7 @@ class ModelInput:
                     f"recorded with a dict: pass dicts, pairs (dict, target), or a function "
                     f"inputs= that makes the dict of a batch"
                 )
-            tupled = isinstance(self.example, Node)
+            tupled = isinstance(self.example, Container)
             return tuple(batch[: len(self.example.children)]) if tupled else batch[0]
         taken = {name: batch[name] for name in names if name in batch}
         if not taken:
@@ -78,7 +78,7 @@ class ModelInput:
         Raises:
             ValueError: another one is not as it was in the example.
         """
-        if not isinstance(self.example, Node) or not isinstance(taken, (Mapping, tuple, list)):
+        if not isinstance(self.example, Container) or not isinstance(taken, (Mapping, tuple, list)):
             return taken
         if isinstance(taken, Mapping):
             known = dict(zip(_names(self.example), self.example.children, strict=True))
@@ -105,14 +105,14 @@ def matched(
         if not isinstance(tree, Tensor):
             raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}{remedy(tree)}")
         yield template.number, tree
-    elif not isinstance(template, Node):
+    elif not isinstance(template, Container):
         _require_same(template, tree, where)
     else:
         for key, entry, child in _entries(template, tree, where):
             yield from matched(child, entry, f"{where}[{key!r}]")
 
 
-def _entries(template: Node, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
+def _entries(template: Container, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
     """Return (key, entry, template) of a container; entries without tensors may be left out."""
     if issubclass(template.type, dict):
         names = _names(template)
@@ -133,12 +133,12 @@ def _entries(template: Node, tree: Any, where: str) -> list[tuple[Any, Any, Temp
 
 def holds_value(template: Template) -> bool:
     """Return whether there is a tensor of the batch's in a template."""
-    return any(isinstance(leaf, (Value, Weight)) for leaf in leaves(template))
+    return any(isinstance(leaf, (Value, NamedWeight)) for leaf in leaves(template))
 
 
 def _names(example: Template) -> list[Any]:
     """Return the keys of a dict; of all else none."""
-    is_dict = isinstance(example, Node) and issubclass(example.type, dict)
+    is_dict = isinstance(example, Container) and issubclass(example.type, dict)
     return list(example.context) if is_dict else []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from torch import Tensor, nn
 
 
-class Names:
+class ModelNames:
     """All names in an unsplit model, by which stages get its modules and tensors."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,32 +51,32 @@ class Names:
         ]
 
     def _place_module(self, stage: nn.Module, path: str, module: nn.Module) -> None:
-        owner_name, _, own_name = path.rpartition(".")
+        owner_name, _, local_name = path.rpartition(".")
         owner = self._owner(stage, owner_name)
-        if own_name not in owner._modules:
-            owner.add_module(own_name, module)
+        if local_name not in owner._modules:
+            owner.add_module(local_name, module)
 
     def _place_tensor(self, stage: nn.Module, name: str) -> None:
-        owner_name, _, own_name = name.rpartition(".")
+        owner_name, _, local_name = name.rpartition(".")
         owner = self._owner(stage, owner_name)
-        if own_name in owner._parameters or own_name in owner._buffers:
+        if local_name in owner._parameters or local_name in owner._buffers:
             return
-        original = self._model.get_submodule(owner_name)
-        tensor = getattr(original, own_name)
-        if own_name in original._parameters:
-            owner.register_parameter(own_name, tensor)
+        holder = self._model.get_submodule(owner_name)
+        tensor = getattr(holder, local_name)
+        if local_name in holder._parameters:
+            owner.register_parameter(local_name, tensor)
         else:
-            persistent = own_name not in original._non_persistent_buffers_set
-            owner.register_buffer(own_name, tensor, persistent)
+            persistent = local_name not in holder._non_persistent_buffers_set
+            owner.register_buffer(local_name, tensor, persistent)
 
     @staticmethod
     def _owner(stage: nn.Module, path: str) -> nn.Module:
         """Return the module of that name in ``stage``; empty ones are made on the way there."""
         module = stage
-        for own_name in path.split(".") if path else []:
-            if own_name not in module._modules:
-                module.add_module(own_name, nn.Module())
-            module = module.get_submodule(own_name)
+        for local_name in path.split(".") if path else []:
+            if local_name not in module._modules:
+                module.add_module(local_name, nn.Module())
+            module = module.get_submodule(local_name)
         return module
 
 

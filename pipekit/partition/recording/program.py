@@ -1,7 +1,7 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from pipekit.partition.recording.templates import (
+    NamedWeight,
     Size,
     Template,
     Value,
-    Weight,
     encode,
     leaves,
     rebuilt,
@@ -24,7 +24,7 @@ from pipekit.partition.recording.templates import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
 
     Attributes:
@@ -68,7 +68,9 @@ class Step:
     @property
     def weights(self) -> frozenset[str]:
         """The parameters and buffers that are among the arguments, by name."""
-        return frozenset(leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, Weight))
+        return frozenset(
+            leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, NamedWeight)
+        )
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -101,6 +103,14 @@ class Growth(NamedTuple):
     def length_at(self, size: int) -> int:
         """Return how long the dimension is for a size."""
         return self.times * size + self.plus
+
+
+class SizeSource(NamedTuple):
+    """Where a stage reads a size of the batch: a dimension that grows with it."""
+
+    value: int
+    dimension: int
+    growth: Growth
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ class Program:
     """
 
     batch: Template
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     output: Template
     made: Mapping[int, Made]
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -170,6 +180,15 @@ class Program:
         They are what a cut before that step carries, in the order in which they were made.
         """
         return tuple(n for n, (made, read) in self._lives.items() if made <= cut <= read)
+
+    def size_sources(self, carried: Iterable[int]) -> dict[str, SizeSource]:
+        """Return where each size of the batch, by name, can be read among the values of a stage."""
+        found: dict[str, SizeSource] = {}
+        for number in carried:
+            for dimension, growth in enumerate(self.made[number].grows):
+                if growth is not None:
+                    found.setdefault(growth.size, SizeSource(number, dimension, growth))
+        return found
 
     def carried_bytes(self, cut: int) -> int:
         """Return how many bytes a cut before step ``cut`` carries, in the example."""
@@ -221,19 +240,19 @@ class Program:
         return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
 
 
-def _with_reads(steps: Sequence[Step], numbers: dict[str, int]) -> Iterator[Step]:
+def _with_reads(steps: Sequence[RecordedStep], numbers: dict[str, int]) -> Iterator[RecordedStep]:
     """Yield the steps, before the first user of each buffer one that reads it."""
 
     def carried(leaf: Template) -> Template:
-        is_read = isinstance(leaf, Weight) and leaf.name in numbers
+        is_read = isinstance(leaf, NamedWeight) and leaf.name in numbers
         return Value(numbers[leaf.name]) if is_read else leaf
 
     todo = dict(numbers)
     for step in steps:
         for name in sorted(step.weights & todo.keys()):
-            yield Step(
+            yield RecordedStep(
                 operation="torch.Tensor.detach",
-                arguments=encode(((Weight(name),), {}), lambda leaf: leaf),
+                arguments=encode(((NamedWeight(name),), {}), lambda leaf: leaf),
                 results=(todo.pop(name),),
                 place=name,
             )

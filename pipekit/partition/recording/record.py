@@ -12,14 +12,14 @@ from torch import nn
 from pipekit.layers.modes import in_evaluation, set_mode
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
-from pipekit.partition.recording.dry_run import (
+from pipekit.partition.recording.batch import (
     device_of,
     drawing_from_torch,
     left_as_it_was,
     run_to_look_at,
     stateless,
 )
+from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import Recorder, Tape

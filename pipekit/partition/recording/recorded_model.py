@@ -2,7 +2,7 @@
 
 import copy
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, Self
@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from pipekit.layers.modes import exceptions, in_evaluation
-from pipekit.partition.recording.boundaries import Boundary, boundaries
 from pipekit.partition.recording.model_input import ModelInput
-from pipekit.partition.recording.names import Names
-from pipekit.partition.recording.program import Program, Step
-from pipekit.partition.recording.stage import Part, RecordedStage
+from pipekit.partition.recording.names import ModelNames
+from pipekit.partition.recording.program import Program, RecordedStep
+from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
 
 
@@ -56,6 +55,13 @@ class Trial(NamedTuple):
     batch: Any
 
 
+class CutPlace(NamedTuple):
+    """Positions before which both programs may be cut together: in training, in evaluation."""
+
+    training: int
+    evaluation: int
+
+
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
@@ -83,7 +89,7 @@ class RecordedModel:
         self.model, self.training, self.evaluation = model, training, evaluation
         self.trial, self.frozen = trial, tuple(frozen)
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
-        self._names = Names(model)
+        self._names = ModelNames(model)
         self.boundaries = boundaries(training, evaluation, *_tensors(model))
 
     def __len__(self) -> int:
@@ -101,10 +107,10 @@ class RecordedModel:
         return self._names.aliases()
 
     @property
-    def _ranges(self) -> list[tuple[Boundary, Boundary]]:
+    def _ranges(self) -> list[tuple[CutPlace, CutPlace]]:
         """The first step of each layer, and the step behind its last, in both programs."""
-        behind = Boundary(len(self.training.steps), len(self.evaluation.steps))
-        return list(pairwise([Boundary(0, 0), *self.boundaries, behind]))
+        behind = CutPlace(len(self.training.steps), len(self.evaluation.steps))
+        return list(pairwise([CutPlace(0, 0), *self.boundaries, behind]))
 
     def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
         """Return stages of so many layers each, one after another.
@@ -124,8 +130,8 @@ class RecordedModel:
         for first, behind in pairwise([0, *accumulate(balance)]):
             begin, stop = self._ranges[first][0], self._ranges[behind - 1][1]
             stage = RecordedStage(
-                Part.of(self.training, begin.training, stop.training),
-                Part.of(self.evaluation, begin.evaluation, stop.evaluation),
+                StageSteps.of(self.training, begin.training, stop.training),
+                StageSteps.of(self.evaluation, begin.evaluation, stop.evaluation),
                 self._exceptions,
                 None if first else ModelInput.of(self.training.batch, self.model),
             )
@@ -143,7 +149,7 @@ class RecordedModel:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
         return stages
 
-    def steps(self, layer: int) -> tuple[Step, ...]:
+    def steps(self, layer: int) -> tuple[RecordedStep, ...]:
         """Return what a layer does in training."""
         first, behind = self._ranges[layer]
         return self.training.steps[first.training : behind.training]
@@ -193,7 +199,7 @@ class RecordedModel:
         made.training = _joined(self.training, training)
         made.evaluation = _joined(self.evaluation, evaluation)
         lengths = zip(_lengths(training), _lengths(evaluation), strict=True)
-        made.boundaries = [Boundary(*places) for places in lengths][:-1]
+        made.boundaries = [CutPlace(*places) for places in lengths][:-1]
         return made
 
 
@@ -220,3 +226,75 @@ def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
         *model.named_buffers(remove_duplicate=False),
     )
     return held | {name: {name_of[tensor]} for name, tensor in every}, {*buffers}
+
+
+def boundaries(
+    training: Program,
+    evaluation: Program,
+    tensors: Mapping[str, Set[str]],
+    buffers: Set[str],
+) -> list[CutPlace]:
+    """Return where the model may be cut, in order: between blocks' calls, if nothing forbids it.
+
+    Of the operations between two calls, so many belong to the first that the fewest bytes cross.
+
+    Args:
+        training, evaluation: its programs.
+        tensors: of each module and tensor of the model, by name, the parameters and buffers that
+            whoever uses it has, by one name of each.
+        buffers: which of these are buffers.
+    """
+    closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
+    calls, other_calls = training.calls(), evaluation.calls()
+    found = []
+    positions = list(calls.values())
+    for count, (before, behind) in enumerate(pairwise(positions), start=1):
+        done = set(list(calls)[:count])
+        last_done = max((at for call, at in other_calls.items() if call in done), default=-1)
+        todo = (at for call, at in other_calls.items() if call not in done)
+        first_todo = min(todo, default=len(evaluation.steps))
+        position = _narrowest(training, range(before + 1, behind + 1), closed)
+        # Empty if evaluation calls the modules in another order.
+        other = _narrowest(evaluation, range(last_done + 1, first_todo + 1), other_closed)
+        if position is not None and other is not None:
+            found.append(CutPlace(position, other))
+    return found
+
+
+def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
+    """Return the position of a gap where the fewest bytes cross, the first of several."""
+    return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
+
+
+def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
+    """Return the positions before which a program must not be cut."""
+    closed: set[int] = set()
+    made_by = dict.fromkeys(values(program.batch), 0)
+    storage_from = {program.made[number].storage: 0 for number in made_by}
+    users: dict[str, list[int]] = {}
+    # What no two stages may both have: nobody keeps copies of these equal.
+    single = set(buffers).union(*(step.edited_weights for step in program.steps))
+    for position, step in enumerate(program.steps):
+        for number in step.results:
+            made_by[number] = position + 1
+            storage_from.setdefault(program.made[number].storage, position + 1)
+        for number in step.edits:
+            # Whoever shares the edited storage must be in the editor's stage.
+            storage = program.made[number].storage
+            closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
+        for name in single & _held(step, tensors):
+            users.setdefault(name, []).append(position)
+    for positions in users.values():
+        closed |= set(range(positions[0] + 1, positions[-1] + 1))
+    needed: set[str] = set()  # sizes of the batch, by this step or a later one
+    for position in reversed(range(1, len(program.steps))):
+        needed |= program.steps[position].sizes
+        if needed - program.size_sources(program.alive(position)).keys():
+            closed.add(position)
+    return closed
+
+
+def _held(step: RecordedStep, tensors: Mapping[str, Set[str]]) -> set[str]:
+    """Return the parameters and buffers that a step uses."""
+    names = step.weights if step.module is None else {*step.weights, step.module}
+    return set().union(*(tensors[name] for name in names))

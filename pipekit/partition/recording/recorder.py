@@ -17,13 +17,13 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, Step
+from pipekit.partition.recording.program import Made, RecordedStep
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.partition.recording.templates import (
     Constant,
+    NamedWeight,
     Template,
     Value,
-    Weight,
     encode,
     require_no_dataclass,
     tensors,
@@ -46,7 +46,7 @@ class Tape(NamedTuple):
     """
 
     batch: Template
-    steps: list[Step]
+    steps: list[RecordedStep]
     output: Template
     made: dict[int, Made]
     frozen: list[str]
@@ -84,7 +84,7 @@ class Recorder(TorchFunctionMode):
         self._opaque, self._freeze = opaque, freeze
         self._depth, self._in_function = 0, False
         self._calls: list[tuple[_Before, bool, str]] = []
-        self._references: dict[int, Value | Weight] = {}
+        self._references: dict[int, Value | NamedWeight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
@@ -93,12 +93,12 @@ class Recorder(TorchFunctionMode):
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
-        self._steps: list[Step] = []
+        self._steps: list[RecordedStep] = []
         self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            self._references[id(tensor)] = Weight(name)
+            self._references[id(tensor)] = NamedWeight(name)
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Tape:
         """Record ``call(batch)``, a forward of the model, and return what it left."""
@@ -113,6 +113,7 @@ class Recorder(TorchFunctionMode):
             shape = tuple(tensor.shape)
             made[number] = Made(shape, (), tensor.nbytes, requires_grad, storage)
         output = encode(output, self._leaf)
+        self._values.clear()  # numbers that a block has kept still know this recorder
         return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
 
     def __torch_function__(
@@ -262,7 +263,7 @@ class Recorder(TorchFunctionMode):
         for tensor in edited:
             self._note(tensor)
         self._steps.append(
-            Step(
+            RecordedStep(
                 arguments=before.template,
                 results=results,
                 edits=step_edits,
@@ -278,7 +279,7 @@ class Recorder(TorchFunctionMode):
         self._values.append((tensor, tensor.requires_grad))
         if from_data:
             self._from_data.add(number)
-        if not isinstance(self._references.get(id(tensor)), Weight):
+        if not isinstance(self._references.get(id(tensor)), NamedWeight):
             self._references[id(tensor)] = Value(number)
         self._note(tensor)
         return number
@@ -323,7 +324,7 @@ class Recorder(TorchFunctionMode):
     def _depends_on_data(self, found: Sequence[Tensor]) -> bool:
         references = [self._references.get(id(tensor)) for tensor in found]
         return any(
-            isinstance(r, Weight) or (r is not None and r.number in self._from_data)
+            isinstance(r, NamedWeight) or (r is not None and r.number in self._from_data)
             for r in references
         )
 

@@ -8,14 +8,14 @@ from typing import Any, Self
 import pandas as pd
 from torch import nn
 
-from pipekit.partition.recording.program import Step
+from pipekit.partition.recording.program import RecordedStep
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, span
 from pipekit.units import bytes_text
 
 
 @dataclass(frozen=True)
-class Summary:
+class LayersSummary:
     """What is known of a model's layers; it holds no tensors.
 
     Attributes:
@@ -85,7 +85,7 @@ class RecordedSequence(nn.Sequential):
         origin: what they were made from; None of a part or a copy.
     """
 
-    summary: Summary | None = None
+    summary: LayersSummary | None = None
     passed: tuple[Passed, ...] = ()
     origin: Origin | None = None
 
@@ -96,7 +96,7 @@ class RecordedSequence(nn.Sequential):
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = Origin(recorded)
-        sequence.summary = Summary.of(recorded, layers, seconds)
+        sequence.summary = LayersSummary.of(recorded, layers, seconds)
         return sequence
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class RecordedSequence(nn.Sequential):
             layer.load_state_dict(own, strict=strict, assign=assign)
 
 
-def _modules(steps: Iterable[Step]) -> tuple[str, ...]:
+def _modules(steps: Iterable[RecordedStep]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.module for step in steps if step.module is not None))
 
 

@@ -1,16 +1,17 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from pipekit.partition.recording.boundaries import SizeSource, size_sources
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
-from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource
 from pipekit.partition.recording.templates import (
     Size,
     Template,
@@ -24,7 +25,7 @@ from pipekit.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StageSteps:
     """Steps that run one after another, and how values come in and go out.
 
     Attributes:
@@ -39,7 +40,7 @@ class Part:
         limits: what must hold for the batch's sizes.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     frees: tuple[tuple[int, ...], ...]
     batch: Template
     shapes: dict[int, tuple[int | Growth, ...]]
@@ -65,7 +66,7 @@ class Part:
                     dimensions = zip(made.grows, made.shape, strict=True)
                     shapes[leaf.number] = tuple(growth or length for growth, length in dimensions)
         needed = {name for step in program.steps[first:behind] for name in step.sizes}
-        sources = size_sources(program, shapes if starts else carried)
+        sources = program.size_sources(shapes if starts else carried)
         return cls(
             steps=program.steps[first:behind],
             frees=tuple(last_uses),
@@ -112,7 +113,7 @@ class Part:
 
     def _run(
         self,
-        step: Step,
+        step: RecordedStep,
         modules: nn.Module,
         env: dict[int, Tensor],
         resolve: Callable[[Any], Any],
@@ -179,8 +180,8 @@ class RecordedStage(nn.Module):
 
     def __init__(
         self,
-        training: Part,
-        evaluation: Part,
+        training: StageSteps,
+        evaluation: StageSteps,
         exceptions: Mapping[bool, Sequence[str]],
         model_input: ModelInput | None,
     ) -> None:
@@ -241,3 +242,51 @@ def span(names: tuple[str, ...]) -> str:
     if len(names) > 2:
         return f"{names[0]} ... {names[-1]}"
     return ", ".join(names) or "operations"
+
+
+def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules within one that have extra state, by its names in ``state_dict()``."""
+    if isinstance(module, RecordedStage):  # has the unsplit model's names wherever it stands
+        prefix = ""
+    if type(module).get_extra_state is not nn.Module.get_extra_state:
+        yield f"{prefix}_extra_state", module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from owners(child, f"{prefix}{name}.")
+
+
+def extra_states(module: nn.Module) -> dict[str, Any]:
+    """Return copies of all extra states, by name, with their tensors on the CPU."""
+    return {name: copied_entry(owner.get_extra_state()) for name, owner in owners(module)}
+
+
+def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Give the modules within one copies of their extra states, as far as ``state`` has them."""
+    for name, owner in owners(module):
+        if name in state:
+            owner.set_extra_state(copy.deepcopy(state[name]))
+
+
+def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Raise ValueError if a module gives an extra state that is in ``state``, and takes none."""
+    for name, owner in owners(module):
+        if name in state and not _takes(owner):
+            raise ValueError(
+                f"{type(owner).__name__} gives {name!r} by get_extra_state(), and cannot take it: "
+                f"write its set_extra_state(), or leave the entry out and pass strict=False"
+            )
+
+
+def copied_entry(value: Any) -> Any:
+    """Return a copy of an entry of a ``state_dict()``, with its tensors on the CPU."""
+    return pytree.tree_map(_copied_leaf, value)
+
+
+def _takes(owner: nn.Module) -> bool:
+    return type(owner).set_extra_state is not nn.Module.set_extra_state
+
+
+def _copied_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.detach().to("cpu", copy=True)
+    return copy.deepcopy(leaf)

@@ -1,7 +1,7 @@
 """The arguments of a recorded step: their structure, with references in the place of tensors.
 
-A template is made of :class:`Node` for containers, of the references below, and of plain Python
-values.  :func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
+A template is made of :class:`Container`, of the references below, and of plain Python values.
+:func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
 """
 
 import ast
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.refusal import NotRecordable
 
-Template = Any  # Node | Value | Weight | Constant | Size | Device | a plain Python value
+Template = Any  # Container | Value | NamedWeight | Constant | Size | StageDevice | a plain value
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Weight:
+class NamedWeight:
     """A parameter or buffer, by its name in the unsplit model."""
 
     name: str
@@ -69,12 +69,12 @@ def _compiled(expression: str) -> CodeType:
 
 
 @dataclass(frozen=True)
-class Device:
+class StageDevice:
     """The device on which the stage computes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Container:
     """A container: its type, what rebuilds it beside its children, and the children."""
 
     type: type
@@ -89,18 +89,18 @@ def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
         return leaf(tree)
     if kind is slice:
         parts: Any = (tree.start, tree.stop, tree.step)
-        return Node(slice, None, tuple(encode(part, leaf) for part in parts))
+        return Container(slice, None, tuple(encode(part, leaf) for part in parts))
     if kind in (tuple, list, torch.Size):
         plain = tuple if kind is torch.Size else kind
-        return Node(plain, None, tuple(encode(item, leaf) for item in tree))
+        return Container(plain, None, tuple(encode(item, leaf) for item in tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return Node(kind, "fields", tuple(encode(item, leaf) for item in tree))
+        return Container(kind, "fields", tuple(encode(item, leaf) for item in tree))
     if kind in pytree.SUPPORTED_NODES:  # dictionaries, and the outputs of transformers
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
-        return Node(kind, context, tuple(encode(child, leaf) for child in children))
+        return Container(kind, context, tuple(encode(child, leaf) for child in children))
     if _is_plain_dataclass(tree):
         held = (getattr(tree, field.name) for field in fields(tree))
-        return Node(kind, "dataclass", tuple(encode(item, leaf) for item in held))
+        return Container(kind, "dataclass", tuple(encode(item, leaf) for item in held))
     return leaf(tree)
 
 
@@ -118,7 +118,7 @@ def _is_plain_dataclass(tree: Any) -> bool:
 
 def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
     """Return what the template stands for; ``leaf`` resolves references and plain values."""
-    if not isinstance(template, Node):
+    if not isinstance(template, Container):
         return leaf(template)
     children = [decode(child, leaf) for child in template.children]
     kind = template.type
@@ -138,15 +138,15 @@ def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
 
 def rebuilt(template: Template, leaf: Callable[[Any], Template]) -> Template:
     """Return the template with every leaf replaced by what ``leaf`` gives for it."""
-    if isinstance(template, Node):
+    if isinstance(template, Container):
         children = tuple(rebuilt(child, leaf) for child in template.children)
-        return Node(template.type, template.context, children)
+        return Container(template.type, template.context, children)
     return leaf(template)
 
 
 def leaves(template: Template) -> Iterator[Any]:
     """Yield the references and plain values of a template, in order."""
-    if isinstance(template, Node):
+    if isinstance(template, Container):
         for child in template.children:
             yield from leaves(child)
     else:
@@ -174,7 +174,7 @@ def require_no_dataclass(tree: Any, what: str) -> None:
     """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
 
     def check(template: Template) -> None:
-        if not isinstance(template, Node):
+        if not isinstance(template, Container):
             return
         if template.context == "dataclass":
             raise NotRecordable(
@@ -205,14 +205,14 @@ def resolver(
     def resolve(leaf: Any) -> Any:
         if isinstance(leaf, Value):
             return env[leaf.number]
-        if isinstance(leaf, Weight):
-            owner, _, own_name = leaf.name.rpartition(".")
-            return getattr(modules.get_submodule(owner), own_name)
+        if isinstance(leaf, NamedWeight):
+            owner, _, local_name = leaf.name.rpartition(".")
+            return getattr(modules.get_submodule(owner), local_name)
         if isinstance(leaf, Constant):
             return leaf.tensor.to(device)
         if isinstance(leaf, Size):
             return leaf.at(sizes)
-        if isinstance(leaf, Device):
+        if isinstance(leaf, StageDevice):
             return device
         return leaf
 

@@ -19,7 +19,7 @@ _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": 
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-class Traced:
+class TracedNumber:
     """A number with its expression; a comparison is reported, since it may decide what runs.
 
     Attributes:
@@ -30,11 +30,15 @@ class Traced:
     expression: str
     report: Callable[[str], None]
 
+    def __reduce__(self) -> Any:
+        """Become a plain number where it is copied or sent."""
+        return type(plain(self)), (plain(self),)
 
-class _Int(int, Traced): ...
+
+class _Int(TracedNumber, int): ...
 
 
-class _Float(float, Traced): ...
+class _Float(TracedNumber, float): ...
 
 
 def traced(number: Any, expression: str, report: Callable[[str], None]) -> Any:
@@ -52,13 +56,13 @@ def traced(number: Any, expression: str, report: Callable[[str], None]) -> Any:
 
 def plain(number: Any) -> Any:
     """Return a number without its expression; all else as it is."""
-    if isinstance(number, Traced):
+    if isinstance(number, TracedNumber):
         return int(number) if isinstance(number, int) else float(number)  # type: ignore[arg-type]
     return number
 
 
 def _text(number: Any) -> str:
-    if isinstance(number, Traced):
+    if isinstance(number, TracedNumber):
         return number.expression
     return repr(number) if number >= 0 else f"({number!r})"
 

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.program import Growth, Program, RecordedStep
 from pipekit.partition.recording.recorder import LENGTH, Tape
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
-    Device,
-    Node,
+    Container,
+    NamedWeight,
     Size,
+    StageDevice,
     Template,
     Value,
-    Weight,
 )
-from pipekit.partition.recording.traced import Traced, plain
+from pipekit.partition.recording.traced import TracedNumber, plain
 
 _SHARED_ATOMS = (type(None), bool, str, bytes, torch.dtype, torch.layout, torch.memory_format)
 _LENGTH = re.compile(rf"\b{LENGTH}(\d+)_(\d+)\b")
@@ -117,19 +117,19 @@ class _Unifier:
         ((name, times),) = found[0].items()
         return Growth(name, times, found[1])
 
-    def _step(self, *steps: Step) -> Step:
+    def _step(self, *steps: RecordedStep) -> RecordedStep:
         one = steps[0]
         where = f"{one.module or one.operation} at {one.place}"
         return replace(one, arguments=self._unified([step.arguments for step in steps], where))
 
     def _unified(self, found: Sequence[Template], where: str) -> Template:
         one = found[0]
-        if all(isinstance(each, Node) for each in found):
+        if all(isinstance(each, Container) for each in found):
             for other, sizes in zip(found, self._sizes, strict=True):
                 if one.type is not other.type or len(one.children) != len(other.children):
                     raise self._differ(one.type.__name__, other.type.__name__, sizes, where)
             columns = zip(*(each.children for each in found), strict=True)
-            return Node(one.type, one.context, tuple(self._unified(c, where) for c in columns))
+            return Container(one.type, one.context, tuple(self._unified(c, where) for c in columns))
         expression = self._expression(found)
         if expression is not None:
             return expression
@@ -139,7 +139,7 @@ class _Unifier:
         for other, sizes in zip(whole[1:], self._sizes[1:], strict=True):
             self._require_same(whole[0], other, sizes, where)
         if isinstance(one, torch.device) and one == self._device:
-            return Device()
+            return StageDevice()
         return whole[0]
 
     def _size(self, numbers: Sequence[int], where: str) -> Size:
@@ -151,7 +151,7 @@ class _Unifier:
 
     def _expression(self, found: Sequence[Any]) -> Size | None:
         """Return what Python computed from lengths; None: it did not, or they are not known."""
-        texts = {each.expression if isinstance(each, Traced) else None for each in found}
+        texts = {each.expression if isinstance(each, TracedNumber) else None for each in found}
         text = texts.pop()
         if texts or text is None or (known := self._in_sizes(text)) is None or not known.names:
             return None
@@ -201,7 +201,7 @@ class _Unifier:
                     f"forward to forward: compute it from the batch by torch's functions, or put "
                     f"this part into a block by blocks=[...]"
                 )
-        elif isinstance(one, (Value, Weight)) or isinstance(other, (Value, Weight)):
+        elif isinstance(one, (Value, NamedWeight)) or isinstance(other, (Value, NamedWeight)):
             if one != other:
                 raise self._differ(one, other, sizes, where)
         elif one is not other and not (type(one) is type(other) and _is_same(one, other)):

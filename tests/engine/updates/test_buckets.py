@@ -43,28 +43,9 @@ def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
 # --- Which parameters share one ------------------------------------------------------------------
 
 
-def test_they_are_filled_from_the_last_parameter_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 4 * 7)
-    found = parameter_buckets(numbered(parameters(1, 2, 3, 4, 5)), nothing)
-    assert numbers_of(found) == [[4], [3, 2], [1, 0]]
-
-
-def test_a_parameter_that_is_larger_has_one_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 8)
-    found = parameter_buckets(numbered(parameters(1, 100, 1, 1)), nothing)
-    assert numbers_of(found) == [[3, 2], [1], [0]]
-
-
-def test_each_has_one_dtype() -> None:
-    mixed = [*parameters(1, 1), *parameters(1, dtype=torch.float64), *parameters(1)]
+def test_each_has_one_dtype_and_an_empty_parameter_is_in_one_too() -> None:
+    mixed = [*parameters(1, 0), *parameters(1, dtype=torch.float64), *parameters(1)]
     assert numbers_of(parameter_buckets(numbered(mixed), nothing)) == [[3], [2], [1, 0]]
-
-
-def test_an_empty_parameter_is_in_one_too() -> None:
-    assert numbers_of(parameter_buckets(numbered(parameters(1, 0)), nothing)) == [[1, 0]]
-
-
-def test_without_parameters_there_is_none() -> None:
     assert parameter_buckets(numbered([]), nothing) == []
 
 

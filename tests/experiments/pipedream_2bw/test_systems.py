@@ -2,13 +2,16 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.pipedream_2bw.settings import FIGURE6, OPTIMIZER_STATES
 from experiments.pipedream_2bw.systems import (
     FLUSH,
+    GIB,
     GPIPE,
     INTER_LAYER,
     TWO_BW,
     Pipelines,
     in_flushes,
+    panel,
 )
 from pipekit import simulate
 from pipekit.clusters import Cluster, flat
@@ -23,7 +26,7 @@ PROFILE = Profile((*[BLOCK] * 6, HEAD), rows=2, input_bytes=8)
 
 def job(memory: float | None = None, microbatches: int = 8, width: int = 1) -> Pipelines:
     cluster: Cluster = flat(3 * width, 1e9, memory)
-    return Pipelines(PROFILE, cluster, 3, width, microbatches)
+    return Pipelines(PROFILE, cluster, 3, microbatches)
 
 
 def test_a_batch_in_two_flushes_makes_one_update() -> None:
@@ -54,10 +57,11 @@ def test_every_system_runs_every_microbatch_of_every_pipeline() -> None:
 
 
 def test_bytes_are_the_simulated_ones_where_the_loss_is_recomputed() -> None:
-    two_bw = job().bytes_of([3, 2, 1], versions=2, keeps_loss=False)
+    two_bw = GIB * job().held(TWO_BW, keeps_loss=False)
     plan = Plan.by_hand(job().balance, rows=2, recompute="always")
     trace = simulate(job().schedule(TWO_BW, 3), PROFILE, plan, optimizer_states=6)
     assert trace.memory is not None
+    two_bw[1:] -= 8  # an input that has arrived, and waits
     two_bw[-1] -= 2 * HEAD.output_bytes  # the loss's, which the simulator does not know
     assert trace.memory.peak_bytes == tuple(two_bw)
 
@@ -82,3 +86,15 @@ def test_flushes_are_few_and_equal() -> None:
 def test_recomputation_is_part_of_the_backward() -> None:
     assert [x.backward_s for x in job().timed.layers] == [3.0] * 6 + [1.5]
     assert replace(job().timed, layers=PROFILE.layers) == PROFILE
+
+
+def test_smaller_batches_have_as_many_microbatches_as_stages() -> None:
+    for letter, (_, servers, depth, batches) in FIGURE6.items():
+        small, large = (panel(letter)[batch] for batch in batches)
+        assert (small.batch, large.batch) == batches
+        assert (small.width * depth, small.microbatches) == (8 * servers, depth)
+        assert small.profile.rows == 8
+
+
+def test_two_versions_a_gradient_and_adam_take_18_bytes_a_parameter() -> None:
+    assert 2 * (2 + 1 + OPTIMIZER_STATES) == 18  # as the ledger counts for Figure 9

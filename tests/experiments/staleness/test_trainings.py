@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from experiments.staleness.methods import METHODS
 from experiments.staleness.optimizers import OPTIMIZERS
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
+from pipekit import oracle
 
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
@@ -41,6 +43,16 @@ def test_oracle_and_engine_give_the_same_bits(method: str, optimizer: str) -> No
         assert by_oracle.points[what] == by_engine.points[what]
     expected = [TINY.updates * point // POINTS for point in range(POINTS + 1)]
     assert by_oracle.points["updates"] == expected
+
+
+def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twelve(model: torch.nn.Module, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(losses=[*range(12)], weights=[model.state_dict()] * 13)
+
+    monkeypatch.setattr(oracle, "train", twelve)
+    course = train(case("2bw"), ORACLE)
+    assert course.points["updates"] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
+    assert course.points["training"] == [None, 0, 1, 2, 3, 4.5, 6, 7, 8, 9, 10.5]
 
 
 def test_methods_and_optimizers_are_not_one_another() -> None:

@@ -63,13 +63,6 @@ def received_batches(
 ) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox.
 
-    Args:
-        mailbox: of the worker.
-        feeder: the feeder's number, for a worker that takes inputs, which tells the feeder which
-            batch it has come to; None for the others.
-        run: the run's number, if the mailbox is used for several.
-        begin: its first microbatch.
-
     Raises:
         Ended: the run ends before the next batch.
     """
@@ -109,10 +102,6 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
 
 class Feeder:
     """Sends the workers the batches of a run, in a thread of its own.
-
-    Args:
-        send: sends them.
-        workers: how many share the cores.
 
     Attributes:
         failed: can be read once the batches have raised an error.

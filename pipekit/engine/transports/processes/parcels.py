@@ -36,11 +36,7 @@ class Parcel(NamedTuple):
 
 
 class Sender:
-    """Lays values into shared memory, one after another in the same place.
-
-    Args:
-        buffer: in which this process lays what it sends.
-    """
+    """Lays values into shared memory, one after another in the same place."""
 
     def __init__(self, buffer: SharedBuffer) -> None:
         self._buffer, self._start, self._room = buffer, 0, 0

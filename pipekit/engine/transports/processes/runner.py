@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import is_
 from typing import Any
 
 import torch
@@ -19,12 +18,12 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
-from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.transports.processes.parcels import dumps
 from pipekit.engine.transports.processes.stages_left import StageLeft, StagesLeft
+from pipekit.engine.transports.processes.worker_handle import WorkerDied
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
-from pipekit.engine.transports.runner import Runner
+from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.host.numeric_settings import NumericSettings
@@ -122,7 +121,7 @@ class ProcessRunner(Runner):
         torch's settings.
         """
         left = self._left[worker.index].stages if self._left else ()
-        kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
+        kept = same_stages(left, worker.stages)
         stages = () if kept else [_here(stage) for stage in worker.stages]
         assignment = replace(worker, stages=stages)
         return dumps(ProcessTask(assignment, kept, *shared, store, watched))

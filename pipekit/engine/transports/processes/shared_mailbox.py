@@ -10,7 +10,7 @@ import os
 import pickle
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from mmap import mmap
 from multiprocessing.connection import Connection, Pipe
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
@@ -63,12 +63,12 @@ class Endpoint(NamedTuple):
         self.buffer.close()
 
 
-def endpoints_for(index: int, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+def endpoints_for(own: Collection[int], endpoints: Sequence[Endpoint]) -> list[Endpoint]:
     """Return what a process gets of all endpoints: of the others' pipes only where to write.
 
     Else a pipe would outlive the process that reads it, and who writes to it would wait for ever.
     """
-    return [p if i == index else p._replace(reader=None) for i, p in enumerate(endpoints)]
+    return [p if i in own else p._replace(reader=None) for i, p in enumerate(endpoints)]
 
 
 def close_others(index: int, endpoints: Sequence[Endpoint]) -> None:
@@ -101,12 +101,13 @@ class SharedMailboxes:
     """Everybody's mailboxes, as one process sees them.
 
     Args:
-        index: this process.
-        endpoints: of all processes; see :func:`endpoints_for`.
+        index: of this mailbox among all.
+        endpoints: of all mailboxes; see :func:`endpoints_for`.
+        first: the index of worker 0's, to which messages go.
     """
 
-    def __init__(self, index: int, endpoints: Sequence[Endpoint]) -> None:
-        self._index, self._endpoints = index, endpoints
+    def __init__(self, index: int, endpoints: Sequence[Endpoint], first: int = 0) -> None:
+        self._index, self._endpoints, self._first = index, endpoints, first
         self._slots: dict[tuple[int, Form], list[_Slot]] = {}
         self._notes: deque[tuple[Any, ...]] = deque()
         self._known: dict[tuple[int, int], tuple[mmap, Tree]] = {}  # slots by sender and start
@@ -126,7 +127,8 @@ class SharedMailboxes:
             place.copy_(tensor.detach())
         slot.memory[slot.start] = TAKEN
         self._notify(
-            self._endpoints[worker].writer, _NOTE.pack(described, self._index, slot.start, *key)
+            self._endpoints[self._first + worker].writer,
+            _NOTE.pack(described, self._index, slot.start, *key),
         )
 
     def get(self) -> tuple[Key, Tree]:
@@ -212,6 +214,22 @@ class SharedMailboxes:
         buffer = self._endpoints[self._index].buffer
         start = buffer.allocate(capacity)
         return _Slot(buffer.map(start), start, capacity, [])
+
+
+def mailboxes_of(
+    worker: int, endpoints: Sequence[Endpoint]
+) -> tuple[SharedMailboxes, SharedMailboxes | None]:
+    """Return a worker's mailboxes for messages, and for sums if there are any.
+
+    Args:
+        worker: its number.
+        endpoints: of all workers, of the feeder, and then maybe of all workers for sums.
+    """
+    readers = [place for place, each in enumerate(endpoints) if each.reader is not None]
+    sums = [place for place in readers if place != worker]
+    return SharedMailboxes(worker, endpoints), next(
+        (SharedMailboxes(place, endpoints, place - worker) for place in sums), None
+    )
 
 
 def _bytes(form: Form) -> int:

@@ -49,12 +49,7 @@ class StagesLeft:
 
 
 class StageLeft:
-    """One of these.
-
-    Args:
-        left: all stages of the worker.
-        place: of this one among them.
-    """
+    """One of these."""
 
     def __init__(self, left: StagesLeft, place: int) -> None:
         self._left, self._place = left, place

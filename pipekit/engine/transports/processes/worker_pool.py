@@ -18,7 +18,6 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.parcels import unpacked
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
@@ -28,6 +27,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
+from pipekit.engine.transports.processes.worker_handle import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.worker_process import READ_STAGES
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
 from pipekit.engine.work import Report
@@ -67,12 +67,11 @@ class WorkerPool:
         self._workers, self._parent = workers, os.getpid()
         _require_few(workers, with_sums)
         self._opened: list[Endpoint | SharedBuffer] = []
+        # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
-        self._sums_endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
-        self._sums_mailboxes = SharedMailboxes(workers, self._sums_endpoints)
         self.standings = Standings(workers)
-        self._members: list[Member] = []
+        self._handles: list[WorkerHandle] = []
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: Feeder | None = None
@@ -90,10 +89,9 @@ class WorkerPool:
         Raises:
             WorkerDied: the fork server was killed while it did so.
         """
-        for member in self._members:
-            member.start()
+        for handle in self._handles:
+            handle.start()
         close_others(self._workers, self._endpoints)
-        close_others(self._workers, self._sums_endpoints)
         self.ready = True
 
     def run(
@@ -114,7 +112,7 @@ class WorkerPool:
             batches: the run's data.
             needs: what each worker takes of them that is to hear of them.
             on_news: called with each loss and update, or None.
-            watchdog: looks now and then, and is told which workers have failed.
+            watchdog: looks now and then.
             begin: the run's first microbatch.
 
         Raises:
@@ -127,9 +125,9 @@ class WorkerPool:
         # Its thread first, which would not begin for long while all cores are busy.
         with deferred_interrupts():
             self._feeder = Feeder(send, self._workers)
-        for member, task in zip(self._members, tasks, strict=True):
+        for handle, task in zip(self._handles, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
-                member.tasks.send_bytes(task)
+                handle.tasks.send_bytes(task)
         reports = self._wait(self._feeder, on_news, watchdog)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
@@ -144,14 +142,14 @@ class WorkerPool:
         """
         if os.getpid() != self._parent:
             raise RuntimeError("only the process that has trained a pipeline can read its weights")
-        member = self._members[worker]
+        handle = self._handles[worker]
         with deferred_interrupts():  # one in between would leave the answer to whoever asks next
             try:
-                member.tasks.send_bytes(READ_STAGES)
-                kind, value = pickle.loads(member.reports.recv_bytes())
+                handle.tasks.send_bytes(READ_STAGES)
+                kind, value = pickle.loads(handle.reports.recv_bytes())
             except (EOFError, OSError) as error:
                 self.ready = False
-                how = "" if member.tasks.closed else f" {member.why()}"  # unknown once let go
+                how = "" if handle.tasks.closed else f" {handle.why()}"  # unknown once let go
                 raise WorkerDied(
                     f"worker {worker}'s process ended between two calls{how}, and its "
                     f"stages with it: build the pipeline again and resume() from a checkpoint, or "
@@ -171,15 +169,14 @@ class WorkerPool:
         """End every process and the feeder, however they stand."""
         if os.getpid() != self._parent:  # a fork of this process: they are not its own
             return
-        for member in self._members:
-            member.let_go()
-        for member in self._members:
-            member.end()
+        for handle in self._handles:
+            handle.let_go()
+        for handle in self._handles:
+            handle.end()
         if self._feeder is not None:
             self._feeder.close()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
-        self._sums_mailboxes.close()
         self.standings.detach()
         for opened in self._opened:
             opened.close()
@@ -188,25 +185,21 @@ class WorkerPool:
 
     def _open(self, with_sums: bool) -> None:
         """Make everything by which the processes will reach one another, and them."""
-        workers = range(self._workers)
-        # The last one is the feeder's, in this process.
-        for endpoints in (self._endpoints, self._sums_endpoints)[: 1 + with_sums]:
-            endpoints += [self._noted(Endpoint.new()) for _ in (*workers, None)]
+        for _ in range(_mailboxes(self._workers, with_sums)):
+            self._endpoints.append(self._noted(Endpoint.new()))
         shared = self._noted(SharedBuffer())
         memory = shared.map(shared.allocate(Standings.size(self._workers)))
         self.standings = Standings(self._workers, memory)
-        for index in workers:
-            own = endpoints_for(index, self._endpoints)
-            sums = endpoints_for(index, self._sums_endpoints)
-            self._members.append(Member(index, own, sums, shared))
+        for index in range(self._workers):
+            own = endpoints_for((index, self._workers + 1 + index), self._endpoints)
+            self._handles.append(WorkerHandle(index, own, shared))
 
     def _end(self, microbatch: int) -> None:
         """Let all workers know that the run ends before a microbatch; called by the feeder."""
         key = end_key(microbatch, self._runs)
-        for worker in range(self._workers):
-            self._mailboxes.put(worker, key, ())
-            if self._sums_endpoints:
-                self._sums_mailboxes.put(worker, key, ())
+        for place in range(len(self._endpoints)):
+            if place != self._workers:
+                self._mailboxes.put(place, key, ())
 
     def _noted(self, opened: Opened) -> Opened:
         """Note what is to be closed in the end."""
@@ -220,8 +213,8 @@ class WorkerPool:
         done: dict[int, Report] = {}
         aborted: str | None = None
         deadline: float | None = None
-        reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}
-        sentinels = {m.process.sentinel: i for i, m in enumerate(self._members)}
+        reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._handles)}
+        sentinels = {m.process.sentinel: i for i, m in enumerate(self._handles)}
         while len(done) < self._workers:
             ready = wait([*reports, *sentinels, feeder.failed], LOOK_S)
             if watchdog:
@@ -244,15 +237,15 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    report = unpacked(value, self._endpoints[index].buffer)
-                    done[index] = _with_traceback(report)
-                    error = done[index].error
-                    if watchdog and error is not None:
-                        watchdog.ends_by(error)
+                    report = done[index] = unpacked(value, self._endpoints[index].buffer)
+                    if report.error is not None:
+                        _with_cause(report.error, report.traceback)
+                        if watchdog:
+                            watchdog.ends_by(report.error)
             for index in [i for s, i in sentinels.items() if s in ready]:
-                member = self._members[index]
-                if member.reports not in reports or not member.reports.poll():
-                    raise WorkerDied(f"worker {index}'s process ended in mid-run {member.why()}")
+                handle = self._handles[index]
+                if handle.reports not in reports or not handle.reports.poll():
+                    raise WorkerDied(f"worker {index}'s process ended in mid-run {handle.why()}")
         return [done[index] for index in range(self._workers)]
 
 
@@ -261,7 +254,7 @@ def _require_few(workers: int, with_sums: bool) -> None:
 
     It gets a pipe and a buffer of every other one, two of each if gradients are summed.
     """
-    needed = 2 * (workers + 1) * (1 + with_sums) + OWN_FILES
+    needed = 2 * _mailboxes(workers, with_sums) + OWN_FILES
     if needed > MAXFDS_TO_SEND:
         raise ValueError(
             f"each of {workers} worker processes would need {needed} open files to reach the "
@@ -269,11 +262,8 @@ def _require_few(workers: int, with_sums: bool) -> None:
         )
 
 
-def _with_traceback(report: Report) -> Report:
-    """Return a report whose error, if it has one, says where in its worker it came from."""
-    if report.error is not None:
-        _with_cause(report.error, report.traceback)
-    return report
+def _mailboxes(workers: int, with_sums: bool) -> int:
+    return workers * (1 + with_sums) + 1
 
 
 def _with_cause(error: BaseException, text: str) -> BaseException:

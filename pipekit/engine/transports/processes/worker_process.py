@@ -30,7 +30,7 @@ from pipekit.engine.transports.distributed import DistributedTransport, stay_on_
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.parcels import Sender
-from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.work import NotBuilt, Report, WorkerAssignment, evaluate, train
@@ -78,9 +78,8 @@ class Connections:
         tasks: where what it has to do comes from.
         reports: where it tells what came of them.
         lifeline: a pipe that ends when the parent does, or lets go of the worker.
-        endpoints: of all workers and of the feeder.
-        sums_endpoints: of the workers' communication threads and of the feeder, if any stage has
-            several workers.
+        endpoints: of all workers, of the feeder, and if any stage has several workers, of the
+            workers' communication threads.
         standings: where the workers note what they are at.
     """
 
@@ -89,7 +88,6 @@ class Connections:
     reports: Connection
     lifeline: Connection
     endpoints: Sequence[Endpoint]
-    sums_endpoints: Sequence[Endpoint]
     standings: SharedBuffer
 
 
@@ -137,21 +135,15 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
 class _WorkerProcess:
     """What a worker process keeps from one run to the next.
 
-    Args:
-        connections: what it was started with.
-
     Attributes:
         sender: of what it hands its parent.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        buffer = connections.endpoints[connections.index].buffer
-        self.sender = Sender(buffer)
-        self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
-        self._sums_mailboxes: SharedMailboxes | None = None
-        if connections.sums_endpoints:
-            self._sums_mailboxes = SharedMailboxes(connections.index, connections.sums_endpoints)
+        index, endpoints = connections.index, connections.endpoints
+        self.sender = Sender(endpoints[index].buffer)
+        self._mailboxes, self._sums_mailboxes = mailboxes_of(index, endpoints)
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._sources: Sequence[StageSource] = ()

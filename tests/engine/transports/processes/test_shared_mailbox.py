@@ -39,7 +39,7 @@ class Pair:
     def __init__(self) -> None:
         self.endpoints = [Endpoint.new(), Endpoint.new()]
         self.one, self.two = (
-            SharedMailboxes(i, endpoints_for(i, self.endpoints)) for i in range(2)
+            SharedMailboxes(i, endpoints_for([i], self.endpoints)) for i in range(2)
         )
 
     def close(self) -> None:

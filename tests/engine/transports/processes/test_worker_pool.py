@@ -21,7 +21,7 @@ from experiments.attacks.left import open_files
 from experiments.pipedream.checkpoints import Struck
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.transports.processes.member import Member
+from pipekit.engine.transports.processes.worker_handle import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
@@ -52,7 +52,7 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def pids(made: WorkerPool) -> list[int]:
-    return [member.process.pid for member in made._members if member.process.pid is not None]
+    return [handle.process.pid for handle in made._handles if handle.process.pid is not None]
 
 
 def test_processes_are_kept_from_call_to_call() -> None:
@@ -239,7 +239,7 @@ def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
 
 def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> None:
     """It has stopped reading, and the parent must not go on writing for ever."""
-    pool._members[1].tasks.send_bytes(b"no task")
+    pool._handles[1].tasks.send_bytes(b"no task")
     with pytest.raises(pickle.UnpicklingError, match="invalid load key"):
         pool.run([LARGE, LARGE], [], {}, None)
     assert not pool.ready
@@ -354,7 +354,7 @@ def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) 
 def test_an_interrupt_while_workers_start(
     when: str, worker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, started = Member.start, []
+    start, started = WorkerHandle.start, []
 
     def interrupted(member: Any) -> None:
         started.append(member)
@@ -365,7 +365,7 @@ def test_an_interrupt_while_workers_start(
         if when == "before":
             start(member)
 
-    monkeypatch.setattr(Member, "start", interrupted)
+    monkeypatch.setattr(WorkerHandle, "start", interrupted)
     pipe: Pipeline = pipeline(mlp(6, 6, 6, 3), "flush", [1, 1, 1], transport="distributed")
     with pytest.raises(KeyboardInterrupt) as caught:
         pipe.train(data(2))

@@ -1,1 +1,0 @@
-"""Figures 6 and 8 of PipeDream-2BW: sequences a second."""

@@ -1,0 +1,1 @@
+"""Features of a worker's run, a file each."""

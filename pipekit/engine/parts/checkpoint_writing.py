@@ -1,0 +1,196 @@
+"""Writes one worker's part of each checkpoint.
+
+Nobody coordinates anything: the table tells every worker where a batch boundary lies in its own
+list (PipeDream, section 4: each stage locally decides to dump its parameters).  At a boundary the
+pipeline is full as ever.  A part therefore holds, besides the newest weights, the older versions
+that the table lets later microbatches read, and running statistics of the moment when they had
+counted the batches before the boundary and no other.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple, Self
+
+from torch import Tensor, nn
+
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.content import Tensors
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.parts.part import Part, WorkerRun
+from pipekit.layers.buffers import named_buffers
+from pipekit.partition.recording.stage import extra_states
+from pipekit.schedules import Op, Step
+from pipekit.schedules.lowering.boundaries import Boundary, older_versions
+from pipekit.trees import differentiable
+
+
+class _Counted(NamedTuple):
+    """Copies of what forwards change: buffers, and what modules keep beside tensors, by name."""
+
+    buffers: Tensors
+    extra_states: dict[str, Any]
+
+    @classmethod
+    def of(cls, layers: nn.Module) -> Self:
+        return cls(_copies(named_buffers(layers)), extra_states(layers))
+
+
+class CheckpointWriting(Part):
+    """Watches the steps: before a forward and after an update a boundary may lie."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        run.observers.append(_Writer(run))
+
+
+class _Writer(Observer):
+    """Writes the parts of all stages of one worker, at every boundary."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        self._run, self._parts = run, dict[int, _PartWriter]()
+
+    def begin(self, worker: WorkerView) -> None:
+        """Keep what the first checkpoint will need of the beginning."""
+        self._parts = {
+            number: _PartWriter(stage, number, self._run)
+            for number, stage in self._run.kept.items()
+        }
+
+    def before_step(self, worker: int, step: Step) -> None:
+        """Before a forward, keep running statistics that have counted all before a boundary."""
+        if step.task.op is Op.FORWARD:
+            self._parts[step.task.stage].before_forward(step.task.microbatch)
+
+    def after_step(self, worker: int, step: Step) -> None:
+        """After an update, once it is right, write the part if this is a boundary."""
+        if step.task.op is Op.UPDATE:
+            part = self._parts[step.task.stage]
+            self._run.when_right(partial(part.after_update, step.task.version))
+
+    def end(self, worker: int) -> None:
+        """Write the last parts, at the end of the run.
+
+        For :meth:`Pipeline.resume`, a run that ends early is one that was interrupted there.  If
+        this worker has failed in a forward, its running statistics are those of no boundary.
+        """
+        for part in self._parts.values():
+            if not self._run.errors:
+                part.end(self._run.ending.microbatch, self._run.steps.head)
+
+
+class _PartWriter:
+    """What is set aside of a stage until its part of a checkpoint can be written."""
+
+    def __init__(self, stage: Stage, index: int, run: WorkerRun) -> None:
+        config, resume = run.config.checkpoints, run.config.resume
+        assert config
+        self._stage, self._index, self._config = stage, index, config
+        self._worker, self._losses = run.index, run.io.losses
+        self._tasks = tasks = [step.task for step in run.steps.head]
+        self._written = after = resume.boundary.microbatches if resume else 0
+        self._pending = deque(b for b in config.boundaries if b.microbatches > after)
+        older = [read[index] for read in older_versions(tasks, self._pending)]
+        self._older = deque(older)
+        self._readers = Counter(chain.from_iterable(older))  # boundaries, by version
+        self._weights: dict[int, Tensors] = {}  # by version
+        self._counted: deque[_Counted] = deque()  # of the first of the pending boundaries
+        self._keep(0)
+
+    def before_forward(self, microbatch: int) -> None:
+        """Keep running statistics that have just counted all batches before a boundary."""
+        now: _Counted | None = None
+        for boundary in islice(self._pending, len(self._counted), None):
+            if boundary.microbatches > microbatch:
+                break
+            now = now or _Counted.of(self._stage.weights.newest)
+            self._counted.append(now)
+
+    def after_update(self, version: int) -> None:
+        """Keep weights that will be read again after a boundary; write if this is one."""
+        self._keep(version)
+        boundary = self._pending[0]
+        if version == boundary.versions[self._index] and len(self._pending) > 1:
+            self._write(boundary)
+
+    def end(self, microbatch: int, steps: Sequence[Step]) -> None:
+        """Write the last part, of a run that ends before a microbatch or with its table."""
+        if microbatch < self._pending[0].microbatches:
+            early = (end for end in self._config.ends if end.microbatches == microbatch)
+            boundary = next(early, None)
+            if boundary is None or microbatch <= self._written:
+                return
+            if not self._set_aside(boundary, steps):
+                return
+        self._write(self._pending[0])
+
+    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> bool:
+        """Make a boundary the next one, with the older versions where the table has left them.
+
+        Returns False if it has written over one of them, as it does without stashing: then there is
+        nothing to be written, and the checkpoint before stays the newest that is whole.
+        """
+        older = older_versions(self._tasks, [boundary])[0][self._index]
+        slots, holds = {0: 0}, {0: 0}
+        for (op, stage, microbatch, version), _, _, slot, *_ in steps:
+            if op is Op.UPDATE and stage == self._index and microbatch < boundary.microbatches:
+                slots[version], holds[slot] = slot, version
+        if any(holds[slots[version]] != version for version in older):
+            return False
+        for version in older:
+            self._weights[version] = _copies(self._stage.weights.weights(slots[version]))
+        self._pending.appendleft(boundary)
+        self._older.appendleft(older)
+        self._readers.update(older)
+        return True
+
+    def _keep(self, version: int) -> None:
+        if version in self._readers:
+            self._weights[version] = _copies(self._stage.weights.weights())
+
+    def _write(self, boundary: Boundary) -> None:
+        self._pending.popleft()
+        older = sorted(self._older.popleft())
+        newest = self._stage.weights.newest
+        counted = self._counted.popleft() if self._counted else _Counted.of(newest)
+        is_last = self._index == len(boundary.versions) - 1
+        losses = [each for each in self._losses if is_last and each[0] < boundary.microbatches]
+        last = max(losses)[1] if losses else 0.0
+        parameters = _copies(dict(newest.named_parameters(remove_duplicate=False)))
+        content = {
+            "about": self._config.about,
+            "boundary": tuple(boundary),
+            "stage": self._index,
+            "worker": self._worker,
+            "parameters": parameters,
+            "older": {version: self._weights[version] for version in older},
+            "buffers": counted.buffers,
+            "extra_states": counted.extra_states,
+            "state": self._stage.state(),
+            "scales": self._stage.scaler and self._stage.scaler.course(),
+            "losses": losses,
+        }
+        config = self._config
+        batches = config.about["batches"] + boundary.batches
+        sound = (bool(each.isfinite().all()) for each in differentiable(parameters))
+        finite = math.isfinite(last) and all(sound)
+        checkpoints.write(
+            config.folder,
+            batches,
+            config.attempt,
+            config.parts,
+            content,
+            finite=finite,
+            keep=config.keep,
+        )
+        self._written = boundary.microbatches
+        self._readers.subtract(older)
+        for version in older:
+            if not self._readers[version]:
+                del self._weights[version]
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}

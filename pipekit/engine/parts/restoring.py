@@ -1,0 +1,75 @@
+"""Puts a worker's stages back to where they were at a checkpoint, while the table is gone through.
+
+Whatever had been computed for microbatches after the boundary is computed again: the random numbers
+of a layer depend on the microbatch alone.
+"""
+
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.content import Tensors
+from pipekit.engine.checkpoints.content import read as read_part
+from pipekit.engine.config import ResumeConfig
+from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.pipeline_io import LossLog
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.parts.part import Execute, Part, WorkerRun
+from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
+from pipekit.layers.buffers import set_buffers
+from pipekit.partition.recording.stage import set_extra_states
+from pipekit.schedules import OPS, Op, Step
+
+
+class Restoring(Part):
+    """Wraps every step: one before the boundary puts things where it left them."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        resume = run.config.resume
+        assert resume
+        self._done = resume.boundary
+        self._stages = {
+            number: _Restored(stage, number, resume, run.index, run.io.losses)
+            for number, stage in run.kept.items()
+        }
+
+    def around(self, execute: Execute, executor: Executor, updates: UpdateSynchronizer) -> Execute:
+        def run(step: Step) -> None:
+            if step.task.microbatch < self._done.microbatches:
+                self._stages[step.task.stage].repeat(step)
+            else:
+                execute(step)
+
+        return run
+
+
+class _Restored:
+    """A stage as it was at a boundary, put together while the run's table is gone through again."""
+
+    def __init__(
+        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
+    ) -> None:
+        self._stage = stage
+        parts = checkpoints.parts_of(config.checkpoint)
+        content = read_part(next(part for part in parts if part[:2] == (index, worker)))
+        set_buffers(stage.weights.newest, content["buffers"])
+        for layers in stage.weights.modules:
+            set_extra_states(layers, content["extra_states"])
+        if stage.scaler:
+            stage.scaler.take_up(content["scales"])
+        for microbatch, loss in content["losses"]:
+            losses.add(microbatch, loss)
+        newest = config.boundary.versions[index]
+        self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
+        self._restore(0, 0)
+
+    def repeat(self, step: Step) -> None:
+        """Put things where a task left them that was done before the boundary."""
+        op, _, _, version = step.task
+        if OPS[op].adds_gradient:
+            # Other gradients in that slot are set aside, and summed as they were.
+            self._stage.weights.accumulate(step.slot, step.update)
+        elif op is Op.UPDATE:
+            self._stage.weights.gradients(version)
+            self._restore(version, step.slot)
+
+    def _restore(self, version: int, slot: int) -> None:
+        if version in self._versions:
+            self._stage.weights.restore(slot, self._versions.pop(version), version)
