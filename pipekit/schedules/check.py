@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -133,11 +133,11 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    deque(Replay(graph, capacity, joint_updates).order(), maxlen=0)
+    Replay(graph, capacity, joint_updates).require_done()
     in_flight, slots = [], []
     for worker, tasks in enumerate(schedule.workers):
         in_flight.append(_check_worker(schedule, worker))
-        slots.append(weight_slots(tasks))
+        slots.append(weight_slots(tasks, stashing=schedule.stashing))
     schedule.known["slots"] = tuple(slots)
     versions = (np.array(each.alive, dtype=np.int32) for each in slots)
     return Report(tuple(versions), tuple(in_flight))

@@ -185,7 +185,11 @@ class Replay(Walk):
         size = len(self.graph.tasks)
         self.run()
         yield from (number for number in self.sequence if number < size)
-        if not self.is_done:
+        self.require_done()
+
+    def require_done(self) -> None:
+        """Raise ScheduleError unless everything can run; see :meth:`order`."""
+        if not self.run().is_done:
             raise self._deadlock()
 
     def settles(self, stops: Sequence[Sequence[int]]) -> bool:
@@ -377,7 +381,7 @@ def slots(
         together(graph, seconds, needs, overlap)
     clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     if not clock.is_done:
-        [*Replay(graph).order()]  # says who waits for whom
+        Replay(graph).require_done()  # says who waits for whom
     times = np.array([clock.starts, clock.ends[: len(seconds)]]).T
     return np.split(times, graph.first[1:-1]) if graph.first[1:] else []
 

@@ -147,10 +147,7 @@ class Puzzle:
                         self._graph.placed(number),
                     )
         board = replace(placed, name=self.name, batch_size=self.best.batch_size)
-        for _ in Replay(
-            board.dependencies
-        ).order():  # raises where workers wait for one another for ever
-            pass
+        Replay(board.dependencies).require_done()  # raises where workers wait for ever
         return board
 
     def _row(self, worker: int, tasks: Sequence[Task]) -> set[int]:

@@ -20,7 +20,9 @@ class WeightSlots(NamedTuple):
     alive: list[int]
 
 
-def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightSlots:
+def weight_slots(
+    tasks: Sequence[Task], cut_every: int | None = None, stashing: bool = False
+) -> WeightSlots:
     """Give out a worker's weight slots, as a compiler gives out registers.
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
@@ -33,6 +35,7 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
         cut_every: whether a run may end before a microbatch of which the number is a multiple, and
             another one go on from there: no update before it then writes over a version that
             passes behind it read, also if they come first in the list.
+        stashing: whether it is known that each backward reads its forward's version.
 
     Raises:
         ScheduleError: a backward would read a version that does not lie where its forward's did.
@@ -71,7 +74,9 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
             newest[stage] = version
         else:
             slot = slot_of[stage, version]
-            if not rule.own:
+            if stashing:
+                pass  # a version stays in its slot until its last reader is through
+            elif not rule.own:
                 forward_slot[stage, microbatch] = slot
             elif forward_slot[stage, microbatch] != slot:
                 raise ScheduleError(
@@ -80,7 +85,7 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
                     f"replaced its forward's in place",
                     [(task, None)],
                 )
-            if rule.adds_gradient:
+            if rule.adds_gradient and not stashing:
                 del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
                 free[stage].append(
@@ -94,6 +99,8 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
 def slots_of(schedule: Table) -> tuple[WeightSlots, ...]:
     """Return the weight slots of each worker of a finite schedule, which are found once."""
     if "slots" not in schedule.known:
-        schedule.known["slots"] = tuple(map(weight_slots, schedule.workers))
+        schedule.known["slots"] = tuple(
+            weight_slots(tasks, stashing=schedule.stashing) for tasks in schedule.workers
+        )
     found: tuple[WeightSlots, ...] = schedule.known["slots"]
     return found

@@ -1,4 +1,4 @@
-"""GPipe against its Figure 2c and bubble, and PipeDream-2BW's Figures 1a and 3."""
+"""GPipe as its figures have it, one minibatch at a time, and forwards only."""
 
 from fractions import Fraction
 from inspect import cleandoc
@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, ScheduleError, check, draw, gpipe, parse, slots
+from pipekit.schedules import (
+    Op,
+    ScheduleError,
+    check,
+    draw,
+    gpipe,
+    inference,
+    model_parallel,
+    parse,
+    slots,
+)
 from tests.schedules.strategies import microbatches, small, stages
 
 EQUAL_SLOTS = {Op.FORWARD: 1, Op.BACKWARD: 1}
@@ -113,3 +123,70 @@ def test_the_refusal_names_the_count() -> None:
 def test_a_table_that_fits_no_memory_is_refused_with_its_size(build: Any) -> None:
     with pytest.raises(ScheduleError, match=r"\d,000,000,000 passes each way, some [\d,]+ GB"):
         build()
+
+
+def test_one_minibatch_at_a_time() -> None:
+    assert str(model_parallel(4).take(2)) == cleandoc("""
+        # model parallel
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24
+        worker 0 | F0 .  .  .  .  .  .  .  .  .  B0 -^ F1 .  .  .  .  .  .  .  .  .  B1 -^
+        worker 1 | .  F0 .  .  .  .  .  .  B0 -^ .  .  .  F1 .  .  .  .  .  .  B1 -^
+        worker 2 | .  .  F0 .  .  .  B0 -^ .  .  .  .  .  .  F1 .  .  .  B1 -^
+        worker 3 | .  .  .  F0 B0 -^ .  .  .  .  .  .  .  .  .  F1 B1 -^
+        """)
+
+
+@given(stages, microbatches)
+def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
+    """A quarter of four accelerators, as GPipe's Figure 2b shows."""
+    passes = sorted(
+        tuple(span) for worker in slots(model_parallel(d).take(minibatches)) for span in worker
+    )
+    ends = [end for _, end in passes]
+    starts = [start for start, _ in passes]
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+    assert ends[-1] == minibatches * d * (1 + 2)
+
+
+@given(stages, microbatches)
+def test_minibatch_k_reads_version_k_and_one_is_in_flight(d: int, minibatches: int) -> None:
+    schedule = model_parallel(d).take(minibatches)
+    assert all(version in (k, k + 1) for tasks in schedule.workers for _, _, k, version in tasks)
+    report = check(schedule)
+    assert report.peak_in_flight == report.peak_versions == (1,) * d
+
+
+@pytest.mark.parametrize(("d", "batches"), [(0, 1), (1, 0)])
+def test_counts_of_stages_below_1_are_refused(d: int, batches: int) -> None:
+    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
+        model_parallel(d).take(batches)
+
+
+def test_microbatches_stream_through() -> None:
+    assert str(inference(3).take(4)) == cleandoc("""
+        # inference
+        time     | 1  2  3  4  5  6
+        worker 0 | F0 F1 F2 F3
+        worker 1 | .  F0 F1 F2 F3
+        worker 2 | .  .  F0 F1 F2 F3
+        """)
+
+
+@given(stages, microbatches)
+def test_nothing_is_kept_for_a_backward(d: int, m: int) -> None:
+    schedule = inference(d).take(m)
+    assert not schedule.trains
+    report = check(schedule, capacity=1)
+    assert report.peak_in_flight == (0,) * d
+    assert report.peak_versions == (1,) * d
+
+
+@given(stages, microbatches)
+def test_the_last_leaves_after_m_plus_d_minus_1_slots(d: int, m: int) -> None:
+    assert slots(inference(d).take(m))[-1][-1, 1] == m + d - 1
+
+
+@pytest.mark.parametrize(("d", "batches"), [(0, 1), (1, 0)])
+def test_inference_refuses_counts_below_1(d: int, batches: int) -> None:
+    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
+        inference(d).take(batches)

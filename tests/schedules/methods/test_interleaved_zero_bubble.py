@@ -6,7 +6,7 @@ from pipekit.schedules import ScheduleError, interleaved, interleaved_zero_bubbl
 from tests.schedules.timing import Costs, every_costs, makespan, peaks
 
 
-def test_two_workers_with_two_stages_each() -> None:
+def test_two_workers_with_two_stages_each_and_split_backwards() -> None:
     assert interleaved_zero_bubble(4, 2, workers=2).take(1) == parse("""
         worker 0 | F0 F1 F0@2 F1@2 . I0@2 W0@2 I1@2 W1@2 I0 W0 I1 W1^@2^
         worker 1 | . F0 F1 F0@3 I0@3 F1@3 I1@3 W0@3 I0 W1@3 I1 W0 W1^@3^

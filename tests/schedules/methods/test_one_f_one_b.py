@@ -1,11 +1,29 @@
-"""One forward, one backward: the order that three methods share."""
+"""1F1B: in flight by formula, with a flush, eager, and with backwards in two parts."""
+
+from inspect import cleandoc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op
+from pipekit.clusters import flat
+from pipekit.profiling import Profile
+from pipekit.schedules import (
+    Op,
+    ScheduleError,
+    check,
+    eager,
+    flush,
+    gpipe,
+    parse,
+    slots,
+    zb_h1,
+    zb_h2,
+)
 from pipekit.schedules.methods.one_f_one_b import alternate
+from pipekit.simulation import simulate
+from tests.schedules.strategies import microbatches, small, stages
+from tests.schedules.timing import Costs, every_costs, makespan, peaks, spans
 
 
 def order(stage: int, stages: int, microbatches: range) -> str:
@@ -56,3 +74,174 @@ def test_each_microbatch_once_in_order_with_at_most_the_stages_left_in_flight(
         assert flying >= 0
         peak = max(peak, flying)
     assert peak == min(stages - stage, microbatches)
+
+
+def test_figure_3_on_two_stages() -> None:
+    assert str(flush(2, 4).take(2)) == cleandoc("""
+        # PipeDream-Flush
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30
+        worker 0 | F0 F1 .  .  B0 -  F2 B1 -  F3 B2 -  .  B3 -^ F4 F5 .  .  B4 -  F6 B5 -  F7 B6 -  .  B7 -^
+        worker 1 | .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^ .  .  .  F4 B4 -  F5 B5 -  F6 B6 -  F7 B7 -^
+        """)
+
+
+def test_four_stages() -> None:
+    assert str(flush(4, 4).take(1)) == cleandoc("""
+        # PipeDream-Flush
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21
+        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  B0 -  .  B1 -  .  B2 -  .  B3 -^
+        worker 1 | .  F0 F1 F2 .  .  .  .  B0 -  F3 B1 -  .  B2 -  .  B3 -^
+        worker 2 | .  .  F0 F1 .  .  B0 -  F2 B1 -  F3 B2 -  .  B3 -^
+        worker 3 | .  .  .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^
+        """)
+
+
+def test_fewer_microbatches_than_stages() -> None:
+    assert str(flush(3, 2).take(1)) == cleandoc("""
+        # PipeDream-Flush
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12
+        worker 0 | F0 F1 .  .  .  .  .  B0 -  .  B1 -^
+        worker 1 | .  F0 F1 .  .  B0 -  .  B1 -^
+        worker 2 | .  .  F0 B0 -  F1 B1 -^
+        """)
+
+
+def test_every_microbatch_of_a_batch_reads_the_version_of_that_batch() -> None:
+    for tasks in flush(3, 4).take(3).workers:
+        for op, _, k, version in tasks:
+            assert version == k // 4 + (1 if op is Op.UPDATE else 0)
+
+
+@pytest.mark.parametrize(("d", "m"), [(2, 4), (4, 4), (4, 8), (8, 8), (8, 32)])
+def test_makespan_is_gpipes(d: int, m: int) -> None:
+    for schedule in flush(d, m).take(1), gpipe(d, m).take(1):
+        assert max(worker[:, 1].max() for worker in slots(schedule)) == (m + d - 1) * (1 + 2)
+
+
+@given(stages, microbatches, small, st.integers(1, 3), st.integers(1, 4))
+def test_each_batch_takes_m_plus_d_minus_1_forwards_and_backwards(
+    d: int, m: int, batches: int, forward: int, backward: int
+) -> None:
+    durations = {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0}
+    for method in flush, gpipe:
+        times = slots(method(d, m).take(batches), durations)
+        makespan = max(worker[:, 1].max() for worker in times)
+        assert makespan == batches * (m + d - 1) * (forward + backward)
+
+
+@given(stages, microbatches, small)
+def test_at_most_depth_microbatches_in_flight_where_gpipe_has_m(d: int, m: int, b: int) -> None:
+    report = check(flush(d, m).take(b))
+    assert report.peak_in_flight == tuple(min(d - stage, m) for stage in range(d))
+    assert max(report.peak_in_flight) <= d
+    assert check(gpipe(d, m).take(b)).peak_in_flight == (m,) * d
+
+
+@given(stages, microbatches, small)
+def test_one_version_is_alive(d: int, m: int, b: int) -> None:
+    assert check(flush(d, m).take(b)).peak_versions == (1,) * d
+
+
+@pytest.mark.parametrize(("d", "m", "batches"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_counts_below_1_are_refused(d: int, m: int, batches: int) -> None:
+    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
+        flush(d, m).take(batches)
+
+
+def test_two_workers() -> None:
+    assert eager(2, 4).take(1) == parse("""
+        worker 0 | F0 F1 F2 . . B0 - F3 B1 - . B2 - . B3 -^
+        worker 1 | . F0 B0 - F1 B1 - F2 B2 - F3 B3 -^
+        """)
+
+
+def test_three_workers_begin_as_alpas_do() -> None:
+    """The table in the docstring of Alpa's OverlapFriendlyPipeDreamSchedule."""
+    starts = ["F0 F1 F2 F3 F4 B0 F5", "F0 F1 F2 B0 F3 B1", "F0 B0 F1 B1 F2"]
+    for tasks, start in zip(eager(3, 8).take(1).workers, starts, strict=True):
+        assert " ".join(task.label for task in tasks).startswith(start)
+
+
+@pytest.mark.parametrize("p", range(1, 6))
+def test_without_links_it_is_flushs_length_with_more_in_flight(p: int) -> None:
+    m = 2 * p
+    assert peaks(eager(p, m).take(1)) == tuple(2 * (p - w) - 1 for w in range(p))
+    for costs in every_costs(3):
+        assert makespan(eager(p, m).take(1), costs) == makespan(flush(p, m).take(1), costs)
+
+
+def test_a_message_that_takes_as_long_as_a_forward_keeps_nobody_waiting() -> None:
+    """In the steady state: the fill and the drain have p - 1 messages each."""
+    p, m = 4, 16
+    profile = Profile.uniform(p, 1.0, 2.0, output_bytes=1.0)
+    links = flat(p, 1.0)  # bytes/s
+    whole = simulate(eager(p, m).take(1), profile, cluster=links).makespan_s
+    assert whole == pytest.approx(3 * (m + p - 1) + 2 * (p - 1))
+    assert simulate(flush(p, m).take(1), profile, cluster=links).makespan_s > 1.2 * whole
+
+
+PAPERS = cleandoc("""
+    # ZB-H1
+    time     | 1   2   3   4   5   6   7   8   9   10  11  12  13  14  15  16  17  18  19  20  21  22  23  24  25  26  27
+    worker 0 | F0  F1  F2  F3  .   .   .   I0  W0  F4  I1  W1  F5  I2  W2  F6  I3  W3  F7  I4  W4  I5  W5  I6  W6  I7  W7^
+    worker 1 | .   F0  F1  F2  .   .   I0  F3  I1  W0  F4  I2  W1  F5  I3  W2  F6  I4  W3  F7  I5  W4  I6  W5  I7  W6  W7^
+    worker 2 | .   .   F0  F1  .   I0  F2  I1  F3  I2  W0  F4  I3  W1  F5  I4  W2  F6  I5  W3  F7  I6  W4  I7  W5  W6  W7^
+    worker 3 | .   .   .   F0  I0  F1  I1  F2  I2  F3  I3  W0  F4  I4  W1  F5  I5  W2  F6  I6  W3  F7  I7  W4  W5  W6  W7^
+    """)
+EQUAL = Costs()
+
+
+def test_zb_h1_of_four_workers_and_eight_microbatches() -> None:
+    """Figure 3 above has one bubble of p - 1 slots a worker."""
+    assert str(zb_h1(4, 8).take(1)) == PAPERS
+
+
+def test_zb_h2_of_three_workers() -> None:
+    assert zb_h2(3, 6).take(1) == parse("""
+        worker 0 | F0 F1 F2 F3 F4 I0 W0 F5 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5^
+        worker 1 | .  F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5^
+        worker 2 | .  .  F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5^
+        """)
+
+
+@pytest.mark.parametrize("p", range(1, 6))
+def test_zb_h1s_makespan(p: int) -> None:
+    """m (F + I + W) + (p - 1)(F + I - W) if W is the shortest, and only then, for p > 1."""
+    for m in range(p, p + 4):
+        schedule = zb_h1(p, m).take(1)
+        assert max(peaks(schedule)) == min(p, m) == peaks(flush(p, m).take(1))[0]
+        for costs in every_costs(4):
+            f, i, w = costs
+            formula = m * costs.work + (p - 1) * (f + i - w)
+            found = makespan(schedule, costs)
+            assert found == formula if w <= min(f, i) or p == 1 else found > formula
+            assert found <= makespan(flush(p, m).take(1), costs)
+
+
+@pytest.mark.parametrize("p", range(1, 6))
+def test_zb_h2s_spans(p: int) -> None:
+    """The worst worker's, the first one's: m (F + I + W) + (p - 1)(F + I - 2 W)."""
+    for m in range(2 * p - 1, 2 * p + 3):
+        schedule = zb_h2(p, m).take(1)
+        assert peaks(schedule) == (2 * p - 1,) * p
+        assert spans(schedule, EQUAL) == [3 * m] * p
+        for costs in every_costs(4):
+            f, i, w = costs
+            formula = m * costs.work + (p - 1) * (f + i - 2 * w)
+            found = spans(schedule, costs)
+            if w <= f and 2 * w <= f + i:
+                assert max(found) == found[0] == formula
+            else:
+                assert max(found) > formula or p == 1
+
+
+@pytest.mark.parametrize("p", range(2, 6))
+def test_a_single_batch_gains_nothing_by_zb_h2_and_many_do(p: int) -> None:
+    m, batches = 2 * p, 5
+    assert (
+        makespan(zb_h2(p, m).take(1), EQUAL)
+        == makespan(zb_h1(p, m).take(1), EQUAL)
+        == 3 * m + p - 1
+    )
+    assert makespan(zb_h2(p, m).take(batches), EQUAL) == batches * 3 * m + p - 1
+    assert makespan(zb_h1(p, m).take(batches), EQUAL) == batches * (3 * m + p - 1)

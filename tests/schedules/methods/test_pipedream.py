@@ -1,16 +1,23 @@
-"""PipeDream against its Figure 8 and sections 3.3 and 3.4, and PipeDream-2BW's Figure 1b.
+"""PipeDream by its figures and formulas, and PACI."""
 
-The papers count machines, minibatches and slots from 1; here all count from 0 except the slots of
-a picture.
-"""
-
+import math
 from inspect import cleandoc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, Schedule, ScheduleError, check, draw, parse, pipedream, slots
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    check,
+    draw,
+    paci,
+    parse,
+    pipedream,
+    slots,
+)
 from tests.schedules.reference import ticking
 from tests.schedules.strategies import stages
 
@@ -185,3 +192,40 @@ def test_vertical_sync_without_stashing_is_refused() -> None:
 def test_counts_below_1_are_refused(d: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
         pipedream(d).take(batches)
+
+
+def test_two_stages_that_update_every_other_backward() -> None:
+    drawn = parse(str(paci(2, 2).take(2)))
+    assert [[task.version for task in tasks] for tasks in paci(2, 2).take(2).workers] == [
+        # F0 F1 B0 F2 B1 U F3 B2 B3 U
+        [0, 0, 0, 0, 0, 1, 1, 1, 1, 2],
+        # F0 B0 F1 B1 U F2 B2 F3 B3 U
+        [0, 0, 0, 0, 1, 1, 1, 1, 1, 2],
+    ]
+    assert drawn.stashing is False
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
+def test_passes_are_no_further_apart_than_the_papers_bound(n: int, m: int, batches: int) -> None:
+    schedule = paci(n, m).take(batches)
+    report = check(schedule)
+    assert report.peak_in_flight == tuple(min(n - s, m * batches) for s in range(n))
+    forward = {
+        (t.stage, t.microbatch): t.version
+        for w in schedule.workers
+        for t in w
+        if t.op is Op.FORWARD
+    }
+    apart = [
+        t.version - forward[t.stage, t.microbatch]
+        for w in schedule.workers
+        for t in w
+        if t.op is Op.BACKWARD
+    ]
+    assert min(apart) >= 0
+    assert max(apart) <= math.ceil((n - 1) / m)
+
+
+@given(st.integers(1, 5), st.integers(1, 8))
+def test_with_one_microbatch_it_is_pipedream_without_stashing(n: int, batches: int) -> None:
+    assert paci(n, 1).take(batches).workers == pipedream(n, stashing=False).take(batches).workers

@@ -1,11 +1,32 @@
-"""Parallel pipelines (PipeDream-2BW, Figure 4), and data parallelism as their one-stage case."""
+"""Pipelines side by side, and updates as late as their readers allow."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Schedule, ScheduleError, check, flush, parse, replicate, two_bw
-from tests.schedules.strategies import training_methods
+from pipekit.schedules import (
+    OPS,
+    Op,
+    Schedule,
+    ScheduleError,
+    Task,
+    check,
+    flush,
+    gpipe,
+    model_parallel,
+    parse,
+    pipedream,
+    replicate,
+    two_bw,
+)
+from pipekit.schedules.methods.replicate import late_updates
+from tests.schedules.strategies import endless_methods, taken, training_methods
 
 
 def test_figure_4_is_two_pipelines_of_depth_three() -> None:
@@ -64,3 +85,124 @@ def test_batches_grow_with_the_width(schedule: Schedule, width: int) -> None:
 def test_no_pipelines_are_refused() -> None:
     with pytest.raises(ScheduleError, match="width must be a whole number of at least 1, not 0"):
         replicate(flush(2, 2), 0)
+
+
+def test_2bw_makes_a_version_a_batch_later_when_it_is_first_read() -> None:
+    """Microbatch 4 is the first to read version 1, the sum of 0 and 1; nobody reads 2 and 3."""
+    assert late_updates(two_bw(2, 2).take(3)) == parse(
+        """
+        worker 0 | F0 F1 .  B0 -  F2 B1 -  F3 B2 -^1 F4 B3 -  F5 B4 -  .  B5 -^3^
+        worker 1 | .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^1 F4 B4 -  F5 B5 -^3^
+        """
+    )
+
+
+flushing = st.one_of(
+    taken(st.builds(gpipe, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
+    taken(st.builds(flush, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
+    taken(st.builds(model_parallel, st.integers(1, 5)), st.integers(1, 12)),
+)
+
+
+@given(flushing)
+def test_after_a_flush_the_next_forward_reads_at_once(schedule: Schedule) -> None:
+    assert late_updates(schedule) == schedule
+
+
+@given(st.integers(1, 5), st.integers(1, 12))
+def test_pipedreams_stages_begin_to_read_a_version_at_different_minibatches(
+    stages: int, minibatches: int
+) -> None:
+    schedule = pipedream(stages).take(minibatches)
+    assert late_updates(schedule) == schedule
+
+
+@given(training_methods)
+def test_an_update_moves_to_its_first_reader_if_stages_agree_or_to_where_the_next_was(
+    schedule: Schedule,
+) -> None:
+    first: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by version and stage
+    for op, stage, microbatch, version in sorted(chain(*schedule.workers), key=itemgetter(2)):
+        if op is not Op.UPDATE:
+            first[version].setdefault(stage, microbatch)
+
+    def place(tasks: Sequence[Task], position: int) -> float:
+        """Of a task in the new order."""
+        op, _, _, version = tasks[position]
+        readers = [first[version].get(stage) for stage in range(schedule.stages)]
+        if op is not Op.UPDATE or len(set(readers)) > 1:
+            return position
+        later = range(position + 1, len(tasks))
+        stops = (i for i in later if tasks[i].op is Op.UPDATE or tasks[i].version == version)
+        return next(stops, len(tasks)) - 0.5
+
+    for tasks, moved in zip(schedule.workers, late_updates(schedule).workers, strict=True):
+        order = sorted(range(len(tasks)), key=partial(place, tasks))
+        assert moved == tuple(tasks[i] for i in order)
+
+
+@given(training_methods)
+def test_no_more_versions_are_kept_and_at_most_two_sums_of_gradients(schedule: Schedule) -> None:
+    moved = late_updates(schedule)
+    alone, together = check(schedule), check(moved)
+    assert all(a <= b for a, b in zip(together.peak_versions, alone.peak_versions, strict=True))
+    assert together.peak_in_flight == alone.peak_in_flight
+    for tasks in moved.workers:
+        assert max(sums_at_once(moved, tasks)) <= 2
+
+
+@given(endless_methods, st.integers(1, 12))
+def test_without_end_likewise(schedule: Schedule, batches: int) -> None:
+    moved = late_updates(schedule)
+    assert moved.period_versions == schedule.period_versions
+    check(moved, joint_updates=joint(schedule))
+    alone, together = check(schedule), check(moved)
+    assert all(a <= b for a, b in zip(together.peak_versions, alone.peak_versions, strict=True))
+    assert together.peak_in_flight == alone.peak_in_flight
+    before, after = schedule.take(batches), moved.take(batches)
+    assert after.updates == before.updates
+    for tasks, others in zip(after.workers, before.workers, strict=True):
+        for is_pass in (True, False):
+            one, other = ([t for t in e if OPS[t.op].is_pass is is_pass] for e in (tasks, others))
+            assert sorted(one) == sorted(other) if not is_pass else one == other
+        assert max(sums_at_once(after, tasks), default=0) <= 2
+
+
+def joint(schedule: Schedule) -> bool:
+    """Whether its updates can be made together."""
+    try:
+        check(schedule, joint_updates=True)
+    except ScheduleError:
+        return False
+    return True
+
+
+def test_without_end_2bw_makes_a_version_when_it_is_first_read() -> None:
+    assert late_updates(two_bw(2, 2)).take(4) == parse(
+        """
+        worker 0 | F0 F1 B0 F2 B1 F3 B2 ^1 F4 B3 F5 B4 ^3 F6 B5 F7 B6 ^5 B7^
+        worker 1 | F0 B0 F1 B1 F2 B2 F3 B3 ^1 F4 B4 F5 B5 ^3 F6 B6 F7 B7 ^5^
+        """
+    )
+
+
+def sums_at_once(schedule: Schedule, tasks: Sequence[Task]) -> list[int]:
+    """How many updates have some of their gradients, and are not made, after each task."""
+    open_: set[int] = set()
+    counts = []
+    for op, stage, microbatch, version in tasks:
+        if op is Op.BACKWARD:
+            open_.add(schedule.update_of[stage][microbatch])
+        elif op is Op.UPDATE:
+            open_.discard(version)
+        counts.append(len(open_))
+    return counts
+
+
+@given(training_methods, st.integers(1, 3))
+def test_pipelines_that_clip_gradients_together_do_not_wait_for_ever(
+    schedule: Schedule, width: int
+) -> None:
+    """Updates of all stages come at one moment, though they stand in different places."""
+    check(schedule, joint_updates=True)
+    check(replicate(schedule, width), joint_updates=True)
