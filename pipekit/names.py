@@ -13,7 +13,7 @@ from pipekit.choices import require_choice
 
 
 @dataclass(frozen=True)
-class Place:
+class NamedPlace:
     """Where to find a function or class.
 
     Attributes:
@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Method(Place):
+class Method(NamedPlace):
     """Where to find a method, and how its counts are given.
 
     Attributes:
@@ -52,7 +52,7 @@ class Method(Place):
 
 
 @dataclass(frozen=True)
-class Transport(Place):
+class TransportName(NamedPlace):
     """Where to find what runs the workers over a transport, given their devices.
 
     Attributes:
@@ -63,7 +63,7 @@ class Transport(Place):
     in_process: bool = False
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=NamedPlace)
 
 
 class Names(Mapping[str, P]):
@@ -97,8 +97,8 @@ class Names(Mapping[str, P]):
 TRANSPORTS = Names(
     "transport",
     {
-        "threads": Transport("pipekit.engine.transports.threads:over_threads", in_process=True),
-        "distributed": Transport("pipekit.engine.transports.processes.runner:over_processes"),
+        "threads": TransportName("pipekit.engine.transports.threads:over_threads", in_process=True),
+        "distributed": TransportName("pipekit.engine.transports.processes.runner:over_processes"),
     },
 )
 """The ways to run workers."""
@@ -145,8 +145,8 @@ METHODS = Names(
 """The methods that can be asked for by name, in the order of docs/methods.md."""
 
 
-def _cluster(function: str, *first: str) -> Place:
-    return Place(f"pipekit.clusters.papers:{function}", first=first)
+def _cluster(function: str, *first: str) -> NamedPlace:
+    return NamedPlace(f"pipekit.clusters.papers:{function}", first=first)
 
 
 CLUSTERS = Names(
@@ -159,8 +159,8 @@ CLUSTERS = Names(
         "figure1-v100": _cluster("pipedream_figure1", "V100"),
         "gpipe-tpu-v2": _cluster("gpipe_tpu_v2"),
         "torchgpipe-p40": _cluster("torchgpipe_p40"),
-        "2bw-v100": Place("pipekit.clusters.named:two_bw_workers"),
-        "local": Place("pipekit.clusters.local:local"),
+        "2bw-v100": NamedPlace("pipekit.clusters.named:two_bw_workers"),
+        "local": NamedPlace("pipekit.clusters.local:local"),
     },
 )
 """The clusters that the command line knows."""
@@ -168,12 +168,12 @@ CLUSTERS = Names(
 MITIGATIONS = Names(
     "mitigation",
     {
-        "spectrain": Place("pipekit.staleness.prediction:SpecTrain"),
-        "pipeoptim": Place("pipekit.staleness.prediction:PipeOptim"),
-        "pipemare": Place("pipekit.staleness.pipemare:PipeMare"),
-        "gap-aware": Place("pipekit.staleness.gap_aware:GapAware"),
-        "error-feedback": Place("pipekit.staleness.error_feedback:ErrorFeedback"),
-        "ahead": Place("pipekit.staleness.prediction:Ahead"),
+        "spectrain": NamedPlace("pipekit.staleness.prediction:SpecTrain"),
+        "pipeoptim": NamedPlace("pipekit.staleness.prediction:PipeOptim"),
+        "pipemare": NamedPlace("pipekit.staleness.pipemare:PipeMare"),
+        "gap-aware": NamedPlace("pipekit.staleness.gap_aware:GapAware"),
+        "error-feedback": NamedPlace("pipekit.staleness.error_feedback:ErrorFeedback"),
+        "ahead": NamedPlace("pipekit.staleness.prediction:Ahead"),
     },
 )
 """What is done about stale weights."""

@@ -35,16 +35,16 @@ class Attacked(NamedTuple):
     canary: Path
 
     @property
-    def part(self) -> files.Part:
+    def part(self) -> files.PartFile:
         """Any of its parts."""
         return self.draw.choice(files.parts_of(self.home))
 
-    def like(self, part: files.Part, home: Path) -> files.Part:
+    def like(self, part: files.PartFile, home: Path) -> files.PartFile:
         """The part of another checkpoint for the same stage and worker."""
         return next(p for p in files.parts_of(home) if p[:2] == part[:2])
 
 
-def replaced(part: files.Part, content: bytes, place: str = "") -> None:
+def replaced(part: files.PartFile, content: bytes, place: str = "") -> None:
     """Put other bytes in the place of a part, under a name that has their sum."""
     place = place or f"stage{part.stage}.worker{part.worker}.of{part.parts}"
     part.path.unlink()

@@ -22,7 +22,7 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Table, Tables, links
+from pipekit.engine.runs.tables import LoweredTable, Tables, links
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import WorkerAssignment
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
@@ -85,7 +85,7 @@ def emulate(
         combinations.require_joint_updates(checked, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
-    table = Table.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
+    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
     config = RunConfig(
         workers=workers,
         stage_workers=checked.stage_workers,

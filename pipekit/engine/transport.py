@@ -46,7 +46,7 @@ class PartKey(NamedTuple):
         return self.place % 2
 
 
-class Part(NamedTuple):
+class SumPart(NamedTuple):
     """A part of a sum on its way.
 
     Attributes:
@@ -64,7 +64,7 @@ class Channel(Protocol):
     """How workers reach one another that sum gradients, beside the messages between stages."""
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         """Send parts to other workers, and return those that are received from others.
 

@@ -20,7 +20,7 @@ from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import ModelStage, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Record
+from pipekit.engine.observers.record import WorkerRecord
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
@@ -84,7 +84,7 @@ class WorkerAssignment:
 
 
 @dataclass(frozen=True)
-class Report:
+class WorkerReport:
     """What a worker leaves behind.
 
     Attributes:
@@ -107,7 +107,7 @@ class Report:
     rows: Sequence[int]
     weight_slots: int
     stages: Sequence[ModelStage] = ()
-    record: Record = field(default_factory=Record)
+    record: WorkerRecord = field(default_factory=WorkerRecord)
     losses: Iterable[tuple[int, float]] = ()
     most_pending: int = 0
     sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Report:
     traceback: str = ""
 
 
-def first_error(reports: Sequence[Report]) -> BaseException | None:
+def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
     """Return what ended a run: of several errors, the one of the earliest microbatches."""
     failed = [report for report in reports if report.error is not None]
     return min(failed, key=lambda report: report.end).error if failed else None
@@ -150,7 +150,7 @@ def train(
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
-) -> Report:
+) -> WorkerReport:
     """Execute a worker's steps in training, and return what came of them."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
@@ -210,7 +210,7 @@ def train(
     synchronize(device)  # whoever reads what is left does so in another stream
     iter(io.losses)  # which are all there now
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
-    return Report(
+    return WorkerReport(
         stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
         record=recording.record(),
         losses=io.losses,
@@ -246,7 +246,7 @@ def evaluate(
     transport: EndingTransport,
     feed: Feed,
     watchers: Sequence[Observer] = (),
-) -> Report:
+) -> WorkerReport:
     """Execute a worker's forwards; its results are what the loss gives for each microbatch.
 
     Args are those of :func:`train`.
@@ -272,7 +272,7 @@ def evaluate(
     Worker(view, executor.execute, transport, observers).run(steps)
     transport.finish()
     synchronize(device)
-    return Report(
+    return WorkerReport(
         rows=feed.rows,
         weight_slots=len(stages),
         results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
@@ -286,7 +286,7 @@ def run(
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
-) -> Report:
+) -> WorkerReport:
     """Train or evaluate, as the configuration says, with stages built for this run alone."""
     if not config.training:
         return evaluate(assignment, config, transport, feed, watchers)

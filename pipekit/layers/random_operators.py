@@ -149,11 +149,11 @@ def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str
     return result
 
 
-class _Thread(threading.local):
+class _DrawingThread(threading.local):
     run: Run = staticmethod(refuse_draws)
 
 
-_thread = _Thread()
+_thread = _DrawingThread()
 _registering = threading.Lock()
 
 

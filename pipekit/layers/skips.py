@@ -198,12 +198,12 @@ class carrying:
         return (self.outgoing if name in self.outgoing else self._incoming).pop(name)
 
 
-class _Thread(threading.local):
+class _SkippingThread(threading.local):
     def __init__(self) -> None:
         self.carrier = carrying()  # outside any context: of whole models
 
 
-_thread = _Thread()
+_thread = _SkippingThread()
 
 
 def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree, dict[Name, Tree]]:

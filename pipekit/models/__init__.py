@@ -4,7 +4,7 @@ from pipekit.losses.token_loss import token_loss
 from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
 from pipekit.models.classifier import classifier
-from pipekit.models.gpt import LAYOUTS, Layout, gpt
+from pipekit.models.gpt import LAYOUTS, GPTLayout, gpt
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
 from pipekit.models.small import convnet, image_mlp, mlp
@@ -14,7 +14,7 @@ from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vg
 __all__ = [
     "LAYOUTS",
     "PUBLISHED",
-    "Layout",
+    "GPTLayout",
     "Published",
     "alexnet",
     "amoebanet_d",

@@ -68,7 +68,7 @@ def amoebanet_d(
         halved = False
         for wiring in wirings:
             channels *= wiring.stride
-            cells.append(_Cell(wiring, last, before, halved, channels))
+            cells.append(_AmoebaCell(wiring, last, before, halved, channels))
             last, before = len(wiring.kept) * channels, last
             halved = wiring is _REDUCTION
         return nn.Sequential(stem, *cells, _Classifier(last, classes))
@@ -114,7 +114,7 @@ _REDUCTION = _Wiring(
 )
 
 
-class _Cell(nn.Module):
+class _AmoebaCell(nn.Module):
     """Works on what the last two cells gave.
 
     Args:

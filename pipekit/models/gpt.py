@@ -9,7 +9,7 @@ from pipekit.models.devices import on
 from pipekit.models.transformer import Block, Embedding, initialise
 
 
-class Layout(NamedTuple):
+class GPTLayout(NamedTuple):
     """The ``layers`` (blocks) of a GPT, ``hidden`` features of a token, ``heads`` of attention."""
 
     layers: int
@@ -18,10 +18,10 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    "355M": Layout(24, 1024, 16),
-    "1.3B": Layout(24, 2048, 16),
-    "2.2B": Layout(48, 1920, 20),
-    "3.8B": Layout(48, 2560, 32),
+    "355M": GPTLayout(24, 1024, 16),
+    "1.3B": GPTLayout(24, 2048, 16),
+    "2.2B": GPTLayout(48, 1920, 20),
+    "3.8B": GPTLayout(48, 2560, 32),
 }
 """PipeDream-2BW's models (section 5), which the paper calls "similar to Megatron's" and gives no
 layouts of; these are ours.  "355M" is GPT-2 medium and Megatron's smallest; "1.3B" is GPT-3 XL's;

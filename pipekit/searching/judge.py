@@ -11,7 +11,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel
 from pipekit.searching.problem import Homes, Orders, Problem
-from pipekit.searching.versions import Reads, stream
+from pipekit.searching.versions import WeightReads, stream
 from pipekit.simulation import simulate
 from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.traces.memory import PARTS
@@ -87,7 +87,7 @@ class Judge:
         one = stream(name, passes, reads) if reads else Schedule.one_batch(name, passes)
         return self.found(one)
 
-    def problem(self, homes: Homes, reads: Reads | None = None) -> Problem:
+    def problem(self, homes: Homes, reads: WeightReads | None = None) -> Problem:
         """Return the problem of passes on the workers where a placement has them.
 
         Args:

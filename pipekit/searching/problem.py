@@ -10,7 +10,7 @@ from pipekit.clusters import Cluster
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.schedule import Pass
-from pipekit.searching.versions import Reads
+from pipekit.searching.versions import WeightReads
 from pipekit.simulation.costs import StageCosts
 
 KINDS = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.BACKWARD)
@@ -80,7 +80,7 @@ class Problem:
     heights: tuple[tuple[float, ...], ...]
     room: tuple[float, ...]
     after: tuple[float, ...]
-    reads: Reads | None = None
+    reads: WeightReads | None = None
 
     @classmethod
     def of(
@@ -89,7 +89,7 @@ class Problem:
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         room: Sequence[float],
-        reads: Reads | None = None,
+        reads: WeightReads | None = None,
     ) -> "Problem":
         """Return the problem of a batch's passes on their workers.
 

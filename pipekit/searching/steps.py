@@ -12,7 +12,7 @@ from pipekit.searching.local_search import improve
 from pipekit.searching.placements import Placement, improved
 from pipekit.searching.policies import greedy, policies
 from pipekit.searching.problem import Homes, Orders, Problem, homes_of
-from pipekit.searching.versions import Reads
+from pipekit.searching.versions import WeightReads
 
 _SHARED_OUT = 3
 """How many placements are made beside the named methods' where workers have several stages."""
@@ -36,7 +36,7 @@ class Question:
 
     named: Sequence[Found]
     microbatches: int
-    reads: Reads | None
+    reads: WeightReads | None
     placement: Placement | None
 
 

@@ -16,7 +16,7 @@ Versions = Literal["1", "2bw", "pipedream"]
 PipeDream's, with an update a minibatch, and stage s reading W_s(t-d_s+1), d_s being its depth."""
 
 
-class Reads(NamedTuple):
+class WeightReads(NamedTuple):
     """Which weights are read.
 
     Attributes:
@@ -63,17 +63,17 @@ def require_versions(versions: Sequence[str], microbatches: int) -> None:
         )
 
 
-def by_2bw(stages: int, microbatches: int, batches: int) -> Reads:
+def by_2bw(stages: int, microbatches: int, batches: int) -> WeightReads:
     """Return what 2BW reads: weights that have summed all batches but the last before its own."""
     each = range(microbatches * batches)
     row = tuple(max(k // microbatches - 1, 0) * microbatches for k in each)
-    return Reads((row,) * stages, microbatches)
+    return WeightReads((row,) * stages, microbatches)
 
 
-def by_pipedream(depths: Sequence[int], minibatches: int) -> Reads:
+def by_pipedream(depths: Sequence[int], minibatches: int) -> WeightReads:
     """Return what is read where stage ``s`` has ``depths[s]`` minibatches in flight."""
     each = range(minibatches)
-    return Reads(tuple(tuple(max(k - depth + 1, 0) for k in each) for depth in depths), 1)
+    return WeightReads(tuple(tuple(max(k - depth + 1, 0) for k in each) for depth in depths), 1)
 
 
 def depths(stages: int, workers: int, minibatches: int) -> Iterator[tuple[int, ...]]:
@@ -98,7 +98,7 @@ def named_with(
         yield pipedream(stages, in_flight=deeper).take(batches)
 
 
-def stream(name: str, workers: Sequence[Sequence[Pass]], reads: Reads) -> Schedule:
+def stream(name: str, workers: Sequence[Sequence[Pass]], reads: WeightReads) -> Schedule:
     """Return the table of batches that follow one another.
 
     Args:

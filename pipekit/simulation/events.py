@@ -51,10 +51,10 @@ def run(
         waits: tasks, by their number, that wait until all workers have come to an update, with its
             number.
     """
-    return _Run(schedule, costs, load, cluster, overlap, waits).finish()
+    return _LinkedRun(schedule, costs, load, cluster, overlap, waits).finish()
 
 
-class _Run:
+class _LinkedRun:
     """The state of a run; tasks go by their numbers in the schedule's graph."""
 
     def __init__(

@@ -55,7 +55,7 @@ _WAITING = {
 
 def gaps(graph: EventGraph, workers: int) -> pd.DataFrame:
     """Return when workers compute nothing, and why; see :meth:`pipekit.traces.Trace.gaps`."""
-    run = _Run(graph)
+    run = _TracedRun(graph)
     found = [gap for worker in range(workers) for gap in run.gaps_of(worker)]
     worker, start, end, cause, source, before = zip(*found, strict=True) if found else [()] * 6
     # NOTHING is the last place.
@@ -88,7 +88,7 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
     return "idle: " + ", ".join(told) if told else "never idle"
 
 
-class _Run:
+class _TracedRun:
     """A trace's events as lists, each in an order in which they can run."""
 
     def __init__(self, graph: EventGraph) -> None:

@@ -31,14 +31,14 @@ from pipekit.traces.perfetto_schema import (
     TorchProfile,
     as_row,
 )
-from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS, Record
+from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS, TraceRecord
 
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
 
 
 def write(
-    trace: Record,
+    trace: TraceRecord,
     path: str | os.PathLike[str],
     provenance: dict[str, Any] | None,
     torch_profiles: Sequence[str | os.PathLike[str]],
@@ -67,7 +67,7 @@ def write(
     Path(path).write_text(json.dumps(record, allow_nan=False) + "\n", "utf-8")
 
 
-def read(path: str | os.PathLike[str]) -> Record:
+def read(path: str | os.PathLike[str]) -> TraceRecord:
     """Read a trace back; see :meth:`pipekit.traces.Trace.from_perfetto`."""
     content = read_json(path, File, "a trace that pipekit wrote")
     about = content.otherData
@@ -76,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> Record:
         if isinstance(event, Event):
             rows[type(event)].append(as_row(event))
     memory = pd.DataFrame(rows[Held], columns=_MEMORY)
-    return Record(
+    return TraceRecord(
         pd.DataFrame(rows[Computed], columns=COLUMNS),
         about.label,
         about.schedule,
@@ -88,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> Record:
     )
 
 
-def _computed(trace: Record) -> Iterator[dict[str, Any]]:
+def _computed(trace: TraceRecord) -> Iterator[dict[str, Any]]:
     for row in _rows(trace.frame, "worker", "stage", "microbatch", "version"):
         yield _slice(_label(row), COMPUTE, row["worker"], 0, row)
 
@@ -100,7 +100,7 @@ def _label(row: dict[str, Any]) -> str:
     return Task(Op[row["op"]], row["stage"], row["microbatch"], row["version"]).label
 
 
-def _messages(trace: Record) -> Iterator[dict[str, Any]]:
+def _messages(trace: TraceRecord) -> Iterator[dict[str, Any]]:
     """Yield a send, a receive and an arrow between them for each message."""
     if trace.transfers is None:
         return
@@ -118,7 +118,7 @@ def _messages(trace: Record) -> Iterator[dict[str, Any]]:
             yield arrow | {"ph": ph, "bp": "e"} | {key: end[key] for key in ("ts", "pid", "tid")}
 
 
-def _memory(trace: Record) -> Iterator[dict[str, Any]]:
+def _memory(trace: TraceRecord) -> Iterator[dict[str, Any]]:
     if trace.memory is None:
         return
     for row in _rows(trace.memory.frame, "worker"):
@@ -133,7 +133,7 @@ def _memory(trace: Record) -> Iterator[dict[str, Any]]:
         }
 
 
-def _names(trace: Record, events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _names(trace: TraceRecord, events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the names of the processes and of the threads that the events have."""
     for worker in range(trace.workers):
         yield _name("process", FIRST_PROCESS + worker, 0, f"worker {worker} ({trace.label})")
@@ -180,7 +180,7 @@ def _lanes(transfers: pd.DataFrame, end: str) -> list[int]:
     return lanes
 
 
-def _beside(trace: Record, profile: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def _beside(trace: TraceRecord, profile: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the events of a file of torch.profiler's on the trace's clock."""
     if trace.origin_ns is None:
         raise ValueError(

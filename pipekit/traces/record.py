@@ -12,7 +12,7 @@ RECOMPUTE = "RECOMPUTE"
 """In the column of ops: a forward that is run again, as part of its backward's task."""
 
 
-class Record(NamedTuple):
+class TraceRecord(NamedTuple):
     """The fields of :class:`pipekit.traces.Trace`, in their order; they are described there."""
 
     frame: pd.DataFrame

@@ -21,7 +21,7 @@ from pipekit.traces.critical_path import critical_path
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.memory import Memory
-from pipekit.traces.record import Record
+from pipekit.traces.record import TraceRecord
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Trace:
             ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
                 so that it has no place in time.
         """
-        record = Record(*(getattr(self, item.name) for item in fields(self)))
+        record = TraceRecord(*(getattr(self, item.name) for item in fields(self)))
         perfetto.write(record, path, provenance, torch_profiles)
 
     @classmethod

@@ -28,7 +28,7 @@ def test_none_passes_for_the_real_one(way: str, trainings: parts.Trainings) -> N
 def test_damage_that_nobody_notices_is_a_fault(
     trainings: parts.Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files.Part, "sound", True)
+    monkeypatch.setattr(files.PartFile, "sound", True)
     assert trainings.tried("cut short", 0).failure.startswith("refused by name: ")
 
 

@@ -27,7 +27,7 @@ from pipekit.engine.transports import distributed as distributed_transport
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.engine.work import WorkerAssignment, WorkerReport, run
 
 LONGEST_S = 300
 
@@ -235,14 +235,14 @@ class InOrderRunner(Runner):
         config: RunConfig,
         batches: Iterable[Batch | End],
         on_news: Listener | None,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         read, network = list(batches), InOrder(len(workers))
         issued = ThreadStreams([worker.device for worker in workers]).record_events()
         module: Any = distributed_transport
         before = module.dist, module._group
         coming = incoming([worker.steps for worker in workers])
 
-        def work(assignment: WorkerAssignment, _: Notify) -> Report:
+        def work(assignment: WorkerAssignment, _: Notify) -> WorkerReport:
             network.join(assignment.index)
             feed = Feed(read, Needs.of(assignment.steps))
             with on_stream(new_stream(assignment.device)):

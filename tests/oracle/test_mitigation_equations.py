@@ -154,7 +154,11 @@ def test_nothing_is_other_with_one_stage() -> None:
         )
         return [w.item() for weights in run.weights for w in weights.values()]
 
-    for rule in (equations.SpecTrain(), equations.PipeOptim(), equations.PipeMare(anneal=2)):
+    for rule in (
+        equations.SpecTrain(),
+        equations.PipeOptim(),
+        equations.PipeMare(anneal=2),
+    ):
         assert train(rule) == train(None)
 
 

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from pipekit.engine.checkpoints.files import Content, Part, load
+from pipekit.engine.checkpoints.files import Content, PartFile, load
 
 Tensors = dict[str, Tensor]
 
@@ -48,7 +48,7 @@ class PartContent(TypedDict):
     losses: list[tuple[int, float]]
 
 
-def read(part: Part) -> Content:
+def read(part: PartFile) -> Content:
     """Return the content of a file, if it is a part of the checkpoint in whose folder it lies.
 
     Raises:
@@ -79,7 +79,7 @@ def read(part: Part) -> Content:
     return content
 
 
-def require_alike(part: Part, about: dict[str, Any], others: dict[str, Any]) -> None:
+def require_alike(part: PartFile, about: dict[str, Any], others: dict[str, Any]) -> None:
     """Raise ValueError unless a part says the same of the whole as the others do."""
     for key in sorted({*about, *others}):
         here, there = about.get(key), others.get(key)

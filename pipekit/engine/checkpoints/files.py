@@ -37,7 +37,7 @@ _FILE = re.compile(r"stage(\d+)\.worker(\d+)\.of(\d+)\.([0-9a-f]{16})(\.nonfinit
 Content = dict[str, Any]
 
 
-class Part(NamedTuple):
+class PartFile(NamedTuple):
     """One file.
 
     Attributes:
@@ -149,7 +149,7 @@ def newest(folder: Path) -> Path | None:
     return None
 
 
-def parts_of(home: Path) -> list[Part]:
+def parts_of(home: Path) -> list[PartFile]:
     """Return a checkpoint's files, by stage and worker."""
     return sorted(_parts(home))
 
@@ -165,7 +165,7 @@ def is_finite(home: Path) -> bool:
     return all(part.finite for part in parts_of(home))
 
 
-def load(part: Part) -> Content:
+def load(part: PartFile) -> Content:
     """Return what was written, with its tensors on the CPU.
 
     Raises:
@@ -295,7 +295,7 @@ def _all(folder: Path) -> list[Path]:
     return [home for _, home in sorted(found)]
 
 
-def _parts(home: Path) -> Iterator[Part]:
+def _parts(home: Path) -> Iterator[PartFile]:
     try:
         names = os.listdir(home)
     except FileNotFoundError:  # another worker has let go of it
@@ -309,7 +309,7 @@ def _parts(home: Path) -> Iterator[Part]:
             continue
         if not stat.S_ISREG(mode):  # who reads a pipe waits for ever
             raise ValueError(f"{path} is no file: delete it")
-        yield Part(stage, worker, parts, match[4], match[5] is None, path)
+        yield PartFile(stage, worker, parts, match[4], match[5] is None, path)
 
 
 def _prune(folder: Path, attempt: str, keep: int) -> None:

@@ -25,7 +25,7 @@ Place = tuple[int, int]
 """Stage and microbatch."""
 
 
-class Minibatch(Protocol):
+class OrderedMinibatch(Protocol):
     """A minibatch between its forward and its backward."""
 
     def begin(self, gradients: Sequence[Tensor | None]) -> None:
@@ -39,7 +39,7 @@ class Minibatch(Protocol):
 
 
 def link(
-    minibatch: Minibatch,
+    minibatch: OrderedMinibatch,
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     passes: Sequence[Place],
@@ -101,7 +101,7 @@ class _Arrive(torch.autograd.Function):
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, minibatch: Minibatch, microbatches: int, *inputs: Tensor) -> Any:
+    def forward(ctx: Any, minibatch: OrderedMinibatch, microbatches: int, *inputs: Tensor) -> Any:
         ctx.minibatch = minibatch
         return tuple(torch.empty(0) for _ in range(microbatches))
 
@@ -113,7 +113,7 @@ class _Enter(torch.autograd.Function):
 
 class _Pass(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, minibatch: Minibatch, place: Place, *tokens: Tensor) -> Tensor:
+    def forward(ctx: Any, minibatch: OrderedMinibatch, place: Place, *tokens: Tensor) -> Tensor:
         ctx.minibatch, ctx.place, ctx.tokens = minibatch, place, len(tokens)
         return torch.empty(0)
 
@@ -126,7 +126,9 @@ class _Pass(torch.autograd.Function):
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, minibatch: Minibatch, outputs: Sequence[Tensor], *tokens: Tensor) -> Any:
+    def forward(
+        ctx: Any, minibatch: OrderedMinibatch, outputs: Sequence[Tensor], *tokens: Tensor
+    ) -> Any:
         ctx.minibatch, ctx.tokens = minibatch, len(tokens)
         ctx.set_materialize_grads(False)
         through = {id(tensor) for tensor in differentiable(outputs)}

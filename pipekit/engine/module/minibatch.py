@@ -22,8 +22,8 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.module.watched_stage import ModuleRuntime, StageSteps, WatchedStage
-from pipekit.engine.observers.record import Record
+from pipekit.engine.module.watched_stage import ModuleRuntime, ModuleSteps, WatchedStage
+from pipekit.engine.observers.record import WorkerRecord
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
@@ -81,7 +81,7 @@ class Minibatch:
         ]
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[WorkerRecord]:
         """What the stages' workers have recorded so far."""
         return [watched.record for watched in self._watched]
 
@@ -174,7 +174,7 @@ class Minibatch:
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
         standings = Standings(len(stages))
-        workers = [StageSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
+        workers = [ModuleSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
         watchdog = Watchdog(standings, workers, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:

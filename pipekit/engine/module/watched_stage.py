@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Record, TraceRecorder
+from pipekit.engine.observers.record import TraceRecorder, WorkerRecord
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
@@ -41,7 +41,7 @@ class ModuleRuntime:
 
 
 @dataclass(frozen=True)
-class StageSteps:
+class ModuleSteps:
     """What a stage's worker does in a forward or a backward, by its number."""
 
     index: int
@@ -81,9 +81,9 @@ class WatchedStage:
             self.observers.remove(self._memory)
 
     @property
-    def record(self) -> Record:
+    def record(self) -> WorkerRecord:
         """What has been recorded so far."""
-        return Record(
+        return WorkerRecord(
             self._trace.events() if self._trace else [],
             self._memory.samples if self._memory else [],
             self._allocated_bytes,

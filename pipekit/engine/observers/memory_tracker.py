@@ -24,7 +24,7 @@ from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves
 
 
-class Bytes(NamedTuple):
+class HeldBytes(NamedTuple):
     """What is held at one moment; see :class:`pipekit.traces.memory.Memory`."""
 
     weights: int
@@ -33,12 +33,12 @@ class Bytes(NamedTuple):
     activations: int
     recompute: int
 
-    def __add__(self, other: "Bytes") -> "Bytes":  # type: ignore[override]
+    def __add__(self, other: "HeldBytes") -> "HeldBytes":  # type: ignore[override]
         """Return what both hold."""
-        return Bytes(*map(sum, zip(self, other, strict=True)))
+        return HeldBytes(*map(sum, zip(self, other, strict=True)))
 
 
-NOTHING = Bytes(0, 0, 0, 0, 0)
+NOTHING = HeldBytes(0, 0, 0, 0, 0)
 
 
 class StageMemory:
@@ -92,9 +92,9 @@ class StageMemory:
         for hook in self._hooks:
             hook.remove()
 
-    def now(self) -> Bytes:
+    def now(self) -> HeldBytes:
         """Return what is held."""
-        return Bytes(
+        return HeldBytes(
             self._weight_bytes,
             sum(gradient.nbytes for gradient in self._weights.all_gradients()),
             self._optimizer_bytes + self._weights.kept_bytes,
@@ -131,7 +131,7 @@ class MemoryTracker(Observer):
         self._stages: dict[int, StageMemory] = {}
         self._following: saved_tensors_hooks | None = None
         self._waiting_bytes: Callable[[], int] = int
-        self.samples: list[tuple[float, Bytes]] = []
+        self.samples: list[tuple[float, HeldBytes]] = []
 
     def begin(self, worker: WorkerView) -> None:
         """Count weights and optimizers."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from pipekit.devices import Clock, unix_ns
-from pipekit.engine.observers.memory_tracker import Bytes
+from pipekit.engine.observers.memory_tracker import HeldBytes
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.schedules import Message, Step
 from pipekit.traces import COLUMNS, Trace
@@ -97,7 +97,7 @@ class TrafficCounter(Observer):
 
 
 @dataclass
-class Record:
+class WorkerRecord:
     """What one worker recorded, with times in seconds on its host's monotonic clock.
 
     Attributes:
@@ -107,19 +107,19 @@ class Record:
     """
 
     events: list[Event] = field(default_factory=list)
-    memory: list[tuple[float, Bytes]] = field(default_factory=list)
+    memory: list[tuple[float, HeldBytes]] = field(default_factory=list)
     allocated_bytes: int | None = None
 
-    def later(self, seconds: float) -> "Record":
+    def later(self, seconds: float) -> "WorkerRecord":
         """Return a record of the same so much later."""
-        return Record(
+        return WorkerRecord(
             [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events],
             [(when + seconds, held) for when, held in self.memory],
             self.allocated_bytes,
         )
 
 
-def as_trace(records: Sequence[Record], name: str, label: str = "measured") -> Trace:
+def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured") -> Trace:
     """Return what all workers of a run recorded, from time 0."""
     begins = [event.start for one in records for event in one.events]
     begins = begins or [when for one in records for when, _ in one.memory]

@@ -2,7 +2,7 @@
 
 from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.record import Record, TraceRecorder, TrafficCounter
+from pipekit.engine.observers.record import TraceRecorder, TrafficCounter, WorkerRecord
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.part import WorkerRun
 
@@ -22,9 +22,9 @@ class Recording:
         if self._memory:
             reset_peak_bytes(self._device)
 
-    def record(self) -> Record:
+    def record(self) -> WorkerRecord:
         """Return what was recorded."""
-        return Record(
+        return WorkerRecord(
             self._trace.events() if self._trace else [],
             self._memory.samples if self._memory else [],
             peak_bytes(self._device) if self._memory else None,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.config import Loss
-from pipekit.engine.work import Report
+from pipekit.engine.work import WorkerReport
 from pipekit.losses.mean_over import MeanOver
 from pipekit.losses.parts import is_mean
 from pipekit.trees import Tree
@@ -35,7 +35,7 @@ class Metrics:
             for metric in self.metrics.values()
         ]
 
-    def means(self, reports: Sequence[Report]) -> dict[str, float]:
+    def means(self, reports: Sequence[WorkerReport]) -> dict[str, float]:
         """Return each metric's mean over all rows, or over what it counts."""
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = results(reports)
@@ -60,7 +60,7 @@ def output_alone(output: Tree, target: Tree) -> Tree:
     return output
 
 
-def results(reports: Sequence[Report]) -> list[Any]:
+def results(reports: Sequence[WorkerReport]) -> list[Any]:
     """Return what the workers made of each batch's output, in the batches' order."""
     by_microbatch = {k: value for report in reports for k, value in report.results}
     return [by_microbatch[k] for k in sorted(by_microbatch)]

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
-from pipekit.engine.work import Report
+from pipekit.engine.work import WorkerReport
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.partition import Partition, PartitionStage, cut, partition
@@ -184,7 +184,7 @@ class ModelStages:
                     replica = copy.deepcopy(stage.config)
                 yield replica
 
-    def take(self, reports: Sequence[Report]) -> None:
+    def take(self, reports: Sequence[WorkerReport]) -> None:
         """Let the stages be as workers have left them.
 
         The workers of a stage have the same weights and running statistics; of other buffers the

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.observers.record import Record, as_trace, table
-from pipekit.engine.work import Report
+from pipekit.engine.observers.record import WorkerRecord, as_trace, table
+from pipekit.engine.work import WorkerReport
 from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
@@ -55,7 +55,7 @@ class Run:
     skipped_updates: tuple[int, ...]
     weight_slots: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
-    records: Sequence[Record] = field(repr=False)
+    records: Sequence[WorkerRecord] = field(repr=False)
     sent_bytes: Sequence[Mapping[tuple[int, str], int]] = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
     other_trace: Trace | None = field(default=None, repr=False)
@@ -66,7 +66,7 @@ class Run:
         name: str,
         schedule: Schedule | Callable[[], Schedule],
         batches: Iterable[range],
-        reports: Sequence[Report],
+        reports: Sequence[WorkerReport],
         wall_s: float,
         seed: int | None,
         losses: Iterable[tuple[int, float]] = (),

@@ -25,7 +25,7 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.worker_handle import WorkerDied
-from pipekit.engine.work import NotBuilt, Report, first_error
+from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 
 
 class Runs:
@@ -74,7 +74,7 @@ class Runs:
             began = time.perf_counter()
             self.require_sound()
             source = self._source(batches, steps, extent)
-            reports: list[Report] = []
+            reports: list[WorkerReport] = []
             interrupts = Interrupts(source.stop if source.may_end else None)
             if start.is_end:
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
@@ -171,7 +171,7 @@ class Runs:
         function: Callable[[Any, Any], Any],
         observers: Watchers,
         labelled: bool = True,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
         arguments.require_batches(batches)

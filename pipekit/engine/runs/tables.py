@@ -18,7 +18,7 @@ from pipekit.schedules.lowering.validation import Validation, validations
 
 
 @dataclass(frozen=True)
-class Table:
+class LoweredTable:
     """A schedule, and what the workers have to know of it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Table:
         joint_updates: bool = False,
         validate_later: bool = False,
         goes_on: bool = False,
-    ) -> "Table":
+    ) -> "LoweredTable":
         """Lower a schedule, with skip connections between stages and weights that they share.
 
         Raises:
@@ -115,7 +115,7 @@ class Tables:
         check(schedule)
         self.schedule = schedule
         self._taken: tuple[int, Schedule] | None = None  # the last, by its batches
-        self._lowered: dict[tuple[bool, bool], Table] = {}  # the last, of each kind of run
+        self._lowered: dict[tuple[bool, bool], LoweredTable] = {}  # the last, of each kind of run
 
     def take(self, batches: int) -> Schedule:
         """Return the finite schedule for a number of batches.
@@ -150,13 +150,13 @@ class Tables:
         joint_updates: bool,
         validate_later: bool = False,
         goes_on: bool = False,
-    ) -> Table:
+    ) -> LoweredTable:
         """Return a schedule lowered; that of the last run is not lowered again."""
         key = schedule.trains, goes_on
         last = self._lowered.get(key)
         if last is None or last.schedule is not schedule:
             with not_collected():
-                last = self._lowered[key] = Table.of(
+                last = self._lowered[key] = LoweredTable.of(
                     schedule, skips, ties, joint_updates, validate_later, goes_on
                 )
         return last

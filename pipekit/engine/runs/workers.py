@@ -19,9 +19,9 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_reader import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.tables import Table, Tables, end_of, links
+from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
-from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.layers.autocast import autocast
 from pipekit.losses.parts import is_torchs, warn_of_other_means
 from pipekit.schedules import Schedule, Steps
@@ -115,7 +115,7 @@ class Workers:
         on_batch: OnBatch | None,
         checkpoints: CheckpointConfig | None,
         keeps: bool,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
         bar = LossBar(
@@ -151,7 +151,7 @@ class Workers:
         on_news: Listener | None = None,
         checkpoints: CheckpointConfig | None = None,
         keeps: bool = False,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Execute a schedule, and return every worker's report."""
         start, begin = extent.start, extent.begin
         schedule, resume = start.schedule, start.resume
@@ -201,7 +201,7 @@ class Workers:
         return self._runner.run(assignments, config, batches, on_news)
 
     def _assignment(
-        self, worker: int, steps: Steps, schedule: Schedule, table: Table, goes_on: bool
+        self, worker: int, steps: Steps, schedule: Schedule, table: LoweredTable, goes_on: bool
     ) -> WorkerAssignment:
         stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=goes_on))
         return WorkerAssignment(

@@ -24,7 +24,7 @@ from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.ending import Ending
-from pipekit.engine.transport import Aborted, Channel, FlatBucket, Part
+from pipekit.engine.transport import Aborted, Channel, FlatBucket, SumPart
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.work import WorkerAssignment
 from pipekit.schedules import Message, Payload, Steps
@@ -251,12 +251,12 @@ class _GroupChannel:
         self._sending: list[tuple[Any, Tensor]] = []
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         # Receives come first: on the host, a link that waits for them is busy in one direction
         # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
         # runs in order, so that these receives would hold up the sends that others wait for.
-        ends: list[tuple[Any, Part]] = [(dist.irecv, part) for part in receives]
+        ends: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
         ends += [(dist.isend, part) for part in sends]
         coming, together = [], []
         with _abort_if_broken():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.ending import Ended, Ending
-from pipekit.engine.transport import Channel, FlatBucket, Part, PartKey
+from pipekit.engine.transport import Channel, FlatBucket, PartKey, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 
@@ -171,7 +171,7 @@ class _MailboxChannel:
         self._mailbox = mailbox
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         for part in sends:
             self._mailbox.put(part.worker, part_key(part.key), part.content)

@@ -11,7 +11,7 @@ from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.engine.work import WorkerAssignment, WorkerReport
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Runner(ABC):
         config: RunConfig,
         batches: Iterable[Batch | End],
         on_news: Listener | None,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Return the reports of all workers, once they have done what they were assigned.
 
         Args:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import Channel, EndingTransport, FlatBucket, Part
+from pipekit.engine.transport import Channel, EndingTransport, FlatBucket, SumPart
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -112,7 +112,7 @@ class _SlowChannel:
         self._calendar = calendar
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         return self._channel.exchange(sends, receives, microbatch)
 

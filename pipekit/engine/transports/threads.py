@@ -31,7 +31,7 @@ from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
+from pipekit.engine.work import WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.trees import tree_map
 
 
@@ -152,7 +152,7 @@ class ThreadRunner(Runner):
         config: RunConfig,
         batches: Iterable[Batch | End],
         on_news: Listener | None,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Return the workers' reports; see :class:`pipekit.engine.transports.runner.Runner`.
 
         Raises:
@@ -188,7 +188,7 @@ class ThreadRunner(Runner):
             with at_work(assignment):
                 return stages[place] or assignment.build()
 
-        def run(place: int, notify: Notify) -> Report:
+        def run(place: int, notify: Notify) -> WorkerReport:
             assignment, trained = workers[place], stages[place]
             with at_work(assignment):
                 transport: EndingTransport = network.transport(assignment.index)

@@ -26,7 +26,7 @@ from pipekit.engine.transports.distributed import (
 )
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog
-from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.engine.work import WorkerAssignment, WorkerReport, run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 
@@ -63,7 +63,7 @@ class TorchrunRunner(Runner):
         config: RunConfig,
         batches: Iterable[Batch | End],
         on_news: Listener | None,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Return everybody's reports, but only this worker's stages in them.
 
         Every process reads all batches itself; ``on_news`` is called where the last stage is.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, Part, PartKey, Phase
+from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase, SumPart
 
 
 class ReduceKey(NamedTuple):
@@ -115,9 +115,9 @@ class AllReduce:
             self.sent_bytes[worker] += content.numbers.nbytes
         members = self.members
         return self._channel.exchange(
-            [Part(members[place], own, content) for place, content in sends.items()],
+            [SumPart(members[place], own, content) for place, content in sends.items()],
             [
-                Part(members[place], _part_key(phase, key, members[place]), room)
+                SumPart(members[place], _part_key(phase, key, members[place]), room)
                 for place, room in receives.items()
             ],
             key.microbatch,

@@ -15,7 +15,7 @@ Place = tuple[int, int]
 """The characters from the first to the one before the second."""
 
 
-class _Cell(NamedTuple):
+class _MarkedCell(NamedTuple):
     """A task of a picture, with the worker in whose row it stands."""
 
     label: str
@@ -86,7 +86,7 @@ def _lines(picture: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _cells(picture: str) -> Iterator[_Cell]:
+def _cells(picture: str) -> Iterator[_MarkedCell]:
     """Yield each pass and update of a picture."""
     for start, line in _lines(picture):
         row = _ROW.match(line)
@@ -98,9 +98,11 @@ def _cells(picture: str) -> Iterator[_Cell]:
             at = start + row.end() + cell.start()
             if found := _PASS.match(cell[0]):
                 stage = int(found[3] or own)
-                yield _Cell(f"{found[1]}{int(found[2])}", stage, worker, (at, at + found.end()))
+                yield _MarkedCell(
+                    f"{found[1]}{int(found[2])}", stage, worker, (at, at + found.end())
+                )
             for update in _UPDATE.finditer(cell[0]):
                 stage = int(update[1] or own)
                 updates[stage] = updates.get(stage, 0) + 1
                 place = (at + update.start(), at + update.end())
-                yield _Cell(f"U{updates[stage]}", stage, worker, place)
+                yield _MarkedCell(f"U{updates[stage]}", stage, worker, place)

@@ -14,7 +14,7 @@ from tqdm.std import tqdm
 from pipekit.ledger.batches import places, runs
 from pipekit.ledger.batches.execution import told
 from pipekit.ledger.batches.experiment import NotebookJob, load_all
-from pipekit.ledger.batches.places import Place
+from pipekit.ledger.batches.places import ExecutionPlace
 from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
@@ -105,7 +105,9 @@ def run(
     return result
 
 
-def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: Place) -> None:
+def _execute_all(
+    batch: BatchRun, scale: str, width: int, quiet: bool, place: ExecutionPlace
+) -> None:
     todo = batch.todo
     total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
     with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
@@ -120,7 +122,7 @@ def _execute_some(
     batch: BatchRun,
     scale: str,
     progress: "_Progress",
-    place: Place,
+    place: ExecutionPlace,
 ) -> None:
     waiting = deque(jobs)
     running: dict[Future[NotebookResult], NotebookJob] = {}

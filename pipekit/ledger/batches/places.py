@@ -16,7 +16,7 @@ _ANSWER_S = 10
 """For which a cluster's answer is waited."""
 
 
-class Place:
+class ExecutionPlace:
     """Executes notebooks in threads of this process, each in a kernel of its own."""
 
     def __init__(self, executor: Executor) -> None:
@@ -34,7 +34,7 @@ class Place:
             kill_kernels()  # again and again: one may just have been starting
 
 
-class _DaskPlace(Place):
+class _DaskPlace(ExecutionPlace):
     """Sends notebooks to workers, which tell nothing of single cells."""
 
     def start(
@@ -50,7 +50,7 @@ class _DaskPlace(Place):
 
 
 @contextmanager
-def executor(on: str | None, width: int) -> Iterator[Place]:
+def executor(on: str | None, width: int) -> Iterator[ExecutionPlace]:
     """Yield the place that is called so.
 
     Args:
@@ -63,7 +63,7 @@ def executor(on: str | None, width: int) -> Iterator[Place]:
     """
     if on is None:
         with ThreadPoolExecutor(width) as pool:
-            yield Place(pool)
+            yield ExecutionPlace(pool)
         return
     if not on.startswith(_DASK) or on == _DASK:
         raise ValueError(

@@ -56,7 +56,7 @@ def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
     """Return the number, from 1, and the id of the cell that printed each claim's outcome."""
     cells: dict[str, tuple[int, str]] = {}
     with suppress(ValueError):  # somebody else's change: the notebook is linked all the same
-        notebook = parse_json(read_text(executed), _Notebook)
+        notebook = parse_json(read_text(executed), _Executed)
         for number, cell in enumerate(notebook.cells, 1):
             for output in cell.outputs:
                 for claim in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", "".join(output.text)):
@@ -68,10 +68,10 @@ class _Output(BaseModel):
     text: str | list[str] = ""
 
 
-class _Cell(BaseModel):
+class _ExecutedCell(BaseModel):
     id: str = ""
     outputs: list[_Output] = []
 
 
-class _Notebook(BaseModel):
-    cells: list[_Cell]
+class _Executed(BaseModel):
+    cells: list[_ExecutedCell]

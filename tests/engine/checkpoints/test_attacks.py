@@ -43,7 +43,7 @@ def saved(folder: Path, batches: int = 3, **options: Any) -> Path:
 
 
 def rewritten(
-    part: files.Part, change: Callable[[Content], object], to: Path | None = None
+    part: files.PartFile, change: Callable[[Content], object], to: Path | None = None
 ) -> Path:
     """Put a part into a folder with other content, under a name that has its sum."""
     content = torch.load(part.path, weights_only=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, Part, PartKey
+from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, PartKey, SumPart
 from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes, MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadMailboxes
@@ -198,7 +198,7 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
         exchange = second._channel.exchange
 
         def late(
-            sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
         ) -> list[FlatBucket]:
             if receives[0].key.phase == SCATTER:
                 return exchange(sends, receives)
@@ -269,7 +269,7 @@ class Recorder:
         self.log: list[tuple[str, int, PartKey]] = []
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         self.log += [("send", part.worker, part.key) for part in sends]
         self.log += [("receive", part.worker, part.key) for part in receives]

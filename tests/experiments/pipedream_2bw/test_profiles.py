@@ -4,13 +4,13 @@ import torch
 from experiments.pipedream_2bw import profiles
 from pipekit.clusters import V100
 from pipekit.models import gpt
-from pipekit.models.gpt import LAYOUTS, Layout
+from pipekit.models.gpt import LAYOUTS, GPTLayout
 from pipekit.profiling import Profile
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LAYOUTS, "tiny", Layout(3, 64, 4))
+    monkeypatch.setitem(LAYOUTS, "tiny", GPTLayout(3, 64, 4))
 
 
 def test_a_model_extrapolated_from_one_block_is_the_model() -> None:

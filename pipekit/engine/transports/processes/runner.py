@@ -25,7 +25,7 @@ from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.watchdog import Watchdog
-from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.host.numeric_settings import NumericSettings
 
 
@@ -47,7 +47,7 @@ class ProcessRunner(Runner):
         config: RunConfig,
         batches: Iterable[Batch | End],
         on_news: Listener | None,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Return the workers' reports; their stages stay where they are until they are read.
 
         Raises:

@@ -30,7 +30,7 @@ from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.transports.processes.worker_handle import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.worker_process import READ_STAGES
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
-from pipekit.engine.work import Report
+from pipekit.engine.work import WorkerReport
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
@@ -102,7 +102,7 @@ class WorkerPool:
         on_news: Listener | None,
         watchdog: Watchdog | None = None,
         begin: int = 0,
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Have every worker do its task; return their reports, without their stages.
 
         After an error the pool is not :attr:`ready` again, and is to be closed.
@@ -208,9 +208,9 @@ class WorkerPool:
 
     def _wait(
         self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog | None
-    ) -> list[Report]:
+    ) -> list[WorkerReport]:
         """Return all reports, or raise what went wrong first."""
-        done: dict[int, Report] = {}
+        done: dict[int, WorkerReport] = {}
         aborted: str | None = None
         deadline: float | None = None
         reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._handles)}

@@ -33,7 +33,7 @@ from pipekit.engine.transports.processes.parcels import Sender
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
-from pipekit.engine.work import NotBuilt, Report, WorkerAssignment, evaluate, train
+from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.host.garbage import not_collected
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.numeric_settings import NumericSettings
@@ -155,14 +155,14 @@ class _WorkerProcess:
         trained = (stage for stage in self._sources if isinstance(stage, StageConfig))
         return [(stage.module, stage.state, stage.slots) for stage in trained]
 
-    def run(self, task: ProcessTask) -> Report:
+    def run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""
         report = self._execute(task)
         if self._sums_mailboxes:  # notes of the end for which no sum has waited
             self._sums_mailboxes.clear()
         return report
 
-    def _execute(self, task: ProcessTask) -> Report:
+    def _execute(self, task: ProcessTask) -> WorkerReport:
         assignment = task.assignment
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
