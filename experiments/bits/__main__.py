@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -69,7 +69,9 @@ def checked_out(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
-def trained(checkout: Path, adapter: str, names: Sequence[str], bar: tqdm) -> dict[str, Outcome]:
+def trained(
+    checkout: Path, adapter: str, names: Sequence[str], bar: "tqdm[Any]"
+) -> dict[str, Outcome]:
     """Train the cases of these names with a checkout's pipekit; return what came of each."""
     with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
         for name in SHARED:

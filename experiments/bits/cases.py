@@ -17,7 +17,7 @@ def train(batches: int, **how: Any) -> Call:
     return "train", {"batches": batches, **how}
 
 
-THREE_CALLS = (train(3), train(2), ("evaluate", {}))
+THREE_CALLS: tuple[Call, ...] = (train(3), train(2), ("evaluate", {}))
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,14 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "gap-aware": (("pipedream", "2bw"), {"stages": 3, "mitigation": "gap-aware"}),
     **{
         f"module, {name}": (("gpipe",), {"calls": (("module", {"steps": 3, **how}),)})
-        for name, how in {
-            "plain": {"checkpoint": "never"},
-            "recomputed": {"checkpoint": "always"},
-            "recomputed but last": {},
-            "deferred batch norm": {"deferred_batch_norm": True},
-        }.items()
+        for name, how in dict[str, dict[str, Any]](
+            {
+                "plain": {"checkpoint": "never"},
+                "recomputed": {"checkpoint": "always"},
+                "recomputed but last": {},
+                "deferred batch norm": {"deferred_batch_norm": True},
+            }
+        ).items()
     },
 }
 """Methods, and what is particular to the case: settings of the pipeline if nothing else."""
@@ -183,10 +185,11 @@ def cases() -> Iterator[Case]:
         if transport == "threads" or stages == 2:
             name = f"{method}, {stages} stages, {transport}"
             yield of(name, method, stages=stages, transport=transport)
-    for name, (method, stages, options) in OTHER_METHODS.items():
+    how: dict[str, Any]
+    for name, (method, workers, options) in OTHER_METHODS.items():
         calls = (train(options["finite"]),) if "finite" in options else THREE_CALLS
         for transport in "threads", "distributed":
-            how = {"stages": stages, "options": options, "calls": calls, "transport": transport}
+            how = {"stages": workers, "options": options, "calls": calls, "transport": transport}
             yield of(f"{name}, {transport}", method, **how)
     for feature, (methods, how) in FEATURES.items():
         for number, method in enumerate(methods):
