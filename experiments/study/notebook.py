@@ -39,7 +39,6 @@ from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
-N = TypeVar("N", bound="Notebook")
 
 _BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"
 """Jupyter's names of the outputs that :meth:`Notebook.scoreboard` makes, one each a notebook."""
@@ -232,13 +231,7 @@ def begin(
     Raises:
         ValueError: a parameter is out of its range; the sentence names both.
     """
-    return opened(Notebook, parameters(namespace), name, label, threads)
-
-
-def opened(
-    kind: type[N], given: dict[str, Any], name: str, label: str, threads: int | None = None
-) -> N:
-    """Make the folder of a notebook of some kind, ``given`` its parameters; see :func:`begin`."""
+    given = parameters(namespace)
     folder = Path(given.pop("results_dir")).resolve()
     scale, seed = given.pop("scale"), given.pop("seed", None)
     if threads is not None:
@@ -246,7 +239,7 @@ def opened(
         torch.set_num_threads(threads)
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
     write(folder / "provenance.json", record)
-    return kind(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
+    return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
 
 
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:

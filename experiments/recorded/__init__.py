@@ -1,1 +1,0 @@
-"""Claims as lists of findings, in notebooks that experiments.study has not reached yet."""
