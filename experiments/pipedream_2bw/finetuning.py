@@ -50,7 +50,7 @@ def train(case: FineTuning, folder: Path) -> study.Course:
     before, recipe = case.before, replace(case.before, steps=case.steps)
     data = python_snippets(before.sequence, case.classes, case.rows, case.test_rows)
     schedule, loss = METHODS[VANILLA](before.stages), nn.CrossEntropyLoss()
-    how = {"loss": loss, "seed": before.seed, **recipe.updates}
+    how = {"loss": loss, "seed": before.seed, **recipe.of_pipeline}
     pipeline = Pipeline(case.model(folder), schedule, **how)
     steps, accuracies = [0], []
     for losses, share in course(pipeline, data, recipe, before.seed, accuracy):

@@ -104,7 +104,7 @@ def trainings(folder: Path) -> study.Trainings[PreTraining]:
 def train(case: PreTraining, folder: Path) -> study.Course:
     """Carry out one training here; see :func:`trainings`."""
     data, model, movement = case.text(), case.build(), Movement()
-    updates = {**case.updates, "optimizer": movement.watching(case.optimizer)}
+    updates = {**case.of_pipeline, "optimizer": movement.watching(case.optimizer)}
     schedule = METHODS[case.method](case.stages)
     pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **updates)
     losses: list[float | None] = [None]

@@ -9,6 +9,8 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from pipekit import Updates
+
 
 @dataclass(frozen=True)
 class AdamRecipe:
@@ -46,9 +48,15 @@ class AdamRecipe:
 
     @property
     def updates(self) -> dict[str, Any]:
-        """Arguments of a pipeline and of the oracle."""
+        """Arguments of the oracle that say how weights are updated."""
         made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
         return {**made, "clip_norm": self.clip_norm}
+
+    @property
+    def of_pipeline(self) -> dict[str, Any]:
+        """The same as arguments of a pipeline."""
+        updates = Updates(lr_scheduler=self.scheduler, clip_norm=self.clip_norm)
+        return {"optimizer": self.optimizer, "updates": updates}
 
     def share_of_lr(self, step: int) -> float:
         """Return by what the greatest learning rate is multiplied after ``step`` updates."""

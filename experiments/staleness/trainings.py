@@ -124,12 +124,18 @@ def _by_engine(
     model, method = case.proxy.build(case.seed), METHODS[case.method]
     pieces = _pieces(len(batches))
     past = WeightsAfter({end for _, end in pieces}, dict(model.named_parameters()))
+    rule = _updates(case)
     pipeline = Pipeline(
         model,
         method.trained(case.stages, len(batches)),
         balance=case.proxy.balance(case.stages),
-        updates=Updates(mitigation=method.mitigation and method.mitigation(len(batches))),
-        **_updates(case),
+        optimizer=rule["optimizer"],
+        loss=rule["loss"],
+        seed=case.seed,
+        updates=Updates(
+            lr_scheduler=rule["lr_scheduler"],
+            mitigation=method.mitigation and method.mitigation(len(batches)),
+        ),
     )
     losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too

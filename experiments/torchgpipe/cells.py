@@ -17,6 +17,7 @@ from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.engine import Execution, Pipeline
 from pipekit.planning import balance
+from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task
 from pipekit.simulation import simulate
@@ -41,10 +42,17 @@ def as_drawn(stages: int, microbatches: int) -> Schedule:
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
 
 
-def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
+def pipeline(
+    model: nn.Sequential,
+    stages: int,
+    microbatches: int,
+    recompute: Recompute | None = None,
+    **how: Any,
+) -> Pipeline:
     """Return a pipeline of m microbatches on n CPU workers; ``how`` are its further arguments."""
     schedule = as_drawn(stages, microbatches).repeat()
-    return Pipeline(model, schedule, execution=Execution(devices=["cpu"] * stages), **how)
+    execution = Execution(devices=["cpu"] * stages, recompute=recompute)
+    return Pipeline(model, schedule, execution=execution, **how)
 
 
 def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:

@@ -170,5 +170,8 @@ MODULES: dict[str, dict[str, Any]] = {
     list(some(list(MODULES), list(WITHOUT), DEVICES, TRACE)),
 )
 def test_module(feature: str, without: str, devices: int, trace: str) -> None:
-    how = MODULES[feature] | {"without": WITHOUT[without], "trace": trace == "trace"}
+    how = MODULES[feature] | {
+        "without": WITHOUT[without],
+        "watch": pk.Watch(trace=trace == "trace"),
+    }
     compare_modules(devices, **how)
