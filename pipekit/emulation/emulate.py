@@ -159,7 +159,7 @@ def _batch(microbatches: int) -> Batch:
 
 
 def _ties(costs: Sequence[StageCosts]) -> tuple[Tie, ...]:
-    """Return what stages share, each standing among its stages' ties."""
+    """Return what stages share, each among the ties of its stages."""
 
     def place(number: int, stage: int) -> tuple[int, ...]:
         return (list(costs[stage].ties).index(number),)

@@ -24,7 +24,7 @@ from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
 from pipekit.engine.module.watched_stage import ModuleRuntime, ModuleSteps, WatchedStage
 from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog
@@ -173,9 +173,9 @@ class Minibatch:
             steps[place[0]].append(self._steps[op, *place])
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
-        standings = Standings(len(stages))
+        states = WorkerStates(len(stages))
         workers = [ModuleSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
-        watchdog = Watchdog(standings, workers, [[stage] for stage in stages], runtime.timeout)
+        watchdog = Watchdog(states, workers, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
@@ -183,8 +183,8 @@ class Minibatch:
                 for event in self._ready:
                     wait_event(clock.device, event)
                 transport = network.transport(stage)
-                standing = standings.observer(stage)
-                observers = [*watched.observers, standing]
+                state = states.observer(stage)
+                observers = [*watched.observers, state]
                 executor = Executor(
                     stage,
                     {stage: self._passes[stage]},
@@ -199,7 +199,7 @@ class Minibatch:
                 worker = Worker(watched.view, execute, transport, observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
-                standing.end(stage)
+                state.end(stage)
                 watched.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps

@@ -24,7 +24,7 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
@@ -168,8 +168,8 @@ class ThreadRunner(Runner):
         needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
-        standings = Standings(len(workers))
-        watchdog = Watchdog(standings, workers, config.stage_workers, config.execution.timeout)
+        states = WorkerStates(len(workers))
+        watchdog = Watchdog(states, workers, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages: list[dict[int, TrainedStage] | None] = []
         for worker in workers:
@@ -194,7 +194,7 @@ class ThreadRunner(Runner):
                 transport: EndingTransport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
-                watched = [standings.observer(assignment.index)]
+                watched = [states.observer(assignment.index)]
                 if not config.training:
                     return evaluate(assignment, config, transport, feed, watched)
                 assert trained is not None

@@ -18,7 +18,7 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,
@@ -86,9 +86,9 @@ class TorchrunRunner(Runner):
         feed = Feed(batches, Needs.of(own.steps), count=config.count)
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
-        standings = Standings(config.workers)
-        watchdog = Watchdog(standings, [own], config.stage_workers, config.execution.timeout)
-        watched = [standings.observer(own.index)]
+        states = WorkerStates(config.workers)
+        watchdog = Watchdog(states, [own], config.stage_workers, config.execution.timeout)
+        watched = [states.observer(own.index)]
 
         dist.barrier()
         origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now

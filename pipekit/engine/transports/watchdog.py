@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.observers.standings import Numbered, Standings
+from pipekit.engine.observers.worker_states import Numbered, WorkerStates
 
 NOTICE_S = 30.0
 """Seconds without progress after which it is said what every worker is at; then after as many
@@ -29,7 +29,7 @@ class Watchdog:
     """Looks at workers now and then.
 
     Args:
-        standings: what they are at.
+        states: what they are at.
         workers: what they do; those of other processes may be left out.
         stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
@@ -37,13 +37,13 @@ class Watchdog:
 
     def __init__(
         self,
-        standings: Standings,
+        states: WorkerStates,
         workers: Sequence[Numbered],
         stage_workers: Sequence[Sequence[int]],
         timeout: float | None,
     ) -> None:
-        self._standings, self._timeout = standings, timeout
-        self._describe = partial(standings.describe, workers, stage_workers)
+        self._states, self._timeout = states, timeout
+        self._describe = partial(states.describe, workers, stage_workers)
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
         self._error: BaseException | None = None
@@ -59,7 +59,7 @@ class Watchdog:
             Stalled: none has for too long.
             BaseException: that of :meth:`ends_by`, if a worker gets no further meanwhile.
         """
-        now, moment = self._standings.now(), time.monotonic()
+        now, moment = self._states.now(), time.monotonic()
         if now != self._last:
             self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S

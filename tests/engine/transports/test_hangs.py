@@ -82,17 +82,17 @@ class WatchdogsClock:
 
     Args:
         patch: puts it in the place of the real one.
-        standings: expressions that all match what the workers are at when they hang; without any
+        states: expressions that all match what the workers are at when they hang; without any
             it stands still.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, *standings: str) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *states: str) -> None:
         self.now, self.looked = 0.0, threading.Event()
         look = Watchdog.look
 
         def looks(dog: Watchdog) -> None:
             said = "\n".join(dog._describe())
-            if standings and all(re.search(each, said) for each in standings):
+            if states and all(re.search(each, said) for each in states):
                 self.now += 0.5
             look(dog)
             self.looked.set()

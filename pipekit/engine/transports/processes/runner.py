@@ -73,7 +73,7 @@ class ProcessRunner(Runner):
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             watchdog = Watchdog(
-                pool.standings, workers, config.stage_workers, config.execution.timeout
+                pool.states, workers, config.stage_workers, config.execution.timeout
             )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read

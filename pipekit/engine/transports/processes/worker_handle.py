@@ -25,13 +25,13 @@ class WorkerHandle:
         self,
         index: int,
         endpoints: Sequence[Endpoint],
-        standings: SharedBuffer,
+        states: SharedBuffer,
     ) -> None:
         for_worker, self.tasks = Pipe(duplex=False)
         self.reports, from_worker = Pipe(duplex=False)
         watched, self._lifeline = Pipe(duplex=False)
         self._others = for_worker, from_worker, watched
-        connections = Connections(index, *self._others, endpoints, standings)
+        connections = Connections(index, *self._others, endpoints, states)
         self.process: BaseProcess = forkserver().Process(
             target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.parcels import unpacked
@@ -60,7 +60,7 @@ class WorkerPool:
 
     Attributes:
         ready: whether it can run something: nothing has failed, and nothing runs.
-        standings: what the workers are at.
+        states: what the workers are at.
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
@@ -70,7 +70,7 @@ class WorkerPool:
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
-        self.standings = Standings(workers)
+        self.states = WorkerStates(workers)
         self._handles: list[WorkerHandle] = []
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -177,7 +177,7 @@ class WorkerPool:
             self._feeder.close()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
-        self.standings.detach()
+        self.states.detach()
         for opened in self._opened:
             opened.close()
         if self._folder is not None:
@@ -188,8 +188,8 @@ class WorkerPool:
         for _ in range(_mailboxes(self._workers, with_sums)):
             self._endpoints.append(self._noted(Endpoint.new()))
         shared = self._noted(SharedBuffer())
-        memory = shared.map(shared.allocate(Standings.size(self._workers)))
-        self.standings = Standings(self._workers, memory)
+        memory = shared.map(shared.allocate(WorkerStates.size(self._workers)))
+        self.states = WorkerStates(self._workers, memory)
         for index in range(self._workers):
             own = endpoints_for((index, self._workers + 1 + index), self._endpoints)
             self._handles.append(WorkerHandle(index, own, shared))

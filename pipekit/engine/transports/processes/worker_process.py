@@ -24,7 +24,7 @@ from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.observers.standings import Standings
+from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
@@ -80,7 +80,7 @@ class Connections:
         lifeline: a pipe that ends when the parent does, or lets go of the worker.
         endpoints: of all workers, of the feeder, and if any stage has several workers, of the
             workers' communication threads.
-        standings: where the workers note what they are at.
+        states: where the workers note what they are at.
     """
 
     index: int
@@ -88,7 +88,7 @@ class Connections:
     reports: Connection
     lifeline: Connection
     endpoints: Sequence[Endpoint]
-    standings: SharedBuffer
+    states: SharedBuffer
 
 
 def main(connections: Connections) -> None:
@@ -183,8 +183,8 @@ class _WorkerProcess:
         feed = Feed(batches, needs, count=config.count, begin=config.begin)
         transport = self._transport(assignment, config, task.store, feed, mailbox, ending)
         on_news = self._report_news if task.watched else None
-        standings = Standings(workers, self._connections.standings.map(0))
-        watched = [standings.observer(assignment.index)]
+        states = WorkerStates(workers, self._connections.states.map(0))
+        watched = [states.observer(assignment.index)]
         if not config.training:
             return evaluate(assignment, config, transport, feed, watched)
         if not task.kept:

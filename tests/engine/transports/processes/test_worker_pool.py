@@ -231,7 +231,7 @@ def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
     assert open_files() - before
     pool.close()
     assert not open_files() - before
-    assert pool.standings.now() == bytes(len(pool.standings.now()))
+    assert pool.states.now() == bytes(len(pool.states.now()))
 
 
 # --- Faults before a worker has begun -------------------------------------------------------------

@@ -28,7 +28,7 @@ class Numbered(Protocol):
         """Its steps, in order."""
 
 
-class Standings:
+class WorkerStates:
     """A few numbers for each worker, which it writes and anybody may read at any time.
 
     Args:
@@ -50,7 +50,7 @@ class Standings:
         """Return what writes the numbers of a worker, from zero on."""
         mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
         mine[0], mine[1], mine[2] = 0, STARTING, mine[2] + 1
-        return _Standing(mine)
+        return _StateObserver(mine)
 
     def detach(self) -> None:
         """Keep the numbers as they are now, and let go of the memory that others write to."""
@@ -82,7 +82,7 @@ class Standings:
         return f"{who} waits in {step.task} for {_needs(step, worker.index, stage_workers)}"
 
 
-class _Standing(Observer):
+class _StateObserver(Observer):
     """Writes what one worker is at."""
 
     def __init__(self, numbers: memoryview) -> None:
