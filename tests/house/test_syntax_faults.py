@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.benchmarks.syntax_faults import KINDS, Fault, draw, faults_of
+from experiments.house.syntax_faults import KINDS, Fault, draw, faults_of
 
 SOURCE = '''"""Says 1 + 1."""
 from x import report, warnings

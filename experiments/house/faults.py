@@ -1,6 +1,6 @@
 """Whether tests find faults that are drawn into the package that they belong to.
 
-    python -m experiments.benchmarks.faults --commit d2ef406 --output results/reference/faults
+    python -m experiments.house.faults --commit d2ef406 --output results/reference/faults
 
 Each package gets the same number of faults (syntax_faults.py).  A copy of the commit has one of
 them at a time, and the tests of its own folder are run: all tests of the package, but in the
@@ -33,7 +33,7 @@ import typer
 from rich.table import Table
 
 from experiments.benchmarks.outcome import conclude, wide_console
-from experiments.benchmarks.syntax_faults import Fault, draw
+from experiments.house.syntax_faults import Fault, draw
 from pipekit.host.provenance import provenance
 
 DEFAULT = "engine,schedules,simulation,ledger"
