@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
-from pipekit.engine.ending import Ended
+from pipekit.engine.early_stop import BeyondStop
 from pipekit.layers.seeded import drawing_undisturbed
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, leaves, refill
@@ -215,7 +215,7 @@ class Feed:
                 if self.knows(k):  # another has read it meanwhile, and maybe the end as well
                     return
                 if self._ended:
-                    raise Ended
+                    raise BeyondStop
                 if self._error:  # the batches are at their end then, and would say no more
                     raise self._error
                 try:

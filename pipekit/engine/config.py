@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.ending import Ends
+from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.mean_over import MeanOver
 from pipekit.losses.parts import is_mean
@@ -82,7 +82,7 @@ class RunConfig:
         ties: weights that stages share.
         checkpoints: how checkpoints are written, or None.
         resume: where an interrupted run is taken up again, or None.
-        ends: where the run may end early.
+        possible_stops: where the run may end early.
         begin: the first microbatch of the table that it has.
         end: the first behind it, where its length is known and the table has no end.
         keeps: whether older weight versions stay, for a run that goes on where this one ends.
@@ -107,7 +107,7 @@ class RunConfig:
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
-    ends: Ends = field(default_factory=Ends)
+    possible_stops: PossibleStops = field(default_factory=PossibleStops)
     begin: int = 0
     end: int = sys.maxsize
     keeps: bool = False

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from pipekit.engine.ending import Ending
+from pipekit.engine.early_stop import StopPoint
 from pipekit.schedules import Message
 from pipekit.trees import Tree
 
@@ -120,11 +120,11 @@ class Transport(Protocol):
         """Wait until everything that was sent has left this worker."""
 
 
-class EndingTransport(Transport, Protocol):
+class StoppableTransport(Transport, Protocol):
     """A transport by which a run may end before its table does."""
 
     @property
-    def ending(self) -> Ending:
+    def stop_point(self) -> StopPoint:
         """Where the run ends, as far as this worker knows."""
 
     def end(self, microbatch: int) -> bool:

@@ -30,7 +30,7 @@ from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
 from pipekit.engine.parts.recording import Recording
 from pipekit.engine.parts.restoring import Restoring
-from pipekit.engine.transport import EndingTransport
+from pipekit.engine.transport import StoppableTransport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
 from pipekit.schedules.lowering.lower import slot_count
@@ -146,7 +146,7 @@ def train(
     assignment: WorkerAssignment,
     stages: Mapping[int, TrainedStage],
     config: RunConfig,
-    transport: EndingTransport,
+    transport: StoppableTransport,
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
@@ -167,7 +167,7 @@ def train(
         transport=transport,
         ends=io,
         io=io,
-        ending=transport.ending,
+        stop_point=transport.stop_point,
         observers=[*watchers],
         errors=[],
         validation=assignment.validation,
@@ -201,9 +201,9 @@ def train(
     view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
     survives = partial(_survives, run, transport)
     worker = Worker(view, execute, transport, run.observers, conclude, survives)
-    transport.ending.at(config.end)
+    transport.stop_point.at(config.end)
     try:
-        worker.run(transport.ending.until(steps))
+        worker.run(transport.stop_point.until(steps))
     finally:
         weights_bytes = updates.close()
     transport.finish()
@@ -215,25 +215,25 @@ def train(
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
-        most_pending=_most_pending(steps, config, transport.ending.microbatch),
+        most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
         rows=feed.rows,
         sent_bytes=recording.traffic.sent_bytes
         + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),
-        end=transport.ending.microbatch,
+        end=transport.stop_point.microbatch,
         error=run.errors[0] if run.errors else None,
     )
 
 
-def _survives(run: WorkerRun, transport: EndingTransport, step: Step, error: Exception) -> bool:
+def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: Exception) -> bool:
     """End the run before a batch whose forward has failed: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
     shared = any(len(workers) > 1 for workers in run.config.stage_workers)
     if shared or step.task.op is not Op.FORWARD:
         return False
-    cut = run.config.ends.before(step.task.microbatch)
+    cut = run.config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):
         return False
     run.errors.append(error)
@@ -243,7 +243,7 @@ def _survives(run: WorkerRun, transport: EndingTransport, step: Step, error: Exc
 def evaluate(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: EndingTransport,
+    transport: StoppableTransport,
     feed: Feed,
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
@@ -267,8 +267,8 @@ def evaluate(
         training=False,
     )
     view = WorkerView(index, device, Clock(device), {}, int)
-    transport.ending.at(config.end)
-    steps = transport.ending.until(assignment.steps)
+    transport.stop_point.at(config.end)
+    steps = transport.stop_point.until(assignment.steps)
     Worker(view, executor.execute, transport, observers).run(steps)
     transport.finish()
     synchronize(device)
@@ -282,7 +282,7 @@ def evaluate(
 def run(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: EndingTransport,
+    transport: StoppableTransport,
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),

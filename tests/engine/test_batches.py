@@ -12,7 +12,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.engine.batches import Batch, End, Feed, Needs, split
-from pipekit.engine.ending import Ended
+from pipekit.engine.early_stop import BeyondStop
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
@@ -165,7 +165,7 @@ def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> No
 
         def __enter__(self) -> None:
             feed._lock = own
-            with pytest.raises(Ended):
+            with pytest.raises(BeyondStop):
                 feed.read_to(1)
             own.acquire()
 

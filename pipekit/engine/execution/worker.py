@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pipekit.engine.ending import Ended
+from pipekit.engine.early_stop import BeyondStop
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
@@ -70,7 +70,7 @@ class Worker:
                         tell(step)
                 except Aborted:
                     raise
-                except Ended:  # before this step
+                except BeyondStop:  # before this step
                     continue
                 except Exception as error:
                     error.add_note(f"(raised in {step.task})")

@@ -78,7 +78,7 @@ class _Writer(Observer):
         """
         for part in self._parts.values():
             if not self._run.errors:
-                part.end(self._run.ending.microbatch, self._run.steps.head)
+                part.end(self._run.stop_point.microbatch, self._run.steps.head)
 
 
 class _PartWriter:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pipekit.engine.config import RunConfig
-from pipekit.engine.ending import Ending
+from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import PipelineIO, TrainingIO
 from pipekit.engine.execution.stage import Stage, TrainedStage
@@ -38,7 +38,7 @@ class WorkerRun:
         transport: to the other workers.
         ends: where microbatches enter and leave the pipeline.
         io: the same, as the run's batches come in and its losses go out.
-        ending: where the run ends, as far as that is known.
+        stop_point: where the run ends, as far as that is known.
         observers: watch the worker.
         errors: what ended the run early on this worker.
         validation: when updates are validated that are made before all stages have agreed, or None.
@@ -56,7 +56,7 @@ class WorkerRun:
     transport: Transport
     ends: PipelineIO
     io: TrainingIO
-    ending: Ending
+    stop_point: StopPoint
     observers: list[Observer]
     errors: list[Exception]
     validation: Validation | None

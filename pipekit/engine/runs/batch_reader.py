@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 
 from pipekit.engine.batches import Batch, End
-from pipekit.engine.ending import Ends
+from pipekit.engine.early_stop import PossibleStops
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -207,8 +207,8 @@ class BatchSource:
         rest: the user's others.
         each_batch: returns the microbatches of each batch of the schedule, from its first on.
         total: how many batches there have to be; None: as many as there are.
-        ends: where the run may end with whole updates.  An error of the data elsewhere is raised
-            to whoever reads.
+        possible_stops: where the run may end with whole updates.  An error of the data elsewhere is
+            raised to the reader.
         read: reads one of the others.
         begin: the run's first microbatch in its table.
 
@@ -227,11 +227,11 @@ class BatchSource:
         rest: Iterator[Any],
         each_batch: Callable[[], Iterator[range]],
         total: int | None,
-        ends: Ends,
+        possible_stops: PossibleStops,
         read: Read,
         begin: int,
     ) -> None:
-        self._first, self._rest, self._ends = first, rest, ends
+        self._first, self._rest, self._possible_stops = first, rest, possible_stops
         self.each_batch, self.total, self.begin = each_batch, total, begin
         self._read = read
         self._stopped = False
@@ -241,7 +241,7 @@ class BatchSource:
     @property
     def may_end(self) -> bool:
         """Whether there is any place where the run may end early."""
-        return bool(self._ends)
+        return bool(self._possible_stops)
 
     def stop(self, error: Exception | None = None) -> None:
         """Read no more: the run ends where it may, and the batches on their way are finished."""
@@ -255,7 +255,7 @@ class BatchSource:
                 promised, where the run may not end.
         """
         for number, microbatches in enumerate(self.each_batch()):
-            may_end = microbatches.start in self._ends
+            may_end = microbatches.start in self._possible_stops
             if number == self.total or (self._stopped and may_end):
                 yield End()
                 return

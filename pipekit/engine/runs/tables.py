@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from pipekit.engine.ending import Ends
+from pipekit.engine.early_stop import PossibleStops
 from pipekit.host.garbage import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
@@ -161,11 +161,11 @@ class Tables:
                 )
         return last
 
-    def ends(self, schedule: Schedule, begin: int = 0) -> Ends:
+    def possible_stops(self, schedule: Schedule, begin: int = 0) -> PossibleStops:
         """Return where a run by a schedule may end early, from a microbatch on."""
-        if "ends" not in schedule.known:
-            schedule.known["ends"] = _ends(schedule)
-        found: Ends = schedule.known["ends"]
+        if "possible_stops" not in schedule.known:
+            schedule.known["possible_stops"] = _possible_stops(schedule)
+        found: PossibleStops = schedule.known["possible_stops"]
         return replace(found, begin=begin)
 
     @cached_property
@@ -175,7 +175,7 @@ class Tables:
         Updates of stages on several workers may average several batches.
         """
         stops = self.schedule.batch_stops
-        return 1 if len(self.ends(self.schedule).batches) == len(stops) else len(stops)
+        return 1 if len(self.possible_stops(self.schedule).batches) == len(stops) else len(stops)
 
     def delays(self) -> list[int]:
         """Return, for each stage, how many updates a forward is behind its own update at most."""
@@ -188,17 +188,17 @@ class Tables:
         return delays
 
 
-def _ends(schedule: Schedule) -> Ends:
+def _possible_stops(schedule: Schedule) -> PossibleStops:
     if not schedule.period:
         cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
-        return Ends(tuple(batch for batch in schedule.batches if batch.start in cuts))
+        return PossibleStops(tuple(batch for batch in schedule.batches if batch.start in cuts))
     size = schedule.period_microbatches
     some = 1 if schedule.is_closed else 1 + periods_under_way(schedule)
     cuts = {0, *(b.microbatches for b in boundaries(schedule.before(some * size), every=1))}
     stops = schedule.batch_stops
     batches = map(range, (0, *stops), stops)
     found = (batch for batch in batches if cuts.issuperset(range(batch.start, some * size, size)))
-    return Ends(tuple(found), size)
+    return PossibleStops(tuple(found), size)
 
 
 def part(schedule: Schedule, begin: int, end: int) -> Schedule:

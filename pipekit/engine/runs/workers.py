@@ -13,7 +13,7 @@ from pipekit.engine import arguments, combinations
 from pipekit.engine.batches import Batch, part_sizes, split
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
-from pipekit.engine.ending import Ends
+from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Execution, Updates, Watch
@@ -69,7 +69,7 @@ class Workers:
                 self._compare_losses(first, output)
         each = partial(schedule.each_batch, begin)
         return BatchSource(
-            first, extent.batches, each, extent.total, self._ends(extent), read, begin
+            first, extent.batches, each, extent.total, self._possible_stops(extent), read, begin
         )
 
     def _compare_losses(self, batch: Batch, output: Tree) -> None:
@@ -99,13 +99,13 @@ class Workers:
         """Whether the transport lets workers stop before the end of their table."""
         return self._runner.can_end(self._devices)
 
-    def _ends(self, extent: Extent) -> Ends:
+    def _possible_stops(self, extent: Extent) -> PossibleStops:
         """Return where a run may end early."""
         start = extent.start
         if not start.schedule.trains or not self.can_end:
-            return Ends()
+            return PossibleStops()
         begin = start.resume.boundary.microbatches if start.resume else extent.begin
-        return self._tables.ends(start.schedule, begin)
+        return self._tables.possible_stops(start.schedule, begin)
 
     def train(
         self,
@@ -189,7 +189,7 @@ class Workers:
             ties=self._model.ties,
             checkpoints=checkpoints,
             resume=resume,
-            ends=self._ends(extent),
+            possible_stops=self._possible_stops(extent),
             begin=begin,
             end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
             keeps=keeps,

@@ -23,7 +23,7 @@ from torch import Tensor
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
-from pipekit.engine.ending import Ending
+from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.transport import Aborted, Channel, FlatBucket, SumPart
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.work import WorkerAssignment
@@ -64,7 +64,7 @@ class DistributedTransport:
         read_ahead: bool,
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
-        self._read_ahead, self.ending = read_ahead, Ending()
+        self._read_ahead, self.stop_point = read_ahead, StopPoint()
         self._arrived: dict[Message, Tree] = {}
         # Two: where a stage is on several workers, one may send a stage what it gets for it, too.
         self._sent_forms: dict[Any, Form] = {}

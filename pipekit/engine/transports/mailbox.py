@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pipekit.engine.ending import Ended, Ending
+from pipekit.engine.early_stop import BeyondStop, StopPoint
 from pipekit.engine.transport import Channel, FlatBucket, PartKey, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
@@ -58,7 +58,7 @@ class KeyedMailbox:
     Args:
         mailboxes: everybody's.
         require_peers: raises if another worker has failed.
-        ending: where the run ends, as far as it is known.
+        stop_point: where the run ends, as far as it is known.
         run: its number, if the mailboxes are used for several.
 
     Attributes:
@@ -69,12 +69,13 @@ class KeyedMailbox:
         self,
         mailboxes: Mailboxes,
         require_peers: Callable[[], None],
-        ending: Ending | None = None,
+        stop_point: StopPoint | None = None,
         run: int = 0,
     ) -> None:
         self.put: Callable[[int, Key, Any], None] = mailboxes.put
         self._get = mailboxes.get
-        self._require_peers, self._ending, self._run = require_peers, ending or Ending(), run
+        self._require_peers, self._run = require_peers, run
+        self._stop_point = stop_point or StopPoint()
         self._arrived: dict[Key, Any] = {}
 
     def wait(self, key: Key, microbatch: int = -1) -> Any:
@@ -90,14 +91,14 @@ class KeyedMailbox:
         arrived = self._arrived
         while key not in arrived:
             self._require_peers()  # whoever waited before may have been the one that was woken
-            if microbatch >= self._ending.microbatch:
-                raise Ended
+            if microbatch >= self._stop_point.microbatch:
+                raise BeyondStop
             other, content = self._get()
             self._require_peers()
             if other[0] != END:
                 arrived[other] = content
             elif other[2] == self._run:
-                self._ending.at(other[3])
+                self._stop_point.at(other[3])
         return arrived.pop(key)
 
 
@@ -111,7 +112,7 @@ class MailboxTransport:
         sums_mailbox: its communication thread's, which sums gradients with the other workers of its
             stages; None if every stage is on one worker.
         require_peers: raises if another worker has failed.
-        ending: where the run ends, as the mailbox comes to know it.
+        stop_point: where the run ends, as the mailbox comes to know it.
         end: tells all workers that the run ends before a microbatch.
     """
 
@@ -122,13 +123,13 @@ class MailboxTransport:
         mailbox: KeyedMailbox,
         sums_mailbox: KeyedMailbox | None,
         require_peers: Callable[[], None],
-        ending: Ending | None = None,
+        stop_point: StopPoint | None = None,
         end: Callable[[int], None] | None = None,
     ) -> None:
         self._worker, self._workers = worker, workers
         self._mailbox, self._sums_mailbox = mailbox, sums_mailbox
         self.require_peers = require_peers
-        self.ending, self._end = ending or Ending(), end
+        self.stop_point, self._end = stop_point or StopPoint(), end
 
     def receive(self, message: Message, source: int) -> Tree:
         return self._mailbox.wait(message_key(message), message.microbatch)
@@ -156,7 +157,7 @@ class MailboxTransport:
     def end(self, microbatch: int) -> bool:
         if self._end is None:
             return False
-        self.ending.at(microbatch)
+        self.stop_point.at(microbatch)
         self._end(microbatch)
         return True
 

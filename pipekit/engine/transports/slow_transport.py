@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import Channel, EndingTransport, FlatBucket, SumPart
+from pipekit.engine.transport import Channel, FlatBucket, StoppableTransport, SumPart
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -76,10 +76,10 @@ class Calendar:
 class SlowTransport:
     """A worker's transport, on which messages take their time."""
 
-    def __init__(self, transport: EndingTransport, worker: int, calendar: Calendar) -> None:
+    def __init__(self, transport: StoppableTransport, worker: int, calendar: Calendar) -> None:
         self._transport, self._worker, self._calendar = transport, worker, calendar
         self.require_peers, self.finish = transport.require_peers, transport.finish
-        self.ending, self.end = transport.ending, transport.end
+        self.stop_point, self.end = transport.stop_point, transport.end
 
     def receive(self, message: Message, source: int) -> Tree:
         """Wait until the cluster would have brought a message; return its content."""

@@ -21,11 +21,11 @@ from pipekit.devices import (
 )
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.ending import Ending
+from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.worker_states import WorkerStates
-from pipekit.engine.transport import Aborted, EndingTransport
+from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
@@ -102,20 +102,20 @@ class ThreadNetwork:
         self._queues: list[list[SimpleQueue[Any]]] = [
             [SimpleQueue() for _ in workers] for _ in range(2)
         ]
-        self._aborted, self._ending = False, Ending()
+        self._aborted, self._stop_point = False, StopPoint()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
         devices, copiers = [each.device for each in self._workers], self._workers[worker].copiers
         mailboxes: list[KeyedMailbox] = []
         for place, queues in enumerate(self._queues):
-            given = ThreadMailboxes(worker, queues), self.require_peers, self._ending
+            given = ThreadMailboxes(worker, queues), self.require_peers, self._stop_point
             mailboxes.append(
                 CopyingMailbox(copiers[place], devices, *given) if copiers else KeyedMailbox(*given)
             )
         messages, sums = mailboxes
         return MailboxTransport(
-            worker, self._busy, messages, sums, self.require_peers, self._ending, self.end
+            worker, self._busy, messages, sums, self.require_peers, self._stop_point, self.end
         )
 
     def require_peers(self) -> None:
@@ -125,7 +125,7 @@ class ThreadNetwork:
 
     def end(self, microbatch: int) -> None:
         """Let the run end before a microbatch, and wake the threads that wait."""
-        self._ending.at(microbatch)
+        self._stop_point.at(microbatch)
         self._wake(end_key(microbatch))
 
     def abort(self) -> None:
@@ -191,7 +191,7 @@ class ThreadRunner(Runner):
         def run(place: int, notify: Notify) -> WorkerReport:
             assignment, trained = workers[place], stages[place]
             with at_work(assignment):
-                transport: EndingTransport = network.transport(assignment.index)
+                transport: StoppableTransport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]

@@ -8,7 +8,7 @@ from math import gcd
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.lowering.recurring import Recurring, plus
-from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Ends, Message, Step, Steps
+from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
@@ -108,12 +108,12 @@ def _finite(
     return lowered
 
 
-_Ways = dict[tuple[Op, int], list[list[Ends]]]
+_Ways = dict[tuple[Op, int], list[list[Endpoints]]]
 """For each op and stage the ways that messages go; for each of these, its message of every
 microbatch, alone in a tuple."""
 
 
-def _at(ways: Sequence[Sequence[Ends]], microbatch: int) -> Ends:
+def _at(ways: Sequence[Sequence[Endpoints]], microbatch: int) -> Endpoints:
     if len(ways) == 1:
         return ways[0][microbatch]
     return tuple(end for way in ways for end in way[microbatch])
@@ -125,7 +125,7 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
     into: _Ways = defaultdict(list)
     out_of: _Ways = defaultdict(list)
 
-    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[Ends]:
+    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[Endpoints]:
         workers = (graph.worker_of[number] for number in others)
         return [(end,) for end in zip(messages, workers, strict=True)]
 

@@ -45,7 +45,7 @@ class Message(NamedTuple):
         return Message(payload, stage, microbatch + microbatches, skip, attempt)
 
 
-Ends = tuple[tuple[Message, int], ...]
+Endpoints = tuple[tuple[Message, int], ...]
 """Messages, each with the worker at its other end."""
 
 
@@ -75,8 +75,8 @@ class Step(NamedTuple):
     """
 
     task: Task
-    receives: Ends
-    sends: Ends
+    receives: Endpoints
+    sends: Endpoints
     slot: int
     update: int = 0
     ends_batch: bool = False
@@ -100,7 +100,7 @@ class Step(NamedTuple):
         )
 
 
-def _later(ends: Ends, microbatches: int) -> Ends:
+def _later(ends: Endpoints, microbatches: int) -> Endpoints:
     if not ends:
         return ()
     return tuple([(message.later(microbatches), worker) for message, worker in ends])

@@ -21,11 +21,11 @@ from torch import Tensor
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.ending import Ending
+from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.observers.worker_states import WorkerStates
-from pipekit.engine.transport import Aborted, EndingTransport
+from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
@@ -175,13 +175,13 @@ class _WorkerProcess:
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         self._runs += 1
-        ending = Ending()
-        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, ending, self._runs)
+        stop_point = StopPoint()
+        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, stop_point, self._runs)
         batches = received_batches(
             mailbox, workers if needs.inputs else None, self._runs, config.begin
         )
         feed = Feed(batches, needs, count=config.count, begin=config.begin)
-        transport = self._transport(assignment, config, task.store, feed, mailbox, ending)
+        transport = self._transport(assignment, config, task.store, feed, mailbox, stop_point)
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
         watched = [states.observer(assignment.index)]
@@ -213,8 +213,8 @@ class _WorkerProcess:
         store: str | None,
         feed: Feed,
         mailbox: KeyedMailbox,
-        ending: Ending,
-    ) -> EndingTransport:
+        stop_point: StopPoint,
+    ) -> StoppableTransport:
         index, run = assignment.index, self._runs
         if store is None:
 
@@ -224,9 +224,9 @@ class _WorkerProcess:
 
             sums: KeyedMailbox | None = None
             if self._sums_mailboxes:
-                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, ending, run)
+                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop_point, run)
             return MailboxTransport(
-                index, config.busy, mailbox, sums, _trust_the_parent, ending, end
+                index, config.busy, mailbox, sums, _trust_the_parent, stop_point, end
             )
         _join_group(store, index, config.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pipekit.schedules import Step, Steps
 
 
-class Ended(Exception):
+class BeyondStop(Exception):
     """The run ends before the microbatch that is waited for."""
 
 
-class Ending:
+class StopPoint:
     """Where a run ends, as far as it is known; several workers may hold the same one.
 
     Attributes:
@@ -39,7 +39,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Ends:
+class PossibleStops:
     """Where a run may end early, with whole updates on all stages: before some batches.
 
     Attributes:
