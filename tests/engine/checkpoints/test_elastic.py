@@ -18,6 +18,7 @@ SCRIPT = """
     from pathlib import Path
 
     import torch
+    from pipekit import Checkpoints
     from pipekit.engine.checkpoints import files as checkpoints
     from tests.engine.examples import data, mixed, pipeline
 
@@ -34,7 +35,7 @@ SCRIPT = """
     found = checkpoints.newest(out / "checkpoints")
     for epoch in range(pipe.resume(out / "checkpoints"), 2):
         batches = data(40, rows=4) if epoch == 0 else data(6)
-        pipe.train(Lazily(batches, fatal), checkpoints=out / "checkpoints", every=4)
+        pipe.train(Lazily(batches, fatal), checkpoints=Checkpoints(out / "checkpoints", every=4))
     state = pipe.state_dict()
     if rank == 0:
         torch.save(state, out / "state")
