@@ -22,6 +22,8 @@ from tests.test_imports import circles, graph
 ROOT = Path(__file__).parents[2]
 TOOLKIT = {"attacks", "benchmarks", "bits", "gpu", "house", "explore", "your_model"}
 """Of experiments/ and notebooks/, what is not the reproduction of papers."""
+OF_ONE = {"prediction", "quickstart"}
+"""Topics of the reproduction that are a single file of experiments/."""
 FILES_IN_A_FOLDER, LINES_OF_A_FUNCTION = 16, 80
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -47,7 +49,9 @@ class Source(NamedTuple):
         if self.is_test or "ledger" in self.path.parent.parts:
             return not self.is_test
         top, *inner = self.path.with_suffix("").parts
-        is_topic = top == "notebooks" or (top == "experiments" and len(inner) > 1)
+        is_topic = top == "notebooks" or (
+            top == "experiments" and (len(inner) > 1 or inner[0] in OF_ONE)
+        )
         return is_topic and not TOOLKIT & {*inner}
 
 
