@@ -208,7 +208,7 @@ def train(
         weights_bytes = updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
-    iter(io.losses)  # which are all there now
+    io.losses.wait()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
         stages=[stage.to_config(config.keeps) for stage in run.kept.values()],

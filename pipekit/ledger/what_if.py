@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import Outcome, Status, show
 
 TURNED, BROKEN, STILL_MISSED, STILL_MET = "turned", "broken", "still missed", "still met"
@@ -63,5 +62,4 @@ def summary(tried: pd.DataFrame) -> pd.DataFrame:
 
 
 def _becomes(outcome: Outcome, changed: object) -> str:
-    met = bool(evaluate(outcome.claim.check, changed, outcome.claim.target).passed)
-    return _BECOMES[outcome.status, met]
+    return _BECOMES[outcome.status, outcome.claim.met_by(changed)]

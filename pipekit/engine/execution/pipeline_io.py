@@ -31,11 +31,14 @@ class LossLog:
             self._numbers.append(microbatch)
             self._losses.append(float(loss))
 
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        """Wait for all of them, and return them."""
+    def wait(self) -> None:
+        """Wait for the losses that accelerators are still computing."""
         issued, self._issued = self._issued, []
         for microbatch, loss in issued:
             self.add(microbatch, loss.item())
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        self.wait()
         return zip(self._numbers, self._losses, strict=True)
 
 

@@ -11,7 +11,7 @@ from re import match
 from pipekit.host.provenance import LABELS
 from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
 from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
@@ -99,7 +99,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         causes=_causes(outcomes),
         what_if=what_if.summary(tried).to_dict("records"),
         summaries=summaries(outcomes),
-        counts={status: sum(o.status is status for o in outcomes) for status in Status},
+        counts=count(outcomes),
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
