@@ -1,4 +1,4 @@
-"""What the user passes in, checked before any worker starts; each error says the remedy."""
+"""Checks of the user's arguments before any worker starts; each error says the remedy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -39,7 +39,7 @@ def require_replicas(plan: Plan, schedule: Schedule) -> None:
 def resolve_recompute(
     recompute: Recompute | Sequence[Recompute], stages: int
 ) -> tuple[Recompute, ...]:
-    """Return what each stage recomputes; raises ValueError for a list of another length."""
+    """Return the recompute mode of each stage; raises ValueError for another length."""
     modes = (recompute,) * stages if isinstance(recompute, str) else tuple(recompute)
     if len(modes) != stages:
         raise ValueError(
@@ -50,8 +50,8 @@ def resolve_recompute(
 
 
 def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
-    """Raise ValueError if a rule has to know which weights an update's gradients were taken at,
-    and a worker makes one to which it adds nothing itself.
+    """Raise ValueError if a mitigation needs the weights behind each gradient of an update, and
+    some worker makes an update to which it adds no gradient.
     """
     if rule is None or not (rule.overrides("gradient") or rule.overrides("rate")):
         return
@@ -72,7 +72,7 @@ def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
 
 
 def length(batches: Iterable[Any]) -> int | None:
-    """Return how many batches there are, if they say so."""
+    """Return the number of batches, or None if they have no length."""
     try:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:  # a generator, or a loader of a stream
@@ -82,10 +82,10 @@ def length(batches: Iterable[Any]) -> int | None:
 def counted(
     batches: Iterable[Any], steps: int | None = None
 ) -> tuple[Iterable[Any], int, int | None]:
-    """Return batches that can be counted, at most ``steps``; a generator's are else read at once.
+    """Return batches that can be counted, at most ``steps``; a generator without ``steps`` is read.
 
     Returns:
-        The batches, how many there may be, and how many there have to be, if that is known.
+        The batches, their largest number, and their exact number if that is known.
 
     Raises:
         ValueError: there are none.
@@ -106,7 +106,7 @@ NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
 
 
 def require_no_autocast(autocast: torch.dtype | None, devices: Iterable[torch.device]) -> None:
-    """Raise ValueError within another ``torch.autocast``: each thread has its own."""
+    """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
     for kind in {device.type for device in devices}:
         if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
             raise ValueError(
@@ -122,7 +122,7 @@ def require_steps(steps: int | None) -> None:
 
 
 def require_batches(batches: object) -> None:
-    """Raise TypeError unless these can be batches, one after another."""
+    """Raise TypeError unless these can be iterated over as batches."""
     if isinstance(batches, Mapping):
         raise TypeError("one batch is no iterable of batches: put it into a list")
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
@@ -133,7 +133,7 @@ def require_batches(batches: object) -> None:
 
 
 def require_watchers(observers: Watchers, transport: str) -> None:
-    """Raise TypeError unless each observer can watch workers that a transport joins."""
+    """Raise TypeError unless each observer can watch the workers of a transport."""
     for each in observers:
         if isinstance(each, Observer):
             if not TRANSPORTS[transport].in_process:

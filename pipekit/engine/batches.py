@@ -19,22 +19,22 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Joins(Protocol):
-    """What makes a batch whole again that was parted for its way."""
+    """Puts the parts of a batch together again, for the loss."""
 
     def joined(self, tensors: Any) -> Any:
-        """Return what the loss gets, given its tensors."""
+        """Return the loss's second argument, given its tensors."""
 
 
 class Batch(NamedTuple):
     """A batch on its way into the pipeline.
 
     Attributes:
-        input: what the first layer gets, or None for workers that do not run it.
-        target: what the loss gets, or None likewise.
-        rows: how many examples it has.
+        input: of the first layer, or None for workers that do not run it.
+        target: of the loss, or None likewise.
+        rows: the number of examples.
         row_shapes: for each tensor of the input, the shape of a row.
-        parts: into how many microbatches it is cut; their rows differ by at most 1.
-        plain: what the loss gets beside the target's tensors, or None.
+        parts: the number of microbatches; their rows differ by at most 1.
+        plain: entries for the loss that are no tensors, or None.
     """
 
     input: Tree
@@ -46,14 +46,14 @@ class Batch(NamedTuple):
 
     @property
     def microbatch_rows(self) -> list[int]:
-        """Rows of each microbatch; if there are fewer than microbatches, the first get none."""
+        """Rows of each microbatch; with fewer rows than microbatches the first get none."""
         return part_sizes(self.rows, self.parts)
 
 
 def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
 
-    Tensors without ``rows`` rows stay whole in each piece; None: all have them.
+    Tensors of another length than ``rows`` stay whole in each piece; with None all are cut.
     """
     if isinstance(tree, Tensor):
         return _cut(tree, parts, rows)
@@ -68,9 +68,9 @@ def _cut(tensor: Tensor, parts: int, rows: int | None) -> list[Tensor]:
 
 
 def part_sizes(rows: int, parts: int) -> list[int]:
-    """Return the rows of each part; if there are fewer than parts, the first get none.
+    """Return the rows of each part; with fewer rows than parts the first get none.
 
-    The last one is never empty: what is done once a batch is done in its last microbatch.
+    The last one is never empty, since its passes do the work at the end of a batch.
     """
     least, more = divmod(rows, parts)
     sizes = [least + (part < more) for part in range(parts)]
@@ -78,17 +78,11 @@ def part_sizes(rows: int, parts: int) -> list[int]:
 
 
 class End:
-    """In the place of a batch: the run ends before it, though its table has more."""
+    """Stands for a batch: the run ends before it, though its table has more."""
 
 
 class FedTarget(NamedTuple):
-    """What the last stage gets of a microbatch beside its activations.
-
-    Attributes:
-        tree: tensors.
-        weight: of its loss in that of the batch.
-        plain: what makes of the tensors what the loss gets; None: they are that.
-    """
+    """The last stage's share of a microbatch: tensors, weight of its loss, other entries."""
 
     tree: Tree
     weight: float
@@ -97,12 +91,12 @@ class FedTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class _Microbatches:
-    """Numbers of microbatches, maybe without end.
+    """Numbers of microbatches, perhaps endless.
 
     Attributes:
         head: the first ones.
-        periods: of each list of steps that repeats, its microbatches, and the remainders that
-            those behind leave when they are divided by them.
+        periods: for each list of repeating steps, its number of microbatches, and the remainders
+            modulo that number of the microbatches that follow.
     """
 
     head: frozenset[int]
@@ -116,7 +110,7 @@ class _Microbatches:
 
     @classmethod
     def of(cls, workers: Sequence[Steps], is_meant: Callable[[Step], bool]) -> Self:
-        """Return the microbatches of the forwards that are meant."""
+        """Return the microbatches of the forwards for which ``is_meant`` holds."""
 
         def numbers(steps: Iterable[Step]) -> list[int]:
             return [
@@ -136,14 +130,14 @@ class _Microbatches:
 
 
 class Needs(NamedTuple):
-    """The microbatches of which a worker takes the inputs, and the targets."""
+    """The microbatches whose inputs, and whose targets, a worker takes."""
 
     inputs: Container[int]
     targets: Container[int]
 
     @classmethod
     def of(cls, *workers: Steps) -> Self:
-        """Return what the steps of workers need: the first stage inputs, the last one targets."""
+        """Return the needs of workers: the first stage takes inputs, the last one targets."""
         return cls(
             _Microbatches.of(workers, lambda step: not step.receives),
             _Microbatches.of(workers, lambda step: not step.sends),
@@ -151,18 +145,16 @@ class Needs(NamedTuple):
 
 
 class Feed:
-    """Batches read one by one, as the workers come to need them.
-
-    Whoever comes first reads the next batch.
+    """Reads batches one by one; the first worker that needs the next batch reads it.
 
     Args:
         batches: the run's batches.
-        needs: what the workers here take.
-        caller: the streams of the thread that the batches would be read in, were it not busy:
-            what they are made of may be on its way there.
-        count: how many count in a target, if the loss is a mean over these and not over rows.
-        end: called with the first microbatch that is no part of the run, if it ends early.
-        begin: the first that is.
+        needs: of the workers here.
+        caller: the streams of the thread in which the user made the batches: their tensors may
+            still be on the way there.
+        count: counts the entries of a target, if the loss is a mean over these and not over rows.
+        end: is called with the first microbatch after the run, if it ends early.
+        begin: the run's first microbatch.
     """
 
     def __init__(
@@ -186,7 +178,7 @@ class Feed:
         self._known_shapes: dict[Shapes, Shapes] = {}
 
     def is_empty(self, k: int) -> bool:
-        """Return whether microbatch ``k``, which is here, has no rows."""
+        """Return whether microbatch ``k``, which was read, has no rows."""
         return not self.rows[k - self._begin]
 
     def input(self, k: int) -> Tree:
@@ -207,8 +199,8 @@ class Feed:
         """Read batches until microbatch ``k`` is here.
 
         Raises:
-            Ended: the batches end before it.
-            Exception: what reading them has raised, to everybody who wants more.
+            BeyondStop: the batches end before it.
+            Exception: the error of reading them, to every worker that asks for more.
         """
         while not self.knows(k):
             with self._lock:
@@ -225,7 +217,7 @@ class Feed:
                     raise
 
     def knows(self, k: int) -> bool:
-        """Return whether microbatch ``k`` is here."""
+        """Return whether microbatch ``k`` was read."""
         return self._begin + len(self.rows) > k
 
     def _read(self) -> None:
@@ -255,7 +247,7 @@ class Feed:
         self.rows.extend(rows)
 
     def _weights(self, batch: Batch) -> list[float]:
-        """Return what each microbatch's loss is multiplied by, to add up to that of the batch."""
+        """Return the factor of each microbatch's loss in the loss of the batch."""
         if self._count is None:
             return [rows / batch.rows for rows in batch.microbatch_rows]
         target = batch.plain.joined(batch.target) if batch.plain else batch.target

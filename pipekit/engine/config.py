@@ -1,4 +1,4 @@
-"""What all workers of a run have in common."""
+"""The configuration that all workers of a run share."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What the workers of a run have to know to write checkpoints.
+    """How the workers of a run write checkpoints.
 
     Attributes:
         folder: of all checkpoints.
-        attempt: hexadecimal digits that are new after each resumption.
-        about: what is common to all parts; ``batches`` counts those before the run's table.
-        parts: how many parts a checkpoint has.
-        boundaries: where they are written, the last at the end of the run.
+        attempt: hexadecimal digits, new after each resumption.
+        about: common to all parts; ``batches`` counts those before the run's table.
+        parts: the number of parts of a checkpoint.
+        boundaries: after which they are written, the last at the end of the run.
         keep: how many complete ones stay.
         ends: where the run may end early.
     """
@@ -47,12 +47,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Where a run is taken up again.
-
-    Attributes:
-        checkpoint: the folder of the checkpoint.
-        boundary: after which it was written.
-    """
+    """Where an interrupted run continues: a checkpoint's folder, and its boundary."""
 
     checkpoint: Path
     boundary: Boundary
@@ -60,32 +55,32 @@ class ResumeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What all workers of a run have in common; it can be sent to another process.
+    """The configuration that all workers of a run share; it can be sent to another process.
 
     Attributes:
-        workers: how many there are.
-        stage_workers: the workers that have each stage.
-        links: the pairs of workers of which the first sends the second messages between stages.
-        sums: what each update of each stage sums.
-        stops: of each stage, the microbatch behind those of each update.
+        workers: their number.
+        stage_workers: the workers of each stage.
+        links: pairs of workers of which the first sends the second messages between stages.
+        sums: the terms of each update of each stage.
+        stops: for each stage, the microbatch after the last one of each update.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in its table before the run.
-        loss: of the last stage's output and the target; a number a microbatch.
+        loss: of the last stage's output and the target; one number for a microbatch.
         updates: how weights are updated.
         execution: how passes are computed.
         watch: what is recorded.
         training: False for inference.
-        first_microbatch: microbatches that earlier runs have seen.
+        first_microbatch: microbatches of earlier runs.
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
-        loss_versions: of which each update's losses have the scale, if they are scaled.
+        loss_versions: the version whose scale each update's losses have, if they are scaled.
         ties: weights that stages share.
         checkpoints: how checkpoints are written, or None.
-        resume: where an interrupted run is taken up again, or None.
+        resume: where an interrupted run continues, or None.
         possible_stops: where the run may end early.
-        begin: the first microbatch of the table that it has.
-        end: the first behind it, where its length is known and the table has no end.
-        keeps: whether older weight versions stay, for a run that goes on where this one ends.
+        begin: its first microbatch in the table.
+        end: the microbatch after its last one, if the table is endless and the length known.
+        keeps: whether older weight versions stay for a run that continues this one.
     """
 
     workers: int
@@ -114,25 +109,22 @@ class RunConfig:
 
     @property
     def mean_loss(self) -> bool:
-        """Whether the loss is a mean over rows.
-
-        A batch's microbatches then count by their rows, and the batches of an update alike.
-        """
+        """Whether the loss is a mean over rows, by which microbatches are then weighted."""
         return is_mean(self.loss)
 
     @property
     def count(self) -> Callable[[Any], float] | None:
-        """How many count in a target, if the loss is a mean over these and not over rows."""
+        """The count of a target's entries, if the loss is a mean over these and not over rows."""
         return self.loss.count if isinstance(self.loss, MeanOver) else None
 
     @property
     def busy(self) -> list[int]:
-        """The workers that have anything to do."""
+        """The workers with any stage."""
         return sorted({worker for workers in self.stage_workers for worker in workers})
 
     @property
     def sharing(self) -> list[tuple[tuple[int, ...], bool]]:
-        """The workers that have a stage together, and (True) those with copies of tied weights."""
+        """The workers that share a stage, and (True) those with copies of tied weights."""
         together = [(workers, False) for workers in self.stage_workers if len(workers) > 1]
         tied = [(tie.members(self.stage_workers), True) for tie in self.ties]
         return list(dict.fromkeys([*together, *tied]))

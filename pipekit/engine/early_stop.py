@@ -1,7 +1,7 @@
-"""Where a run ends, if that is before the end of its schedule.
+"""An early end of a run.
 
-The schedule is the same to the end, and the rest of it is passed over: a run that ends before a
-microbatch does everything for those before it and nothing for the others.
+The schedule stays whole: a run that ends before a microbatch executes every step of the
+microbatches before it, and skips all others.
 """
 
 import sys
@@ -14,27 +14,23 @@ from pipekit.schedules import Step, Steps
 
 
 class BeyondStop(Exception):
-    """The run ends before the microbatch that is waited for."""
+    """The run ends before the microbatch that a worker waits for."""
 
 
 class StopPoint:
-    """Where a run ends, as far as it is known; several workers may hold the same one.
-
-    Attributes:
-        microbatch: the first that is no part of the run.
-    """
+    """The known end of a run, shared by workers: ``microbatch`` is the first after the run."""
 
     def __init__(self) -> None:
         self.microbatch = sys.maxsize
         self._lock = threading.Lock()
 
     def at(self, microbatch: int) -> None:
-        """Let the run end before a microbatch, or before an earlier one, if that is known."""
+        """End the run before a microbatch, unless it ends earlier."""
         with self._lock:  # workers may fail at the same time, in different batches
             self.microbatch = min(self.microbatch, microbatch)
 
     def until(self, steps: Steps) -> Iterator[Step]:
-        """Yield the steps that are part of the run, as far as it is known when each comes."""
+        """Yield the steps of the run, up to the end as it is known at each step."""
         return steps.until(lambda: self.microbatch)
 
 
@@ -44,7 +40,7 @@ class PossibleStops:
 
     Attributes:
         batches: these, in order, as ranges of microbatches.
-        size: the microbatches after which they repeat, without end; 0: they do not.
+        size: the number of microbatches after which they repeat; 0: they do not.
         begin: the run's first microbatch.
     """
 
@@ -59,10 +55,9 @@ class PossibleStops:
         return bool(self.batches)
 
     def before(self, microbatch: int) -> int | None:
-        """Return where it may end if this microbatch fails: before its batch.
+        """Return the possible end before a failed microbatch's own batch, or None.
 
-        None: it may not.  One that is further back does not do, as updates of some stages may have
-        seen a batch between.
+        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
         """
         first = microbatch - microbatch % self.size if self.size else 0
         place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)

@@ -1,4 +1,4 @@
-"""What can be said of a training beside its model and schedule: four values, passed on whole."""
+"""Options of a training beside its model and schedule: four values, passed on whole."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -32,32 +32,32 @@ class Updates:
     """How weights are updated.
 
     Attributes:
-        clip_norm: largest norm of an update's gradient over all stages, or None; ``math.inf``: only
-            find it out, for ``on_batch``.
-        loss_scale: a number by which losses are multiplied, and gradients divided at their update,
-            so that small ones survive in float16; "dynamic": it follows the rule of
-            ``torch.amp.GradScaler``; or a :class:`pipekit.LossScale`, that rule with other numbers.
-            An update whose gradient is not finite on any stage is then skipped on all of them:
-            neither optimizer nor scheduler takes a step.  1 skips without scaling.
-        validate: when stages agree on clipping and skipping an update: "first", before it, which
-            is a global stop; or "later": each makes it, goes on with forwards, and goes back if it
-            was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal to the bit;
-            it takes a copy of the weights, their gradients and the optimizer's state.
+        clip_norm: the largest norm of an update's gradient over all stages, or None; ``math.inf``
+            only computes the norm, for ``on_batch``.
+        loss_scale: a number that multiplies losses, and divides gradients at their update, so that
+            small ones survive in float16; "dynamic" follows the rule of ``torch.amp.GradScaler``; a
+            :class:`pipekit.LossScale` is that rule with other numbers.  An update whose gradient is
+            not finite on any stage is skipped on all of them, by optimizer and scheduler.  1 skips
+            without scaling.
+        validate: when stages agree on clipping and skipping an update: "first", before it, which is
+            a global stop; or "later": each stage updates, goes on with forwards, and goes back if
+            the update was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal
+            to the bit; it takes a copy of the weights, their gradients and the optimizer's state.
         groups: ``groups(name, parameter)`` gives the optimizer's options for a parameter, by its
             name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
-            Those with the same options form a group; ``optimizer`` gets a list of groups.
+            Parameters with the same options form a group; ``optimizer`` gets a list of groups.
         lr_scheduler: makes a learning-rate scheduler from an optimizer.
-        lr_step: when it is stepped: after each "update", or by a "call" of
+        lr_step: steps the scheduler after each "update", or by a "call" of
             :meth:`pipekit.Pipeline.step_lr`.
-        mitigation: what is done about stale weights, a :class:`pipekit.staleness.Mitigation`, or
-            its name, perhaps with arguments: "spectrain", "pipeoptim", "pipemare:anneal=500",
-            "gap-aware", "error-feedback".  Each goes with some schedules only; predicted weights
-            take slots of their own.
+        mitigation: the remedy for stale weights, a :class:`pipekit.staleness.Mitigation` or its
+            name, perhaps with arguments: "spectrain", "pipeoptim", "pipemare:anneal=500",
+            "gap-aware", "error-feedback".  Each fits some schedules only; predicted weights take
+            their own slots.
         finite: whether a loss that is not finite ends the run, with a FloatingPointError, before
             its batch changes any weights.  On GPUs the host then waits for each loss.
 
     Raises:
-        TypeError: a function is not one, or a mitigation neither a rule nor a name.
+        TypeError: a function cannot be called, or a mitigation is neither a rule nor a name.
         ValueError: a value is none of those above.
     """
 
@@ -106,23 +106,24 @@ class Execution:
     """Where and how passes are computed.
 
     Attributes:
-        inputs: of batches that are dicts or longer tuples (see :meth:`pipekit.Pipeline.train`),
-            which entries the model takes: a name or several, or a function from a batch to the
-            model's input.  A model from :func:`pipekit.stages` takes those of its example.
-        short_batches: what becomes of a batch with fewer rows than microbatches, as the last one of
-            an epoch may be: "refuse" it, before training begins if the batches are a list or a
-            ``DataLoader``; or train on it in "fewer" microbatches, of a row each.
+        inputs: the entries that the model takes of batches that are dicts or longer tuples (see
+            :meth:`pipekit.Pipeline.train`): a name or several, or a function from a batch to the
+            model's input.  A model from :func:`pipekit.stages` takes the entries of its example.
+        short_batches: "refuse" batches with fewer rows than microbatches, as the last one of an
+            epoch may be (before training if batches are a list or a ``DataLoader``); or train on
+            them in "fewer" microbatches of one row each.
         devices: one for each worker; by default the GPUs in turn, or the CPU.
-        recompute: "never", unless a plan says otherwise; "always": keep only the input of a stage
-            for the backward and run its forward again; "except_last": likewise but for the last
+        recompute: "never", the default without a plan; "always" keeps only the input of a stage for
+            the backward and runs its forward again; "except_last" does so but for the last
             microbatch of each batch (torchgpipe, section 2.1).  Or a list, one for each stage.
         autocast: ``torch.bfloat16`` or ``torch.float16``: mixed precision (PipeDream-2BW, section
             5.1).  Forwards and the loss compute in it where that is safe (:class:`torch.autocast`),
-            and activations travel as they come; weights, their gradients and the optimizer's state
-            keep their types.
-        cluster: links to slow the messages between workers down to; over "threads" only.
-        timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
-            further; None: never.  After 30 s it is said anyway who is at what and waits for what.
+            and activations are sent in it; weights, their gradients and the optimizer's state keep
+            their types.
+        cluster: the links whose speed messages between workers are slowed down to; "threads" only.
+        timeout: seconds without progress of any worker (under ``torchrun``: of one) after which a
+            run fails; None: never.  After 30 s a message says which worker waits for what in any
+            case.
 
     Raises:
         ValueError: a value is none of those above.
@@ -147,17 +148,17 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What is recorded and shown of a run.
+    """What a run records and shows.
 
     Attributes:
-        trace: whether to record what every worker does.
-        memory: whether to follow what lies in every worker's memory, for
+        trace: whether to record every worker's tasks.
+        memory: whether to follow the tensors in every worker's memory, for
             :func:`pipekit.measure_memory`; it takes time.
-        progress: whether to show a bar with the loss.
-        outputs: whether to keep what the last stage gives, as ``Run.outputs``.
+        progress: whether to show a progress bar with the loss.
+        outputs: whether to keep the last stage's outputs, as ``Run.outputs``.
         observers: watch the workers (:class:`pipekit.engine.Observer`): over "threads" objects that
             all workers call; over either transport functions from a worker's number to its
-            observer, which is made where the worker runs.
+            observer, which is made in the worker's process.
     """
 
     trace: bool = True
@@ -175,11 +176,11 @@ class Checkpoints:
     to drain (PipeDream, section 4).
 
     Attributes:
-        folder: where; for workers on several machines, one that they share.
-        every: batches from one checkpoint to the next (rounded up to where all stages have made
-            whole updates); by default there is one at the end.
-        keep: how many complete checkpoints stay, the newest ones; of older ones the last whose
-            weights and loss are finite stays as well.
+        folder: workers on several machines need one that they share.
+        every: batches between checkpoints (rounded up to whole updates of all stages); by default
+            there is one checkpoint at the end.
+        keep: how many of the newest complete checkpoints stay; of older ones the last with finite
+            weights and loss stays, too.
 
     Raises:
         ValueError: a number is less than 1.
@@ -197,7 +198,7 @@ class Checkpoints:
 
     @classmethod
     def of(cls, value: "str | os.PathLike[str] | Checkpoints | None") -> "Checkpoints | None":
-        """Return what a user's ``checkpoints`` means: in a folder alone, one at the end."""
+        """Return a user's ``checkpoints`` as a value: a folder alone has one at the end."""
         return value if value is None or isinstance(value, Checkpoints) else cls(value)
 
 
@@ -232,7 +233,7 @@ MOVED: dict[str, str] = {
 
 
 def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that answers a value's field among its arguments by the call to write."""
+    """Wrap a function so that a field of a value among its arguments raises the new call."""
     fields_alone = MOVED.keys() - signature(function).parameters.keys()
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""The user's door to the engine: a model, a schedule, and training."""
+"""The user's interface to the engine: a model, a schedule, and training."""
 
 import os
 import warnings
@@ -52,39 +52,37 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Pipeline:
-    """Trains a sequential model by a schedule, whose workers have a stage each, or several.
+    """Trains a sequential model by a schedule; each worker has one stage, or several.
 
     Args:
-        model: any layers in an ``nn.Sequential`` or a list; each passes on a tensor, or tuples,
-            lists and dicts of tensors, and may leave tensors for layers far behind it
-            (:mod:`pipekit.layers.skips`), which go straight to their stage.  It is copied, not
-            changed.
-        schedule: without end, e.g. ``schedules.two_bw(4, 8)``, for as many batches as the data
-            has; or a finite one, whose batches these must be.
-        balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
-            stage recomputes; or "auto": an equal share of operations.
+        model: layers in an ``nn.Sequential`` or a list.  Each layer passes on a tensor, or tuples,
+            lists and dicts of tensors; tensors for layers far behind go straight to their stage
+            (:mod:`pipekit.layers.skips`).  The model is copied, not changed.
+        schedule: an endless one, e.g. ``schedules.two_bw(4, 8)``, trains as many batches as the
+            data has; a finite one needs exactly its number of batches.
+        balance: the number of layers of each stage; or a :class:`Plan`, which also says what each
+            stage recomputes; or "auto", which gives each stage an equal share of operations.
         optimizer: makes an optimizer from a list of parameters, e.g.
-            ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
-        loss: ``loss(output, target)`` of a microbatch, one number; ``loss(output, batch)`` where
-            batches are dicts.  A mean over rows (anything
-            whose ``reduction`` is not "sum") stays the mean over the whole batch; one over other
-            things, say tokens that are no padding, does as a :class:`pipekit.MeanOver`.
-        transport: "threads", all workers in this process; or "distributed", one process each,
-            started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by gloo, NCCL).
-        seed: of the layers' random numbers; with it, results are equal to the bit whatever the
-            transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
-            the balance.
-            None: layers draw from torch's default generator, as in a plain loop, so that dropout
-            is the plain loop's to the bit.  That takes one stage on one worker over "threads" and
-            no recomputation: several workers would take turns at one generator in no fixed order,
-            and another order, as any pipeline's is, gives each layer other numbers.  With a seed,
-            each layer and microbatch has a stream of its own, which no plain loop has.
+            ``lambda p: torch.optim.SGD(p, lr=0.1)``; it is called once for every stage.
+        loss: ``loss(output, target)`` of a microbatch gives one number; ``loss(output, batch)`` if
+            batches are dicts.  A mean over rows (every loss whose ``reduction`` is not "sum") stays
+            the mean over the whole batch.  A mean over anything else, e.g. unpadded tokens, has to
+            be a :class:`pipekit.MeanOver`.
+        transport: "threads" runs all workers in this process.  "distributed" runs one process for
+            each worker, started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by
+            gloo or NCCL).
+        seed: of the layers' random numbers.  With a seed, each layer and microbatch has its own
+            random stream, and results are equal to the bit on every transport; also for every
+            balance if all workers have equally many operator threads (OMP_NUM_THREADS).  With None,
+            layers draw from torch's default generator, and dropout equals the plain loop's to the
+            bit; this takes one stage on one worker over "threads" without recomputation, since
+            several workers would draw from one generator in no fixed order.
         updates: how weights are updated: clipping, loss scale, learning rates, stale weights.
         execution: where and how passes are computed: devices, recomputation, mixed precision.
 
     Raises:
-        TypeError: ``model`` is neither layers nor from :func:`pipekit.stages`, or a callable is
-            not callable.
+        TypeError: ``model`` is neither layers nor made by :func:`pipekit.stages`, or a function
+            cannot be called.
         ValueError: an argument does not fit the others; the message says what to change.
         ScheduleError: the schedule cannot be executed.
     """
@@ -147,7 +145,7 @@ class Pipeline:
 
     @property
     def balance(self) -> list[int] | None:
-        """How many layers each stage has; None until a batch has told, if it is "auto"."""
+        """The number of layers of each stage; None for "auto" before the first batch."""
         return self._model.balance
 
     @refusing_fields
@@ -163,50 +161,50 @@ class Pipeline:
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
-        A run ends early if ``on_batch`` returns True, if it, the data or a forward raises an error,
-        or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at once).  The
-        batches before that are then finished on all stages, whose weights are those of the last
-        whole update: :meth:`state_dict` gives them, and training may go on.  Running statistics
-        may have counted rows of the batch that failed.  After an error in a backward or in an
-        optimizer, or in a forward where stages are on several workers, stages stand at different
-        updates, as they do under ``torchrun`` and between GPUs in processes whatever the error:
-        then only a checkpoint helps, or a state that was kept (:meth:`load_state_dict`).
+        A run ends early if ``on_batch`` returns True, if ``on_batch``, the data or a forward raises
+        an error, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
+        once).  The batches before that point are finished on all stages, :meth:`state_dict` gives
+        the weights after the last whole update, and training may go on.  Running statistics may
+        have counted rows of the batch that failed.  Stages are left at different updates by an
+        error in a backward or an optimizer, by an error in a forward of a stage with several
+        workers, and by every error under ``torchrun`` or between GPUs in processes.  Then only a
+        checkpoint helps, or a state that was kept (:meth:`load_state_dict`).
 
         Args:
-            batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
-                Or dicts, or tuples of another length: the model gets the entries that it takes (by
-                the names of its arguments if :func:`pipekit.stages` has recorded it with a dict,
-                the first ones of a tuple; else see ``Execution.inputs``), and the loss the whole
-                batch, as ``loss(output, batch)``.  Tensors with as many rows as most of the model's
-                are cut into microbatches; what has none (numbers, strings, weights of classes)
-                stays whole.
-            steps: train on the first so many batches at most; streams that never end need it, or
-                an ``on_batch`` that stops them.  Batches are read as they are needed.
-            on_batch: called in this thread with each :class:`BatchDone` once the last stage has
-                made its update: loss, learning rates, norm of the gradient; under ``torchrun``
-                where the last stage is.  True stops the run: no more batches are read, and those
-                that are on their way are finished.
-            checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  To
-                :meth:`resume`, a run that ended early is one that was interrupted there.
+            batches: pairs (input, target), each [rows, ...]; they are read one by one if they have
+                a length.  Or dicts, or tuples of another length: the model gets the entries that it
+                takes (by the names of its arguments if :func:`pipekit.stages` recorded it with a
+                dict, the first entries of a tuple; else see ``Execution.inputs``), and the loss
+                gets the whole batch, as ``loss(output, batch)``.  Tensors with as many rows as most
+                of the model's are cut into microbatches; entries without rows (numbers, strings,
+                class weights) stay whole.
+            steps: train at most on this many batches; endless streams need it, or an ``on_batch``
+                that stops them.  Batches are read as they are needed.
+            on_batch: is called in this thread with a :class:`BatchDone` (loss, learning rates, norm
+                of the gradient) after each update of the last stage; under ``torchrun`` in the last
+                stage's process.  If it returns True, no more batches are read, and those in the
+                pipeline are finished.
+            checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  A
+                run that ended early counts for :meth:`resume` as interrupted at that batch.
             watch: what is recorded and shown.
             restart: begin with an empty pipeline, in which all microbatches read the newest weights
-                first.  With False, the call goes on where the last such one has ended: its
-                microbatches read the versions which they would read were both calls one, so that
-                two calls with 3 batches equal one with 6.  For methods that flush after each batch
-                this is the same; PipeDream and 2BW keep their older versions in memory for it, one
-                more on the last stage of parallel pipelines.  At the end of each call all its
-                batches are done on all stages, also in :meth:`state_dict`.  Where updates of
-                replicas average batches, a call takes whole rounds of these.
+                first. With False, the call continues the last call with ``restart=False``:
+                microbatches read the same versions as if both calls were one, so that two calls
+                with 3 batches equal one with 6. Methods that flush after each batch train the same
+                either way; PipeDream and 2BW keep older versions in memory between the calls
+                (parallel pipelines one more on the last stage).  At the end of each call all its
+                batches are done on all stages.  If updates of replicas average batches, a call
+                takes whole rounds of them.
 
         Returns:
-            The losses, the trace and what was measured.
+            The losses, the trace and the measurements.
 
         Raises:
             ValueError: the schedule does not fit the batches, a batch cannot be split, or the
-                folder holds checkpoints of another training, or one is writing there.
+                folder holds checkpoints of another training, or another training is writing there.
             OSError: a checkpoint cannot be written; before the first batch, if that is known then.
             TypeError: an observer cannot watch workers in other processes.
-            Exception: the first that any worker raised; see above for what is left.
+            Exception: the first error that any worker raised; see above for the state that is left.
         """
         return self._runs.train(
             batches,
@@ -218,31 +216,32 @@ class Pipeline:
         )
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
-        """Go on from the newest complete checkpoint in a folder, if there is one.
+        """Continue from the newest complete checkpoint in a folder, if there is one.
 
-        A checkpoint holds tensors and numbers only, never code: build the pipeline as the one that
-        wrote it was built, and call this before training.  The next ``train`` call is then the one
-        that was interrupted: it passes over the batches that had been trained on, and its weights,
-        optimizer, losses and random numbers, those of a ``DataLoader`` that shuffles included, are
-        equal to the bit to an uninterrupted run's, on any transport.  If that run was at its end,
-        there is nothing left for the call to train on.
+        A checkpoint holds tensors and numbers, never code: build the pipeline as before, and call
+        this before training.  The next ``train`` call is then the interrupted one: it skips the
+        batches that were trained on.  Weights, optimizer, losses and random numbers, including
+        those of a ``DataLoader`` that shuffles, are equal to the bit to an uninterrupted run's, on
+        every transport.  If the interrupted run had trained on all its batches, this call trains on
+        none.
 
-        With another schedule, or other stages, training goes on from the newest weights and the
-        parameters' optimizer state, with an empty pipeline: for methods that flush it after every
-        batch this is the same.
+        With another schedule or other stages, training continues from the newest weights and the
+        parameters' optimizer state with an empty pipeline; for methods that flush after every batch
+        this makes no difference.
 
         Args:
             checkpoints: the folder that ``train`` was given.
 
         Returns:
-            How many earlier ``train`` calls to leave out, 0 if there is no checkpoint, so that a
-            script may always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
+            How many earlier ``train`` calls to skip, 0 if there is no checkpoint, so that a script
+                can
+            always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
 
         Raises:
             ValueError: the checkpoint is of another model or another kind of optimizer.
 
         Warns:
-            UserWarning: naming a damaged file, for which an earlier checkpoint is used.
+            UserWarning: a damaged file is named, and an earlier checkpoint is used.
         """
         return self._runs.resume(checkpoints)
 
@@ -273,10 +272,10 @@ class Pipeline:
         The layers are in evaluation mode; the batches stream through the pipeline.
 
         Args:
-            batches: as those of :meth:`train`.
-            metric: gives a number for the rows of a batch; or several by name, e.g.
+            batches: as in :meth:`train`.
+            metric: gives a number for the rows of a batch; or several metrics by name, e.g.
                 ``{"loss": loss, "accuracy": accuracy}``, whose means are then returned by name.
-            observers: watch the workers, as those of :meth:`train` do.
+            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
@@ -291,8 +290,8 @@ class Pipeline:
 
         Args:
             inputs: each [rows, ...], a tensor or a structure of tensors, without a target; or a
-                dict with more than the model takes, as those of :meth:`train`.
-            observers: watch the workers, as those of :meth:`train` do.
+                dict with more than the model takes, as in :meth:`train`.
+            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no inputs, or one cannot be read.
@@ -302,9 +301,9 @@ class Pipeline:
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model.
 
-        They are copies on the CPU, after all batches of the calls of :meth:`train` so far; a
-        model of transformers saves them by ``model.save_pretrained(folder, state_dict=...)``.
-        What modules give by ``get_extra_state()`` is copied as it is.
+        They are copies on the CPU, after all batches of the :meth:`train` calls so far; a
+        transformers model saves them by ``model.save_pretrained(folder, state_dict=...)``.  Extra
+        states of modules (``get_extra_state()``) are copied unchanged.
         """
         self._runs.read()
         gathered = self._runner.gather(self._model.state())
@@ -314,19 +313,15 @@ class Pipeline:
         return state
 
     def load_into(self, model: M) -> M:
-        """Give a model, say the one that was not split, the newest weights and buffers.
-
-        Returns:
-            The model.
-        """
+        """Load the newest weights and buffers into a model, e.g. the unsplit one; return it."""
         model.load_state_dict(self.state_dict())
         return model
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Take over weights and buffers by their names in the unsplit model, between runs.
+        """Load weights and buffers by their names in the unsplit model, between runs.
 
-        Optimizers stay as they are; after a run that left its stages at different updates they
-        begin anew, so that whoever has kept a state may go on from it.
+        Optimizers keep their state.  After a run that left its stages at different updates, they
+        begin anew, so that training can continue from a state that was kept.
 
         Args:
             state: as :meth:`state_dict` or the unsplit model gives it.
@@ -340,8 +335,8 @@ class Pipeline:
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
         """Call a function with the optimizer of every stage, between runs.
 
-        What it changes (options of groups, state) stays changed.  Before the first run, which
-        makes the optimizers, it is called when they are made.
+        Its changes (options of groups, state) stay.  Before the first run the function is kept and
+        called when the run makes the optimizers.
         """
         self._runs.read()
         self._model.edit(lambda optimizer, _: function(optimizer))
@@ -356,10 +351,10 @@ class Pipeline:
         self.each_optimizer(set_rate)
 
     def step_lr(self, metric: float | None = None) -> None:
-        """Step every stage's learning-rate scheduler, say once an epoch.
+        """Step every stage's learning-rate scheduler, e.g. once an epoch.
 
         Args:
-            metric: what a scheduler such as ``ReduceLROnPlateau`` waits for, or None.
+            metric: for a scheduler such as ``ReduceLROnPlateau``, or None.
 
         Raises:
             ValueError: updates step the schedulers (``lr_step``), or there are none.
@@ -380,22 +375,23 @@ class Pipeline:
         self._model.edit(step)
 
     def optimizer_state(self) -> NamedState:
-        """Return what the optimizers keep of each parameter, after a run.
+        """Return the optimizers' state of each parameter, after a run.
 
         Returns:
-            By the parameter's name in the unsplit model: its ``state`` and its group's ``options``,
+            By the parameter's name in the unsplit model: its ``state``, and the ``options`` of its
+                group,
             the learning rate among them.
         """
         self._runs.read()
         return self._runner.gather(self._model.optimizer_state())
 
     def close(self) -> None:
-        """End the worker processes that are kept for the next call, which then starts others."""
+        """End the worker processes that wait for the next call, which then starts new ones."""
         self._runner.close()
 
 
 def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
-    """Return what each stage does about stale weights; nothing if they do nothing."""
+    """Return how each stage mitigates stale weights; empty without a rule."""
     if rule is None:
         return []
     stages, stashing = tables.schedule.stages, tables.schedule.stashing

@@ -1,4 +1,4 @@
-"""What one worker of a run does, wherever it lives, and what it leaves behind."""
+"""One worker of a run: its assignment, its work, and its report."""
 
 import sys
 from collections import Counter
@@ -48,17 +48,17 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAssignment:
-    """What one worker is to do; it can be sent to another process.
+    """The assignment of one worker; it can be sent to another process.
 
     Attributes:
         index: its number.
-        steps: its own steps, in order.
+        steps: its steps, in order.
         device: where it computes.
-        stages: what the stages that it trains are made of.
-        inference: in place of these, the stages that it only runs forward.
-        incoming: the messages that each other worker sends it, in the order in which they leave;
-            only where they are to be received in that order, through torch.distributed.
-        validation: when updates are validated that were made before all stages had agreed, or None.
+        stages: sources of the stages that it trains.
+        inference: instead of these, the stages that it only runs forward.
+        incoming: each other worker's messages to it, in the order in which they leave; only where
+            they are received in that order, through torch.distributed.
+        validation: when late updates are validated, or None.
         together: of pairs of steps that are emulated as one, the second by the first one's task.
     """
 
@@ -75,7 +75,8 @@ class WorkerAssignment:
         """Return the stages that it trains, by index.
 
         Raises:
-            NotBuilt: what makes an optimizer or a scheduler has raised something, say.
+            NotBuilt: the function that makes an optimizer or a scheduler raised an error, for
+                example.
         """
         try:
             return {stage.index: stage.build(self.device) for stage in self.stages}
@@ -85,22 +86,22 @@ class WorkerAssignment:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker leaves behind.
+    """The report of a worker after a run.
 
     Attributes:
-        rows: rows of each microbatch.
-        weight_slots: weight versions that its stages held in memory.
+        rows: of each microbatch.
+        weight_slots: the number of weight versions in memory, over its stages.
         stages: those that it has trained, as they stand after the run.
-        record: what the run's configuration asked to be recorded.
+        record: of events and memory, as configured.
         losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
-        most_pending: most microbatches that waited for their backward at once.
+        most_pending: the most microbatches that waited for their backward at once.
         sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
         loss_scales: of each update, if losses are scaled.
         skipped: updates that were not made, likewise.
-        results: on the last stage, (microbatch, what was made of its output): in inference, or
-            where outputs are to be kept.
-        end: the first microbatch that was no part of the run; the table may have more.
-        error: what a layer or the loss raised, if the run ended by it with whole updates.
+        results: on the last stage, (microbatch, result or output), in inference or if outputs are
+            kept.
+        end: the first microbatch after the run; the table may have more.
+        error: of a layer or the loss, if the run ended by it with whole updates.
         traceback: of this error, as text, if it comes from another process.
     """
 
@@ -120,15 +121,15 @@ class WorkerReport:
 
 
 def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
-    """Return what ended a run: of several errors, the one of the earliest microbatches."""
+    """Return the error that ended a run: of several, the one of the earliest microbatch."""
     failed = [report for report in reports if report.error is not None]
     return min(failed, key=lambda report: report.end).error if failed else None
 
 
 def parts_of(run: WorkerRun) -> list[Part]:
-    """Return the run's features: from the worker's loop to the executor, and on to the transport.
+    """Return the run's features, in order from the worker's loop to the executor.
 
-    Each wraps transport, ends and stages around those before it.
+    Each wraps transport, pipeline ends and stages around those before it.
     """
     config = run.config
     used: dict[type[Part], bool] = {
@@ -151,7 +152,7 @@ def train(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
-    """Execute a worker's steps in training, and return what came of them."""
+    """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
@@ -228,7 +229,7 @@ def train(
 
 
 def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: Exception) -> bool:
-    """End the run before a batch whose forward has failed: no update has seen any of it."""
+    """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
     shared = any(len(workers) > 1 for workers in run.config.stage_workers)
     if shared or step.task.op is not Op.FORWARD:
@@ -247,10 +248,7 @@ def evaluate(
     feed: Feed,
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
-    """Execute a worker's forwards; its results are what the loss gives for each microbatch.
-
-    Args are those of :func:`train`.
-    """
+    """Execute a worker's forwards; the results are the loss function's values."""
     index, device = assignment.index, assignment.device
     stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)
@@ -287,7 +285,7 @@ def run(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
-    """Train or evaluate, as the configuration says, with stages built for this run alone."""
+    """Train or evaluate, as configured, with stages built for this run alone."""
     if not config.training:
         return evaluate(assignment, config, transport, feed, watchers)
     return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)

@@ -22,26 +22,26 @@ _BACKWARD, _INPUT = Op.BACKWARD.name, Op.BACKWARD_INPUT.name
 
 
 class UpdateMaker(Protocol):
-    """What makes the updates of a worker's stages."""
+    """Makes the updates of a worker's stages."""
 
     def begin_last(self, stage: int, update: int) -> None:
         """Expect the last pass here that adds to the gradients of a stage's update."""
 
     def end_last(self, stage: int, update: int) -> None:
-        """Note that this pass is over: the gradients of the update are complete here."""
+        """Note the end of this pass: the gradients of the update are complete here."""
 
     def settle(self, stage: int, update: int) -> None:
-        """Wait until all that a stage's update needs is here, and until it is decided upon."""
+        """Wait for everything that a stage's update needs, and for the decision about it."""
 
     def update(self, stage: int, slot: int) -> None:
         """Make a settled update: write the stage's next version into a weight slot."""
 
 
 class Executor:
-    """Executes the steps of one worker; which op is done how stands in one table.
+    """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` says which microbatches of a batch each stage recomputes, ``first_microbatch`` how
-    many earlier runs have seen; in inference no backwards follow.
+    ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
+    runs; in inference no backwards follow.
     """
 
     def __init__(
@@ -68,20 +68,17 @@ class Executor:
         self._tell_sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
-        """Execute one step.
-
-        Raises:
-            Exception: whatever a layer or the loss raises.
-            Aborted: another worker failed.
+        """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
+        fails.
         """
         self._methods[step.task.op](self, step)
 
     def repeat(self, step: Step) -> None:
-        """Run a forward again that has read weights which were wrong; see :meth:`execute`."""
+        """Run a forward again that has read wrong weights."""
         self._forward(step, RECOMPUTE)
 
     def recompute(self, step: Step) -> None:
-        """Run the forward of a backward's microbatch again, if the first one kept nothing."""
+        """Run the forward of a backward's microbatch again, if the first one kept no graph."""
         self._before(step, RECOMPUTE, ())
         microbatch = step.task.microbatch + self._first_microbatch
         output = self._stages[step.task.stage].recompute(microbatch, step.slot)

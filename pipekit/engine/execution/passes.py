@@ -1,4 +1,4 @@
-"""The passes of a stage: what a forward leaves for its backward, recomputed if need be."""
+"""The passes of a stage, and the tensors that wait between them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,9 +32,9 @@ class PassConfig:
     Attributes:
         part: the stage in the model.
         differentiates_input: whether a backward gives the gradients of the input.
-        seed: of the layers' random numbers, or what returns it when it is needed; None: they draw
-            from torch's default generators, in the order in which they run.
-        autocast: what operators compute in where that is safe (:class:`torch.autocast`), or None.
+        seed: of the layers' random numbers, or a function that returns it when it is needed; None:
+            they draw from torch's default generators, in the order in which they run.
+        autocast: the type of operators where that is safe (:class:`torch.autocast`), or None.
     """
 
     part: PartitionStage
@@ -43,7 +43,7 @@ class PassConfig:
     autocast: torch.dtype | None = None
 
     def build(self, device: torch.device) -> "Passes":
-        """Return the stage for inference, on its device: its passes and nothing else."""
+        """Return the stage for inference, on its device."""
         return Passes(self, [self.part.module.to(device).eval()], device)
 
 
@@ -61,13 +61,13 @@ class _Pending(NamedTuple):
 
 
 class Passes:
-    """Runs the passes of one stage, and keeps what is pending between those of a microbatch.
+    """Runs the passes of one stage, and keeps each microbatch's tensors between its passes.
 
     It is a :class:`pipekit.engine.execution.stage_io.StageRuntime`.
 
     Args:
         config: how they are run.
-        modules: the stage's layers, once for each weight slot; whoever owns the list may change it.
+        modules: the stage's layers, once for each weight slot; the owner of the list may change it.
         device: where they compute.
         parameters: likewise the trained parameters of each slot; in inference none.
     """
@@ -88,7 +88,7 @@ class Passes:
         self._by_branches: bool | None = None  # None: no split backward has been compared yet
 
     def forget(self) -> None:
-        """Begin a run: drop what is pending of one that failed."""
+        """Begin a run: drop the tensors of one that failed."""
         self._pending.clear()
         self._pending_weights.clear()
         self._loss_checked = False
@@ -134,8 +134,7 @@ class Passes:
     ) -> StageGradients:
         """Add the microbatch's gradients to those of the weights; return those of the input.
 
-        Raises:
-            ValueError: a layer draws random numbers in its backward.
+        Raises ValueError if a layer draws random numbers in its backward.
         """
         begin, arrived = self._begin_backward(microbatch, slot, gradients)
         if begin:
@@ -147,8 +146,7 @@ class Passes:
     ) -> StageGradients:
         """Return the gradients of the input, and leave those of the weights for later.
 
-        Raises:
-            ValueError: a layer draws random numbers in its backward.
+        Raises ValueError if a layer draws random numbers in its backward.
         """
         inputs = []
         if self._config.differentiates_input:
@@ -173,9 +171,8 @@ class Passes:
     ) -> tuple[tuple[list[Tensor], list[Tensor] | None] | None, StageGradients]:
         """Forget a pending microbatch.
 
-        Returns:
-            Where its backward begins, with which gradients; None: there is nothing to do.  And what
-            gets the gradients of the input.
+        Returns the tensors where its backward begins and their gradients, or None if nothing is to
+        be done; and the place for the gradients of the input.
         """
         pending = self._pending.pop(microbatch)
         output = pending.output
@@ -193,7 +190,7 @@ class Passes:
         return seeded, pending.gradients
 
     def _end_backward(self, slot: int, arrived: StageGradients) -> StageGradients:
-        """Return the gradients of the input, and of copies, of which nothing stays here."""
+        """Return the gradients of the input and of copies, none of which stays here."""
         for number, place in self._part.copies.items():
             copy = self._parameters[slot][place]
             if copy.grad is not None:
@@ -202,7 +199,7 @@ class Passes:
         return StageGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
     def _watched(self, differentiate: Callable[[], T]) -> T:
-        """Differentiate; if layers draw random numbers, see that none does so meanwhile."""
+        """Differentiate; if layers draw random numbers, refuse draws meanwhile."""
         with catch_draws(refuse_draws) if self._drew else nullcontext():
             return differentiate()
 

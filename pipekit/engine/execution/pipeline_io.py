@@ -1,4 +1,4 @@
-"""Where microbatches enter a pipeline and where they leave it."""
+"""The two ends of a pipeline, where microbatches enter and leave."""
 
 from array import array
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pipekit.trees import Tree, tree_map
 
 
 class LossLog:
-    """(microbatch, weighted loss) in the order in which they came; 16 bytes each, once known."""
+    """(microbatch, weighted loss) in the order of their arrival; 16 bytes each, once known."""
 
     def __init__(self) -> None:
         self._numbers, self._losses = array("q"), array("d")
@@ -46,13 +46,13 @@ class PipelineIO(Protocol):
     """The two ends of a pipeline."""
 
     def input(self, microbatch: int) -> Tree:
-        """Return what the first stage gets; () for a microbatch without rows."""
+        """Return the first stage's input; () for a microbatch without rows."""
 
     def target(self, microbatch: int) -> Target | None:
-        """Return what the last stage's output is compared with, or None for the output itself."""
+        """Return the last stage's target, or None for the plain output."""
 
     def output(self, microbatch: int, output: Tree) -> None:
-        """Take what the last stage gave: the output, or the weighted loss."""
+        """Take the last stage's output, or its weighted loss."""
 
     def output_gradients(self, microbatch: int) -> StageGradients | None:
         """Return the gradients of the last stage's output; None if that is a loss."""
@@ -62,11 +62,11 @@ class PipelineIO(Protocol):
 
 
 class TrainingIO:
-    """The ends of a pipeline that trains: batches come in, and losses out.
+    """The ends of a pipeline that trains: batches come in, and losses go out.
 
     Attributes:
-        losses: as they came.
-        outputs: of the last stage by microbatch, on the host, if they are to be kept.
+        losses: in the order of their arrival.
+        outputs: of the last stage by microbatch, on the host, if they are kept.
     """
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
@@ -98,19 +98,17 @@ class TrainingIO:
         self.losses.add(microbatch, output)
 
     def output_gradients(self, microbatch: int) -> None:
-        """Give none: a loss has no gradients."""
+        """Return None: a loss has no gradients."""
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
-        """Drop them: nobody asks for those of the batch."""
+        """Drop them: the batch needs none."""
 
 
 class EvaluationIO:
-    """The ends of a pipeline that evaluates: what comes out is compared here.
-
-    The configuration's loss is any function of output and target.
+    """The ends of a pipeline that evaluates; the configured loss is any function.
 
     Attributes:
-        results: (microbatch, what the loss gives) in the order in which they came.
+        results: (microbatch, value of the function) in the order of their arrival.
     """
 
     def __init__(self, config: RunConfig, feed: Feed, device: torch.device) -> None:
@@ -119,7 +117,7 @@ class EvaluationIO:
         self.results: list[tuple[int, Any]] = []
 
     def target(self, microbatch: int) -> None:
-        """Give none: the output is wanted as it is."""
+        """Return None, for the plain output."""
 
     def output(self, microbatch: int, output: Tree) -> None:
         target, _, plain = self._feed.target(microbatch)
@@ -128,7 +126,7 @@ class EvaluationIO:
             self.results.append((microbatch, _compare(self._config.loss, plain, output, there)))
 
     def output_gradients(self, microbatch: int) -> None:
-        """Give none: there are no backwards."""
+        """Return None: there are no backwards."""
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
         """Drop them: there are none."""
@@ -149,5 +147,5 @@ def _host_copy(tensor: Tensor) -> Tensor:
 
 
 def _compare(loss: Loss, plain: Joins | None, output: Tree, target: Tree) -> Any:
-    """Return the loss of an output and of what belongs to it."""
+    """Return the loss of an output and its target."""
     return loss(output, plain.joined(target) if plain else target)

@@ -27,11 +27,11 @@ class TrainedStage(StageRuntime, UpdatedStage, Protocol):
     def prepare(
         self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
     ) -> None:
-        """Make ready for a run."""
+        """Get ready for a run."""
 
 
 class StageSource(Protocol):
-    """What makes a stage on the worker where it lives; it can be sent to another process."""
+    """Makes a stage on its worker; it can be sent to another process."""
 
     @property
     def index(self) -> int:
@@ -46,20 +46,20 @@ class StageSource(Protocol):
 
 
 class ModelStage(StageSource, Protocol):
-    """A stage of the model between two runs, here or where it was trained."""
+    """A stage of the model between two runs, here or on the worker that trained it."""
 
     @property
     def config(self) -> "StageConfig":
-        """What it is made of, as it stands."""
+        """Its config, as it stands."""
 
     @property
     def known(self) -> "StageConfig":
-        """What it was made of when somebody last read it."""
+        """Its config, as it was last read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
-    """What a stage in training is made of; it can be sent to another process.
+    """The config of a stage in training; it can be sent to another process.
 
     Attributes:
         passes: how its passes are run; its layers have the newest weights.
@@ -67,10 +67,10 @@ class StageConfig:
         updates: how its weights are updated.
         recompute: which microbatches of a batch are recomputed.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None; with
-            ``slots``, and if losses are scaled, the older ones' "scales" besides.
-        slots: its weight slots, for a run that goes on where an earlier one has ended, the newest
-            version's among them; empty: it has one.
-        mitigation: what is done about stale weights, or None.
+            ``slots``, and if losses are scaled, also the older ones' "scales".
+        slots: its weight slots, for a run that continues an earlier one, the newest version's among
+            them; empty: it has one.
+        mitigation: the remedy for stale weights, or None.
     """
 
     passes: PassConfig
@@ -92,7 +92,7 @@ class StageConfig:
         seed: int | None,
         mitigations: Sequence[StageMitigation],
     ) -> Self:
-        """Return what a part of a model becomes in a pipeline."""
+        """Return the config of a part of a model in a pipeline."""
         passes = PassConfig(
             part=part,
             differentiates_input=part.index > 0,
@@ -138,7 +138,7 @@ class StageConfig:
         state: dict[str, Any] | None,
         slots: tuple[nn.Sequential, ...] = (),
     ) -> "StageConfig":
-        """Return what the stage is made of after a run."""
+        """Return the config of the stage after a run."""
         part = replace(self.passes.part, module=module)
         return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
 
@@ -178,10 +178,10 @@ class Stage:
     def prepare(
         self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
     ) -> None:
-        """Make ready for a run that needs ``slots`` weight slots.
+        """Get ready for a run that needs ``slots`` weight slots.
 
-        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves slots and scales
-        as they are.
+        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves slots and scales as
+        they are.
         """
         self._passes.forget()
         self.weights.prepare(slots, keep)
@@ -221,7 +221,7 @@ class Stage:
         return self._passes.backward_input(microbatch, slot, update, gradients)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        """Add to ``update``'s sum what :meth:`backward_input` has left."""
+        """Add the rest of :meth:`backward_input`, the weights' gradients, to ``update``'s sum."""
         slot = self.weights.begin_backward_weight(slot)
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
@@ -233,7 +233,7 @@ class Stage:
         }
 
     def to_config(self, with_slots: bool = False) -> StageConfig:
-        """Return what makes this stage again, as it stands now, elsewhere."""
+        """Return the config that makes this stage again, as it stands now."""
         state = self.state()
         if with_slots and self.scaler:  # what reads older versions has their scales
             state["scales"] = self.scaler.course()

@@ -1,4 +1,4 @@
-"""What a stage takes in and gives out, and what an executor needs of it, whatever computes it."""
+"""Inputs and outputs of a stage, and the protocol by which an executor runs it."""
 
 from typing import NamedTuple, Protocol
 
@@ -9,11 +9,11 @@ from pipekit.trees import Tree
 
 
 class StageIO(NamedTuple):
-    """Activations that a stage takes in or gives out.
+    """Activations into or out of a stage.
 
     Attributes:
-        main: from the stage before, or to the next one; of a microbatch without rows, ().
-        skips: by number of the skip connection; of one that is None, nothing.
+        main: from the stage before, or to the next one; () for a microbatch without rows.
+        skips: by number of the skip connection, without those that are None.
     """
 
     main: Tree
@@ -21,10 +21,10 @@ class StageIO(NamedTuple):
 
 
 class StageGradients(NamedTuple):
-    """Gradients of a :class:`StageIO`, those that there are.
+    """The existing gradients of a :class:`StageIO`.
 
     Attributes:
-        main: of the differentiable tensors of the main way, by number.
+        main: of the differentiable tensors of the main input or output, by number.
         skips: by number of the skip connection, or of a shared weight.
     """
 
@@ -33,7 +33,7 @@ class StageGradients(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What the last stage compares its output with, and the microbatch's weight in the loss."""
+    """The loss of the last stage's output, its target, and the microbatch's weight in it."""
 
     loss: Loss
     target: Tree

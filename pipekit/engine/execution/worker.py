@@ -1,4 +1,4 @@
-"""A worker: one device, one list of steps, and what executes them."""
+"""A worker: one device, one list of steps, and the function that executes them."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,17 +10,17 @@ from pipekit.schedules import Step
 
 
 class Worker:
-    """Goes through a list of steps, and lets observers watch.
+    """Goes through a list of steps, with observers around each.
 
-    It knows neither methods nor ops: what a step means is its executor's to know.
+    It knows neither methods nor ops: the meaning of a step is its executor's.
 
     Args:
-        view: what observers may see of it.
+        view: the observers' view of it.
         execute: executes one step.
         transport: to the other workers.
         observers: watch it, in this order.
-        conclude: called after the last step, before the observers are told of the end.
-        survives: told of what a step has raised, returns whether the other steps can go on.
+        conclude: is called after the last step, before the observers hear of the end.
+        survives: returns whether the other steps can go on after a step's error.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Worker:
         self._tell_after = listeners(observers, Observer.after_step, view.number)
 
     def run(self, steps: Iterable[Step]) -> None:
-        """Execute every step, and tell the observers of begin and end.
+        """Execute every step between the observers' ``begin`` and ``end``.
 
         Raises:
-            Exception: whatever a layer or the loss raises, with a note that names the task.
+            Exception: of a layer or the loss, with a note that names the task.
             Aborted: another worker failed.
         """
         try:
@@ -57,7 +57,7 @@ class Worker:
                 observer.close(self._view.number)
 
     def execute(self, steps: Iterable[Step]) -> None:
-        """Execute every step; raises what :meth:`run` does."""
+        """Execute every step; raises as :meth:`run`."""
         with during():
             for step in steps:
                 try:

@@ -1,10 +1,9 @@
-"""Writes one worker's part of each checkpoint.
+"""Writes one worker's part of each checkpoint, without coordination.
 
-Nobody coordinates anything: the table tells every worker where a batch boundary lies in its own
-list (PipeDream, section 4: each stage locally decides to dump its parameters).  At a boundary the
-pipeline is full as ever.  A part therefore holds, besides the newest weights, the older versions
-that the table lets later microbatches read, and running statistics of the moment when they had
-counted the batches before the boundary and no other.
+The table tells every worker where a batch boundary lies in its own list (PipeDream, section 4: each
+stage locally decides to dump its parameters).  At a boundary the pipeline stays full.  A part
+therefore holds, besides the newest weights, the older versions that later microbatches read, and
+running statistics from the moment when they had counted exactly the batches before the boundary.
 """
 
 import math
@@ -29,7 +28,7 @@ from pipekit.trees import differentiable
 
 
 class _Counted(NamedTuple):
-    """Copies of what forwards change: buffers, and what modules keep beside tensors, by name."""
+    """Copies of the state that forwards change: buffers, and extra states of modules, by name."""
 
     buffers: Tensors
     extra_states: dict[str, Any]
@@ -40,7 +39,7 @@ class _Counted(NamedTuple):
 
 
 class CheckpointWriting(Part):
-    """Watches the steps: before a forward and after an update a boundary may lie."""
+    """Watches the steps: a boundary may lie before a forward or after an update."""
 
     def __init__(self, run: WorkerRun) -> None:
         run.observers.append(_Writer(run))
@@ -53,7 +52,7 @@ class _Writer(Observer):
         self._run, self._parts = run, dict[int, _PartWriter]()
 
     def begin(self, worker: WorkerView) -> None:
-        """Keep what the first checkpoint will need of the beginning."""
+        """Keep the state at the beginning that the first checkpoint needs."""
         self._parts = {
             number: _PartWriter(stage, number, self._run)
             for number, stage in self._run.kept.items()
@@ -73,8 +72,8 @@ class _Writer(Observer):
     def end(self, worker: int) -> None:
         """Write the last parts, at the end of the run.
 
-        For :meth:`Pipeline.resume`, a run that ends early is one that was interrupted there.  If
-        this worker has failed in a forward, its running statistics are those of no boundary.
+        For :meth:`Pipeline.resume`, a run that ends early was interrupted there.  If this worker
+        failed in a forward, its running statistics fit no boundary.
         """
         for part in self._parts.values():
             if not self._run.errors:
@@ -82,7 +81,7 @@ class _Writer(Observer):
 
 
 class _PartWriter:
-    """What is set aside of a stage until its part of a checkpoint can be written."""
+    """Sets aside a stage's state until its part of a checkpoint can be written."""
 
     def __init__(self, stage: Stage, index: int, run: WorkerRun) -> None:
         config, resume = run.config.checkpoints, run.config.resume
@@ -109,7 +108,7 @@ class _PartWriter:
             self._counted.append(now)
 
     def after_update(self, version: int) -> None:
-        """Keep weights that will be read again after a boundary; write if this is one."""
+        """Keep weights that are read after a boundary; write if this is one."""
         self._keep(version)
         boundary = self._pending[0]
         if version == boundary.versions[self._index] and len(self._pending) > 1:
@@ -127,10 +126,10 @@ class _PartWriter:
         self._write(self._pending[0])
 
     def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> bool:
-        """Make a boundary the next one, with the older versions where the table has left them.
+        """Make a boundary the next one, with the older versions in their slots.
 
-        Returns False if it has written over one of them, as it does without stashing: then there is
-        nothing to be written, and the checkpoint before stays the newest that is whole.
+        Returns False if the table has overwritten one of them, as it does without stashing: then
+        the checkpoint before stays the newest complete one.
         """
         older = older_versions(self._tasks, [boundary])[0][self._index]
         slots, holds = {0: 0}, {0: 0}

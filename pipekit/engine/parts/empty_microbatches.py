@@ -7,7 +7,7 @@ from pipekit.engine.parts.part import Part, WorkerRun
 
 
 class EmptyMicrobatches(Part):
-    """Wraps the stages, which hear of microbatches with rows only."""
+    """Wraps the stages, which run only microbatches with rows."""
 
     def __init__(self, run: WorkerRun) -> None:
         run.stages = {number: _WithRows(stage) for number, stage in run.stages.items()}

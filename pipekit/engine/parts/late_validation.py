@@ -1,7 +1,7 @@
 """Goes on after an update before all stages have agreed to it, and back if it was wrong.
 
-What runs on unvalidated weights are forwards: see :mod:`pipekit.schedules.lowering.validation`.
-They are run again from what they took in, of which another stage may send some again.
+Only forwards run on unvalidated weights: see :mod:`pipekit.schedules.lowering.validation`.  They
+are run again from their kept inputs, some of which another stage may send again.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from pipekit.trees import Tree, tree_map
 
 
 class LateValidation(Part):
-    """Wraps transport and ends, to keep what comes in, and every step, to go back."""
+    """Wraps transport and ends, to keep inputs, and every step, to go back."""
 
     _execute: Execute
     _repeat: Execute
@@ -93,11 +93,11 @@ class LateValidation(Part):
 
 
 class _RepeatableInputs:
-    """What passes take in and give out; what speculative forwards take in can be had once more.
+    """Keeps the inputs of speculative forwards, so that they can be had again.
 
     It is both a transport and the pipeline's ends.  ``again`` are the messages that come a second
-    time if an update was wrong, with its number; ``wrong`` the updates that were; ``repeating``
-    the update on which forwards are being run again, or 0.
+    time if an update was wrong, with its number; ``wrong`` the updates that were; ``repeating`` the
+    update whose forwards are being run again, or 0.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _RepeatableInputs:
         return self._keep(microbatch, self._ends.input(microbatch))
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message: if it comes twice, for the second one."""
+        """Wait for the content of a message; of one that comes twice, the second."""
         update = self._again.get(message)
         if self.repeating and update != self.repeating:
             return self._once_more(message)

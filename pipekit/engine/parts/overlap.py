@@ -1,4 +1,4 @@
-"""Two tasks of a worker as one: they begin with the data of both, and give theirs at their end.
+"""Two tasks of a worker as one, which begins with the data of both and sends at the end of both.
 
 So an emulated forward runs under a backward (DeepSeek-V3 Technical Report, section 3.2.1).
 """
@@ -13,7 +13,7 @@ from pipekit.trees import Tree
 
 
 class Overlap(Part):
-    """Wraps the transport, by which pairs of steps receive and send as one, and every step."""
+    """Wraps the transport, so that pairs of steps receive and send as one, and every step."""
 
     def __init__(self, run: WorkerRun) -> None:
         self._transport, self._second = run.transport, run.together
@@ -45,7 +45,7 @@ class Overlap(Part):
         return self._transport.receive(message, source)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """Send the content of a message; that of a pair's first step, with the second one's."""
+        """Send the content of a message; that of a pair's first step goes with the second's."""
         if self._holding:
             self._held.append((message, destination, content))
             return

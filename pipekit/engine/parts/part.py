@@ -1,4 +1,4 @@
-"""A feature of a worker's run: what it wraps, and what it watches."""
+"""A feature of a worker's run: the objects that it wraps, and those that it watches."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,25 +25,25 @@ WhenRight = Callable[[Callable[[], None]], None]
 
 @dataclass
 class WorkerRun:
-    """A worker's run in the making: parts replace what they wrap, and add what watches.
+    """A worker's run in the making: parts replace the objects that they wrap.
 
     Attributes:
         index: the worker's number.
         steps: its steps, in order.
         device: where it computes.
-        config: what is common to all workers.
+        config: common to all workers.
         trained: its stages, by index.
         stages: the same, as the executor calls them.
-        recompute: which microbatches of a batch each of them recomputes.
+        recompute: the mode of each of them.
         transport: to the other workers.
         ends: where microbatches enter and leave the pipeline.
-        io: the same, as the run's batches come in and its losses go out.
-        stop_point: where the run ends, as far as that is known.
+        io: the same, unwrapped.
+        stop_point: the known end of the run.
         observers: watch the worker.
-        errors: what ended the run early on this worker.
-        validation: when updates are validated that are made before all stages have agreed, or None.
+        errors: ended the run early on this worker.
+        validation: when late updates are validated, or None.
         together: of pairs of steps that are emulated as one, the second by the first one's task.
-        when_right: as soon as updates need no validation.
+        when_right: calls a function as soon as the newest update is known to be right.
     """
 
     index: int
@@ -65,19 +65,19 @@ class WorkerRun:
 
     @property
     def kept(self) -> dict[int, Stage]:
-        """The stages with weights, which emulated ones have not."""
+        """The stages with weights; emulated stages have none."""
         return {n: stage for n, stage in self.trained.items() if isinstance(stage, Stage)}
 
 
 class Part:
-    """A feature; one that is made wraps transport, ends or stages of the run, or watches it."""
+    """A feature; its constructor wraps transport, ends or stages of the run, or adds observers."""
 
     def __init__(self, run: WorkerRun) -> None:
         pass
 
     def around(self, execute: Execute, executor: Executor, updates: UpdateSynchronizer) -> Execute:
-        """Return what executes a step, given what does so without this part."""
+        """Return the function that executes a step, given the one without this part."""
         return execute
 
     def conclude(self) -> None:
-        """Do what is left after the last step."""
+        """Finish after the last step."""

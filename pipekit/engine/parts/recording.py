@@ -1,4 +1,4 @@
-"""What a run records of a worker, and tells while it is under way."""
+"""The record of a worker, and its news during the run."""
 
 from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.memory_tracker import MemoryTracker
@@ -23,7 +23,7 @@ class Recording:
             reset_peak_bytes(self._device)
 
     def record(self) -> WorkerRecord:
-        """Return what was recorded."""
+        """Return the record."""
         return WorkerRecord(
             self._trace.events() if self._trace else [],
             self._memory.samples if self._memory else [],

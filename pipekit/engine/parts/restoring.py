@@ -1,7 +1,7 @@
-"""Puts a worker's stages back to where they were at a checkpoint, while the table is gone through.
+"""Restores a worker's stages from a checkpoint, while the run's table is gone through.
 
-Whatever had been computed for microbatches after the boundary is computed again: the random numbers
-of a layer depend on the microbatch alone.
+Everything computed for microbatches after the boundary is computed again: the random numbers of a
+layer depend on the microbatch alone.
 """
 
 from pipekit.engine.checkpoints import files as checkpoints
@@ -19,7 +19,7 @@ from pipekit.schedules import OPS, Op, Step
 
 
 class Restoring(Part):
-    """Wraps every step: one before the boundary puts things where it left them."""
+    """Wraps every step: a step before the boundary restores its results."""
 
     def __init__(self, run: WorkerRun) -> None:
         resume = run.config.resume
@@ -41,7 +41,7 @@ class Restoring(Part):
 
 
 class _Restored:
-    """A stage as it was at a boundary, put together while the run's table is gone through again."""
+    """A stage as it was at a boundary, restored step by step."""
 
     def __init__(
         self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
@@ -61,7 +61,7 @@ class _Restored:
         self._restore(0, 0)
 
     def repeat(self, step: Step) -> None:
-        """Put things where a task left them that was done before the boundary."""
+        """Restore the results of a task that was done before the boundary."""
         op, _, _, version = step.task
         if OPS[op].adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.

@@ -1,4 +1,4 @@
-"""The user's batches: what each holds for the model and the loss, how many rows, and the last."""
+"""Reads the user's batches: the entries for the model and for the loss, and the rows."""
 
 from array import array
 from collections import Counter
@@ -23,7 +23,7 @@ _LOOKED_AT = 100
 
 
 class Plain(NamedTuple):
-    """Entries of a batch that hold no tensors: the loss gets them as they are.
+    """Entries of a batch without tensors, which the loss gets unchanged.
 
     Attributes:
         entries: by name or, of a tuple, by place.
@@ -34,7 +34,7 @@ class Plain(NamedTuple):
     length: int | None
 
     def joined(self, tensors: Mapping[Any, Tree]) -> Any:
-        """Return a batch again, with its other entries."""
+        """Return the whole batch, given its tensors."""
         both = {**tensors, **self.entries}
         return both if self.length is None else tuple(both[n] for n in range(self.length))
 
@@ -44,13 +44,13 @@ class BatchReader:
 
     - A pair ``(input, target)``: the loss gets the target.
     - A dict, or a tuple of another length: the model gets the entries that it takes, the loss the
-      whole batch.  Tensors with as many rows as the model's first are cut into microbatches;
-      others, and what is no tensor, stay whole.
+      whole batch.  Tensors with as many rows as the model's first are cut into microbatches; all
+      else stays whole.
 
     Args:
         model: the layers.
-        inputs: which entries of a batch the model takes; None: those with which
-            :func:`pipekit.stages` has recorded it, else the whole dict, or the first of a tuple.
+        inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
+            recorded it, else the whole dict, or the first of a tuple.
         fewer: whether a batch may have fewer rows than microbatches.
     """
 
@@ -61,7 +61,7 @@ class BatchReader:
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
 
     def read(self, batch: Any, parts: int, number: int) -> Batch:
-        """Check what the user gave as a batch.
+        """Check a user's batch.
 
         Raises:
             ValueError: it has another form, or fewer rows than parts.
@@ -84,13 +84,13 @@ class BatchReader:
         return _batch(taken, target, rows, parts, number, self._fewer)._replace(plain=plain)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
-        """Check what the user gave to predict from: the model's input, or a dict that holds it."""
+        """Check a user's input for a prediction, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
         taken = self.input(inputs) if held else self._tensors_of(inputs)
         return _batch(taken, (), _rows(leaves(taken), number), parts, number)
 
     def input(self, batch: Any) -> Tree:
-        """Return what the model takes of a batch: its entries that hold tensors."""
+        """Return the model's entries of a batch."""
         return self._tensors_of(self._select(batch) if self._select else self._selected(batch))
 
     def _selected(self, batch: Any) -> Any:
@@ -114,14 +114,11 @@ class BatchReader:
     def require_long(
         self, batches: Any, parts: Sequence[int], offset: int = 0, steps: int | None = None
     ) -> None:
-        """Raise ValueError if it can be known now that a batch has too few rows.
+        """Raise ValueError if a batch is already known to have too few rows.
 
-        Args:
-            batches: the user's; the first and the last of a list are looked at, and a data loader's
-                are counted.
-            parts: microbatches to make of each batch; behind the last, they begin anew.
-            offset: the number of the first one.
-            steps: the most batches, or None.
+        The first and last batches of a list are read; a data loader's are counted.  ``parts`` are
+        the microbatches of each batch, which come round after the last; ``offset`` is the first
+        batch's number, ``steps`` the largest number of batches.
         """
         if self._fewer:
             return
@@ -182,7 +179,7 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
-    """Return a batch without the entries that hold no tensors, and these."""
+    """Return a batch's entries with tensors, and the others."""
     named = batch if isinstance(batch, dict) else dict(enumerate(batch))
     plain = {key: entry for key, entry in named.items() if not _holds_tensor(entry)}
     if not plain:
@@ -200,25 +197,21 @@ Read = Callable[[Any, int, int], Batch]
 
 
 class BatchSource:
-    """The batches of a run; they may end before its table does.
+    """The batches of a run, which may end before its table.
 
     Args:
-        first: the first batch, which is read and checked.
-        rest: the user's others.
-        each_batch: returns the microbatches of each batch of the schedule, from its first on.
-        total: how many batches there have to be; None: as many as there are.
-        possible_stops: where the run may end with whole updates.  An error of the data elsewhere is
-            raised to the reader.
+        first: the first batch, which was read and checked.
+        rest: the user's other batches.
+        each_batch: yields the microbatches of each batch of the schedule, from the first on.
+        total: the exact number of batches; None: as many as there are.
+        possible_stops: where the run may end with whole updates; errors of the data elsewhere reach
+            the worker that reads.
         read: reads one of the others.
         begin: the run's first microbatch in its table.
 
     Attributes:
-        error: what reading a batch has raised, if the run ends before this batch; or that for
-            which it was stopped.
+        error: the error of the batch before which the run ends, or the one that stopped it.
         rows: of each batch that was read.
-        each_batch: as it was given.
-        total: likewise.
-        begin: likewise.
     """
 
     def __init__(
@@ -240,19 +233,19 @@ class BatchSource:
 
     @property
     def may_end(self) -> bool:
-        """Whether there is any place where the run may end early."""
+        """Whether the run may end early anywhere."""
         return bool(self._possible_stops)
 
     def stop(self, error: Exception | None = None) -> None:
-        """Read no more: the run ends where it may, and the batches on their way are finished."""
+        """Read no more batches: the run ends at the next possible stop."""
         self._stopped, self.error = True, self.error or error
 
     def __iter__(self) -> Iterator[Batch | End]:
         """Yield the batches, and an :class:`End` where the run ends early.
 
         Raises:
-            ValueError: a batch cannot be read, or there are fewer than the batches' length
-                promised, where the run may not end.
+            ValueError: a batch cannot be read, or there are fewer than their length said, where the
+                run may not end.
         """
         for number, microbatches in enumerate(self.each_batch()):
             may_end = microbatches.start in self._possible_stops

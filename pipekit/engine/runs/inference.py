@@ -1,4 +1,4 @@
-"""Forward passes alone: what a function makes of each batch's output, in the batches' order."""
+"""Forward passes alone: a function of each batch's output, in the order of the batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,23 +20,19 @@ Metric = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of the same rows, in the place of a loss; it can be sent to another process.
-
-    Attributes:
-        metrics: each with its name.
-    """
+    """Metrics of the same rows, by name, which take the place of a loss."""
 
     metrics: Mapping[str, Metric | Loss]
 
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
-        """Return their numbers, each with how many count if it is a mean over these."""
+        """Return each metric's number, and its count if it is a mean over counted entries."""
         return [
             (torch.as_tensor(metric(output, target)), torch.tensor(_counted(metric, target)))
             for metric in self.metrics.values()
         ]
 
     def means(self, reports: Sequence[WorkerReport]) -> dict[str, float]:
-        """Return each metric's mean over all rows, or over what it counts."""
+        """Return each metric's mean over all rows, or over its counted entries."""
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = results(reports)
         means = {}
@@ -56,11 +52,11 @@ def _counted(metric: Metric, target: Any) -> float:
 
 
 def output_alone(output: Tree, target: Tree) -> Tree:
-    """Return the output, where nothing is to be compared with it."""
+    """Return the output, for predictions without a target."""
     return output
 
 
 def results(reports: Sequence[WorkerReport]) -> list[Any]:
-    """Return what the workers made of each batch's output, in the batches' order."""
+    """Return the workers' results of each batch's output, in the order of the batches."""
     by_microbatch = {k: value for report in reports for k, value in report.results}
     return [by_microbatch[k] for k in sorted(by_microbatch)]

@@ -1,4 +1,4 @@
-"""The stages of a pipeline's model, between runs: what they are made of, as they stand."""
+"""The stages of a pipeline's model between runs."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,17 +39,17 @@ class ModelStages:
 
     Args:
         original: the user's layers.
-        model: a copy of them, which becomes the stages' own.
-        count: how many stages.
-        balance: layers of each; "auto": an equal share of operations, once a batch
-            is there.
-        configure: returns what a stage is made of.
+        model: a copy of them, whose layers the stages take over.
+        count: the number of stages.
+        balance: layers of each stage; "auto": equal shares of operations, known with the first
+            batch.
+        configure: returns a stage's config.
 
     Attributes:
         balance: layers of each stage; None until it is known.
         names: of the model's ``state_dict()``, in order.
-        trained: how many of its parameters are trained.
-        metadata: of its ``state_dict()``, for its layers when they load one.
+        trained: the number of its trained parameters.
+        metadata: of its ``state_dict()``, for the layers that load one.
         norm_dtype: of a norm over all their gradients.
     """
 
@@ -78,7 +78,7 @@ class ModelStages:
 
     @property
     def ties(self) -> tuple[Tie, ...]:
-        """The weights that stages share, as far as the stages are known."""
+        """The weights that stages share, if the stages are known."""
         if self._partition:
             return self._partition.ties
         if self.balance is None:
@@ -102,10 +102,9 @@ class ModelStages:
         point: ResumePoint | None,
         training: bool,
     ) -> Tree | None:
-        """Cut the model into stages, unless it has been cut, and try it in the mode of a run.
+        """Cut the model into stages once, and try it in the mode of a run.
 
-        Returns:
-            What the model gave for the sample, if it was tried.
+        Returns the model's output for the sample, if it was tried.
         """
         if self._partition is None:
             with original_unused(self._original):
@@ -133,10 +132,7 @@ class ModelStages:
             self.edit(edit)
 
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Tree:
-        """Find out whose input is edited in training, after the model was cut for evaluation.
-
-        Returns what the model gave.
-        """
+        """Find edits of inputs in training, after a cut for evaluation; return the output."""
         layers = nn.Sequential(*chain.from_iterable(self._modules))
         devices: list[torch.device] = []  # where the evaluation has left each layer
         for layer in layers:
@@ -169,7 +165,7 @@ class ModelStages:
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
     ) -> Iterator[ModelStage]:
-        """Yield what the stages of a worker are made of."""
+        """Yield the configs of a worker's stages."""
         assert self._partition
         for stage in self._stages:
             workers = stage_workers[stage.index]
@@ -185,10 +181,10 @@ class ModelStages:
                 yield replica
 
     def take(self, reports: Sequence[WorkerReport]) -> None:
-        """Let the stages be as workers have left them.
+        """Take over the stages from the workers' reports.
 
         The workers of a stage have the same weights and running statistics; of other buffers the
-        first one's stay.
+        first worker's are kept.
         """
         self._replicas = {
             (worker, stage.index): stage
@@ -199,11 +195,7 @@ class ModelStages:
         self._stages = [kept[index] for index in sorted(kept)]
 
     def read(self) -> None:
-        """Have all stages here.
-
-        Raises:
-            WorkerDied: the process of a worker that had some has ended.
-        """
+        """Fetch all stages from their workers; raises WorkerDied for a process that has ended."""
         for stage in (*self._stages, *self._replicas.values()):
             _ = stage.config
 
@@ -213,16 +205,16 @@ class ModelStages:
         return {name: copied_entry(entry) for name, entry in here}
 
     def known_extra_states(self) -> dict[str, Any]:
-        """Return copies of the modules' extra states, as they were when somebody last read them."""
+        """Return copies of the modules' extra states, as they were last read."""
         known = [stage.known.module for stage in self._stages] or [self._model]
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Take over weights, buffers and extra states, by name; older versions are forgotten.
+        """Load weights, buffers and extra states by name, and forget older versions.
 
         Raises:
-            ValueError: a name is missing, unknown, or of another shape, or a module cannot take
-                its extra state; nothing is changed then.
+            ValueError: a name is missing, unknown, or of another shape, or a module cannot take its
+                extra state; nothing is changed then.
         """
         wrong = sorted({*self.names} ^ {*state})
         if strict and wrong:
@@ -253,22 +245,19 @@ class ModelStages:
         self._replace(lambda config: replace(config, slots=()) if config.slots else config)
 
     def forget(self) -> None:
-        """Let go of what a run that failed has left; somebody is about to give other weights.
-
-        The optimizers, and all that goes with them, begin anew.
-        """
+        """Drop the state of a failed run before other weights come; optimizers begin anew."""
         self._stages = [replace(stage.known, state=None, slots=()) for stage in self._stages]
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
-        """Let a function change every stage's optimizer, now or once there are any."""
+        """Let a function change every stage's optimizer, now or once it exists."""
         if self._partition is None:
             self._edits.append(function)
         else:
             self._replace(partial(_edited, function=function))
 
     def optimizer_state(self) -> NamedState:
-        """Return what the optimizers here keep of each parameter, by its name."""
+        """Return the optimizers' state of each parameter here, by its name."""
         found: NamedState = {}
         for config in self._configs:
             names = original_names(config.module)
@@ -278,7 +267,7 @@ class ModelStages:
         return copy.deepcopy(found)
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
-        """Change what each stage is made of, on each of its workers."""
+        """Change the config of each stage, on each of its workers."""
         every = {id(each): each for each in [*self._stages, *self._replicas.values()]}
         changed = {key: change(stage.config) for key, stage in every.items()}
         self._stages = [changed[id(stage)] for stage in self._stages]
@@ -286,7 +275,7 @@ class ModelStages:
 
     @property
     def _configs(self) -> list[StageConfig]:
-        """What the stages that are here are made of."""
+        """The configs of the stages that are here."""
         return [stage.config for stage in self._stages]
 
     @property
@@ -302,7 +291,7 @@ class ModelStages:
 
 
 def _edited(config: StageConfig, function: Edit) -> StageConfig:
-    """Return a stage whose optimizer a function has changed."""
+    """Return the config of a stage whose optimizer a function has changed."""
     device = next((p.device for p in config.module.parameters()), torch.device("cpu"))
     stage = config.build(device)
     if stage.weights.optimizer is None:

@@ -1,4 +1,4 @@
-"""What a training run returns."""
+"""The result of a training run."""
 
 import sys
 from array import array
@@ -22,26 +22,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one ``train`` call.
+    """The result of one ``train`` call.
 
     Attributes:
-        losses: of each batch, the loss averaged over its rows; of a run that was taken up again
-            from a checkpoint, also of the batches before it.
-        parts: what each microbatch adds to its batch's loss, one batch behind the other.
-        sizes: the microbatches of each batch.
-        outputs: of each batch those of its microbatches, on the CPU, if they were to be kept.
+        losses: of each batch, the mean over its rows; a resumed run has those before the
+            checkpoint, too.
+        parts: each microbatch's addend of its batch's loss, batch after batch.
+        sizes: the number of microbatches of each batch.
+        outputs: of each batch those of its microbatches, on the CPU, if ``Watch.outputs`` is set.
         wall_s: seconds from the start of the workers to the end of the last one.
-        name: the schedule's.
-        table: what was run, or what makes it; see :attr:`schedule`.
+        name: of the schedule.
+        table: the schedule, or a function that makes it; see :attr:`schedule`.
         loss_scales: of each update's losses, if they are scaled.
-        skipped_updates: those whose gradient was not finite, from 1: update t makes W(t), which is
-            then a copy of the weights before it.
-        weight_slots: for each worker, how many weight versions it held in memory, over its stages.
+        skipped_updates: updates whose gradient was not finite, from 1: W(t) of a skipped update t
+            is a copy of the weights before it.
+        weight_slots: for each worker, the number of weight versions in memory, over its stages.
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
-        records: what each worker has recorded, which :attr:`trace` shows as one.
-        sent_bytes: of each worker by receiver and purpose, which :attr:`traffic` shows as one.
-        provenance: what the numbers are and where they were made.
-        other_trace: in place of what was recorded, say that of an emulation at its profile's pace.
+        records: of each worker, merged by :attr:`trace`.
+        sent_bytes: of each worker by receiver and purpose, merged by :attr:`traffic`.
+        provenance: the label of the numbers, and where they were made.
+        other_trace: replaces the recorded trace, e.g. in an emulation at its profile's pace.
     """
 
     losses: list[float]
@@ -73,17 +73,17 @@ class Run:
         label: str = "measured",
         **origin: Any,
     ) -> Self:
-        """Return what all workers' reports amount to.
+        """Return the result of all workers' reports.
 
         Args:
-            name: the schedule's.
-            schedule: what they ran, or what makes it.
+            name: of the schedule.
+            schedule: the one that they ran, or a function that makes it.
             batches: the microbatches of each batch.
             reports: of each worker.
-            wall_s: seconds that it took.
+            wall_s: the run's seconds.
             seed: of the layers' random numbers.
-            losses: of microbatches that the reports do not have.
-            label: what the numbers are.
+            losses: of microbatches before the reports.
+            label: of the numbers.
             origin: more of their provenance.
         """
         known, first = _in_order([losses, *(report.losses for report in reports)])
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def microbatch_losses(self) -> list[list[float]]:
-        """Of each batch, what each microbatch adds to its loss."""
+        """For each batch, each microbatch's addend of its loss."""
         stops = [*accumulate(self.sizes)]
         return [
             self.parts[start:stop].tolist() for start, stop in zip([0, *stops], stops, strict=False)
@@ -127,26 +127,26 @@ class Run:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What was run.
+        """The schedule that was run.
 
-        Of a run that ended early, the tasks that it did; of a stream, or with ``restart=False``,
-        its part of the table.
+        A run that ended early has the tasks it did; a stream, or a run with ``restart=False``, its
+        part of the endless table.
         """
         return self.table if isinstance(self.table, Schedule) else self.table()
 
     @cached_property
     def trace(self) -> Trace:
-        """What every worker did and when; empty if tracing was off."""
+        """The tasks of every worker with their times; empty without ``Watch.trace``."""
         if self.other_trace is not None:
             return self.other_trace
         return as_trace(self.records, self.name, self.provenance["label"])
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
-        """Bytes that crossed from worker to worker: a row for each (source, destination, purpose).
+        """Bytes from worker to worker: a row for each (source, destination, purpose).
 
         The purpose is "activation", "gradient" (of an activation) or "weights" (gradients of
-        weights that stages share, or summed by the workers of a stage).
+        weights that stages share, or that the workers of a stage sum).
         """
         rows = [
             (worker, receiver, purpose, size)
@@ -161,16 +161,16 @@ class Traced(Protocol):
 
     @property
     def trace(self) -> Trace:
-        """What every worker did."""
+        """The tasks of every worker."""
 
 
 def measure_memory(run: Traced) -> Memory:
-    """Return what lay in every worker's memory over time: bytes of live tensors, measured.
+    """Return the measured bytes of live tensors in every worker's memory over time.
 
-    A tensor counts from when the engine or autograd takes hold of it until its storage is freed.
-    On GPUs times are those at which the host issued the work, and the result also has the peaks of
-    PyTorch's allocator.
-    :func:`pipekit.simulate` predicts the same, as ``Trace.memory``.
+    A tensor counts from the moment when the engine or autograd takes hold of it until its storage
+    is freed.  On GPUs times are those at which the host issued the work, and the result also has
+    the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same, as
+    ``Trace.memory``.
 
     Raises:
         ValueError: memory was not followed.
@@ -184,7 +184,7 @@ def measure_memory(run: Traced) -> Memory:
 
 
 def _in_order(logs: Sequence[Iterable[tuple[int, float]]]) -> "tuple[array[float], int]":
-    """Return losses by microbatch, and the first one's number; 0 for those that nobody knows."""
+    """Return losses by microbatch (0 for unknown ones), and the number of the first."""
     first, last = sys.maxsize, -1
     for microbatch, _ in chain(*logs):
         first, last = min(first, microbatch), max(last, microbatch)
@@ -205,5 +205,5 @@ def _total(losses: Iterable[float]) -> float:
 
 
 def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
-    """Return what every worker reports that has done anything."""
+    """Return the value that every worker with any tasks reports."""
     return tuple(next(filter(None, each), ()))

@@ -1,4 +1,4 @@
-"""The runs of a pipeline, one after another: each begins where the last one ended."""
+"""The runs of a pipeline, one after another; each begins where the last one ended."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 
 
 class Runs:
-    """Trains and evaluates the stages of a model, and knows how far the training is."""
+    """Trains and evaluates the stages of a model, and tracks the progress of the training."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Runs:
         watch: Watch,
         restart: bool,
     ) -> None:
-        """Raise an error for what can be known to be wrong before anything is read."""
+        """Raise an error for wrong arguments before anything is read."""
         self._require_none_under_way()
         arguments.require_watchers(watch.observers, self._transport)
         arguments.require_steps(steps)
@@ -140,7 +140,7 @@ class Runs:
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
     ) -> Extent:
-        """Return which batches a run has, and by which schedule."""
+        """Return the batches of a run, and its schedule."""
         tables = self._tables
         total = None if steps else arguments.length(batches)
         if not restart:
@@ -158,7 +158,7 @@ class Runs:
         return Extent(start, rest, total and total - start.offset)
 
     def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
-        """Return what the batches are read from; short ones are refused now if they are known."""
+        """Return the source of the batches; too short ones are refused now if they are known."""
         start = extent.start
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
@@ -187,7 +187,7 @@ class Runs:
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
-        """Go back to the newest checkpoint in a folder; return how many runs lie before its run."""
+        """Go back to the newest checkpoint in a folder; return the number of earlier runs."""
         self._require_none_under_way()
         point = self._progress.resume(Path(checkpoints).absolute())
         if point is None:
@@ -198,18 +198,18 @@ class Runs:
         return point.position.runs
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Take over weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
         self._require_none_under_way()
         self._forget_what_failed()
         self._model.load(state, strict)
         self._failed, self._next = False, None
 
     def read(self) -> None:
-        """Have all stages here, for whoever reads or changes them between runs.
+        """Fetch all stages, to read or change them between runs.
 
         Raises:
             RuntimeError: they stand at different updates, or a run is under way.
-            WorkerDied: the process of a worker that had some has ended.
+            WorkerDied: the process of a worker with stages has ended.
         """
         self._require_none_under_way()
         self.require_sound()
@@ -221,7 +221,7 @@ class Runs:
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        """Let workers have the stages; they are whole again unless one fails that has begun."""
+        """Lend the stages to workers; they count as failed unless the run ends well."""
         self._failed = self._is_under_way = True
         try:
             yield
@@ -243,7 +243,7 @@ class Runs:
             )
 
     def _forget_what_failed(self) -> None:
-        """Let go of stages that are not whole, or not to be had, as others take their place."""
+        """Drop stages that a failed run has left, before others take their place."""
         if not self._failed:
             with suppress(WorkerDied):
                 self.read()
@@ -261,7 +261,7 @@ class Runs:
 
 @contextmanager
 def _told_what_was_resumed(point: ResumePoint | None) -> Iterator[None]:
-    """Let whoever gets an error know that the run went on from a checkpoint, and from which."""
+    """Add the checkpoint from which a run went on to its errors."""
     try:
         yield
     except Exception as error:
@@ -272,7 +272,7 @@ def _told_what_was_resumed(point: ResumePoint | None) -> Iterator[None]:
 
 @contextmanager
 def _told_how_to_resume(folder: Path | None) -> Iterator[None]:
-    """Let whoever lost a worker know how the training goes on."""
+    """Add the way to resume to the error of a lost worker."""
     try:
         yield
     except WorkerDied as error:

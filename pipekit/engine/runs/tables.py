@@ -19,14 +19,14 @@ from pipekit.schedules.lowering.validation import Validation, validations
 
 @dataclass(frozen=True)
 class LoweredTable:
-    """A schedule, and what the workers have to know of it.
+    """A schedule, and the tables that its workers follow.
 
     Attributes:
-        schedule: finite, or without end.
+        schedule: finite, or endless.
         steps: of each worker.
-        sums: what each update of each stage sums.
-        stops: for each stage, the microbatch behind those of each update.
-        sum_order: in which order the workers sum, where stages are on several.
+        sums: the terms of each update of each stage.
+        stops: for each stage, the microbatch after the last one of each update.
+        sum_order: the order in which workers sum, if stages are on several.
         validations: of each worker, if updates are validated later.
     """
 
@@ -59,25 +59,25 @@ class LoweredTable:
 
     @cached_property
     def loss_versions(self) -> Recurring[int]:
-        """Of which version the losses of each update have the scale, if they are scaled."""
+        """The version whose scale the losses of each update have, if they are scaled."""
         return loss_versions(self.schedule)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Steps]:
-        """Return what each worker does if the run is taken up again after a boundary."""
+        """Return each worker's steps if the run continues after a boundary."""
         return [steps_after(each, boundary) for each in self.steps] if boundary else self.steps
 
     def steps_from(self, microbatch: int) -> Sequence[Steps]:
-        """Return what each worker does from a microbatch on."""
+        """Return each worker's steps from a microbatch on."""
         return [replace(steps, begin=microbatch) for steps in self.steps]
 
     def sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
-        """Return the sums behind some updates of each stage, maybe with some before."""
+        """Return the sums after some updates of each stage, perhaps with some before."""
         grows = self.schedule.period_versions if self.schedule.period else ()
         behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
         return self.sum_order.skipping(max(0, min(behind, default=0)))
 
     def made_before(self, microbatch: int) -> tuple[int, ...]:
-        """Return the updates of each stage before a microbatch."""
+        """Return the number of updates of each stage before a microbatch."""
         if not microbatch:
             return (0,) * self.schedule.stages
         return updates_before(self.schedule, microbatch)
@@ -96,11 +96,8 @@ def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
 class Tables:
     """The tables of one pipeline.
 
-    Attributes:
-        schedule: the same.
-
     Raises:
-        TypeError: it is no schedule.
+        TypeError: ``schedule`` is not a Schedule.
         ScheduleError: it cannot be executed.
     """
 
@@ -121,7 +118,7 @@ class Tables:
         """Return the finite schedule for a number of batches.
 
         Raises:
-            ScheduleError: a finite one has another number.
+            ScheduleError: the schedule is finite and has another number.
         """
         if not self.schedule.period:
             if len(self.schedule) != batches:
@@ -151,7 +148,7 @@ class Tables:
         validate_later: bool = False,
         goes_on: bool = False,
     ) -> LoweredTable:
-        """Return a schedule lowered; that of the last run is not lowered again."""
+        """Return a schedule lowered; the last run's is kept."""
         key = schedule.trains, goes_on
         last = self._lowered.get(key)
         if last is None or last.schedule is not schedule:
@@ -170,7 +167,7 @@ class Tables:
 
     @cached_property
     def round(self) -> int:
-        """After how many batches, or a multiple, a run by a schedule without end may end.
+        """The number of batches whose multiples are possible ends of a run by an endless schedule.
 
         Updates of stages on several workers may average several batches.
         """
@@ -178,7 +175,7 @@ class Tables:
         return 1 if len(self.possible_stops(self.schedule).batches) == len(stops) else len(stops)
 
     def delays(self) -> list[int]:
-        """Return, for each stage, how many updates a forward is behind its own update at most."""
+        """Return, for each stage, the most updates between a forward and its own update."""
         schedule = self.schedule.excerpt()
         delays = [0] * schedule.stages
         for op, stage, microbatch, version in chain(*schedule.workers):
@@ -202,7 +199,7 @@ def _possible_stops(schedule: Schedule) -> PossibleStops:
 
 
 def part(schedule: Schedule, begin: int, end: int) -> Schedule:
-    """Return what a run did of a schedule that had the microbatches between two."""
+    """Return a run's part of a schedule, between two microbatches."""
     before = schedule.before(end)
     if not begin:
         return before
@@ -213,7 +210,7 @@ def part(schedule: Schedule, begin: int, end: int) -> Schedule:
 
 
 def end_of(schedule: Schedule, begin: int, batches: int) -> int:
-    """Return the microbatch behind so many batches of a schedule without end."""
+    """Return the microbatch after so many batches of an endless schedule."""
     periods, rest = divmod(begin, schedule.period_microbatches)
     stops = schedule.batch_stops
     before = periods * len(stops) + bisect_right(stops, rest)
@@ -221,7 +218,7 @@ def end_of(schedule: Schedule, begin: int, batches: int) -> int:
 
 
 def batches_done(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
-    """Yield the microbatches of each batch from a microbatch on that a run has trained on."""
+    """Yield the microbatches of each batch that a run has trained on, from a microbatch on."""
     for batch in schedule.each_batch(begin):
         if (batch.start if schedule.period else batch.stop - 1) >= end:
             return

@@ -1,4 +1,4 @@
-"""The workers of a pipeline, as the program sees them that trains by it."""
+"""The workers of a pipeline, as the calling program sees them."""
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from pipekit.trees import Tree, leaves
 
 
 class Workers:
-    """Have the stages of a model execute schedules."""
+    """Execute schedules on the stages of a model."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Workers:
         self._require_joint(tables.schedule)
 
     def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
-        """Return a run's batches, checked; the first one serves to build the stages, if need be.
+        """Return a run's batches, checked; the first one serves to build the stages if need be.
 
         Raises:
             ScheduleError: stages have to update together, and the schedule does not let them.
@@ -73,7 +73,7 @@ class Workers:
         )
 
     def _compare_losses(self, batch: Batch, output: Tree) -> None:
-        """Warn if the loss of a microbatch, whose output is known, is not that of its parts."""
+        """Warn if the loss of a microbatch differs from the sum over its parts."""
         rows = batch.microbatch_rows[0]
         if rows < 2 or batch.target is None:
             return
@@ -91,7 +91,7 @@ class Workers:
 
     @property
     def can_end(self) -> bool:
-        """Whether a run may end before its table does: not where updates may be made again."""
+        """Whether a run may end before its table: not if updates may be made again."""
         return not self._updates.validates_later and self.can_stop
 
     @property
@@ -219,7 +219,7 @@ class Workers:
             combinations.require_joint_updates(schedule, feature)
 
     def _joint_features(self) -> set[str]:
-        """Return why the updates of a batch wait for one another on all stages, if they do."""
+        """Return the features that need all stages to update together."""
         return combinations.features(
             {
                 combinations.CLIP: self._updates.clip_norm is not None,
