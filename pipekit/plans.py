@@ -151,7 +151,10 @@ class Plan:
                 parallelism has nothing to do with the layout), or layers run in another order.
         """
         if self.order:
-            raise ValueError("the plan's layers run in an order of its own: Megatron-LM has none")
+            raise ValueError(
+                "the plan's layers run in another order than the model's: Megatron-LM keeps "
+                "the model's"
+            )
         if max(self.replicas) > 1:
             raise ValueError(
                 f"the plan has {self.config} workers a stage: Megatron-LM's layout has one each, "

@@ -21,7 +21,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     try:
         return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text: {error}") from None
+        raise ValueError(f"{path} is not text: {error}") from None
 
 
 def read_json(

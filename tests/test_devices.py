@@ -30,7 +30,7 @@ def test_what_nothing_can_be_computed_on(kind: str) -> None:
 
 
 def test_what_is_no_device() -> None:
-    with pytest.raises(ValueError, match="'gpu' is no device: say 'cpu', or 'cuda:0'"):
+    with pytest.raises(ValueError, match="'gpu' is not a device: say 'cpu', or 'cuda:0'"):
         devices.resolve("gpu")
 
 

@@ -51,7 +51,7 @@ def require_module(reference: str) -> None:
     except ModuleNotFoundError:  # nor its package
         there = False
     if not there:
-        raise ValueError(f"{reference!r}: there is no module {module!r}, installed or in {here}")
+        raise ValueError(f"{reference!r}: no module is named {module!r}, installed or in {here}")
 
 
 def load(reference: str) -> Any:

@@ -111,7 +111,7 @@ def chosen_schedule(
         return by_name.METHODS[name](stages, microbatches).take(batches)
     file = Path(name)
     if not file.is_file():
-        raise ValueError(f"{name!r} is no file and none of the methods {METHODS}")
+        raise ValueError(f"{name!r} is neither a file nor one of the methods {METHODS}")
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
     except ScheduleError as error:

@@ -69,7 +69,10 @@ class Calibrated:
     def __post_init__(self) -> None:
         _require_positive("a calibrated bandwidth", self.bandwidth)
         if not self.origin:
-            raise ValueError("a calibrated bandwidth needs its origin: name what it was fitted on")
+            raise ValueError(
+                "a calibrated bandwidth needs its origin: name the measurements that it was "
+                "fitted on"
+            )
 
 
 @dataclass(frozen=True)

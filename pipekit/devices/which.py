@@ -20,7 +20,7 @@ def resolve(device: torch.device | str) -> torch.device:
     try:
         named = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"{device!r} is no device: say 'cpu', or 'cuda:0'") from error
+        raise ValueError(f"{device!r} is not a device: say 'cpu', or 'cuda:0'") from error
     if named.type == "cpu":
         return CPU
     count = device_count(named.type)

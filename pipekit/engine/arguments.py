@@ -124,7 +124,7 @@ def require_steps(steps: int | None) -> None:
 def require_batches(batches: object) -> None:
     """Raise TypeError unless these can be iterated over as batches."""
     if isinstance(batches, Mapping):
-        raise TypeError("one batch is no iterable of batches: put it into a list")
+        raise TypeError("batches are a single batch: put it into a list")
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
         raise TypeError(
             f"batches must be an iterable, e.g. a list of (input, target) or a DataLoader, not "

@@ -22,7 +22,7 @@ def copied(module: Module) -> Module:
     except Exception as error:  # of whatever the user's modules keep
         said = str(error).strip().partition("\n")[0]
         raise TypeError(
-            f"what is trained is a copy of the model, and {_uncopied(module)} cannot be copied "
+            f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
             f"({said}): give its module a __deepcopy__, or make it when it is first used"
         ) from error
 

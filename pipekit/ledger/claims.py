@@ -99,7 +99,7 @@ def outcomes(folder: str | Path) -> list[Outcome]:
         ValueError: there is no such folder, or a record in it cannot be read.
     """
     if not Path(folder).is_dir():
-        raise ValueError(f"there is no folder {folder}: run an experiment first, see pipekit run")
+        raise ValueError(f"no folder is named {folder}: run an experiment first, see pipekit run")
     # Sorted by time and then as written: of two records of one second, the later line is newer.
     records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
     newest = {record.id: record for record in records}
@@ -136,7 +136,7 @@ def _claim(id: str) -> Claim:
 
         near = get_close_matches(id, claims, 1)
         hint = f"did you mean {near[0]!r}?" if near else "see the column id of data/claims.csv"
-        raise ValueError(f"there is no claim {id!r}: {hint}")
+        raise ValueError(f"no claim is named {id!r}: {hint}")
     return claims[id]
 
 
@@ -160,7 +160,7 @@ def _figure(name: str, folder: Path) -> str:
     if Path(name).name != name or Path(name).suffix not in (".svg", ".png"):
         raise ValueError(f"figure must be the name of an .svg or .png file, not {name!r}")
     if not (folder / name).exists():
-        raise ValueError(f"there is no figure {name} in {folder}: save it before recording")
+        raise ValueError(f"no figure is named {name} in {folder}: save it before recording")
     return name
 
 
@@ -173,7 +173,7 @@ def _read(folder: Path) -> Iterator[Record]:
                 record = parse_json(line, Record)
             except ValueError as error:
                 raise ValueError(
-                    f"{path}, line {number} is no record, delete it: {error}"
+                    f"{path}, line {number} is not a record, delete it: {error}"
                 ) from None
             if record.id not in claims:
                 raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")

@@ -74,7 +74,7 @@ def _rendered(mark: re.Match[str], reference: Path) -> str:
     asked = mark.groupdict()
     path = reference / asked["table"]
     if not path.exists():
-        raise ValueError(f"{mark[0]}: there is no table {path}")
+        raise ValueError(f"{mark[0]}: no table is named {path}")
     table = pd.read_csv(path)
     for column in filter(None, (asked["column"], asked["key"])):
         if column not in table:

@@ -54,7 +54,9 @@ def amoebanet_d(
         ValueError: the cells do not make three groups, or the filters no whole bottlenecks.
     """
     if layers < 3 or layers % 3:
-        raise ValueError(f"layers are three equal groups of normal cells: {layers} is no 3, 6, ...")
+        raise ValueError(
+            f"layers are three equal groups of normal cells: {layers} is not a multiple of 3"
+        )
     if filters < 8 or filters % 8:
         raise ValueError(f"filters must be a multiple of 8, since cells divide them: {filters}")
     group = [_NORMAL] * (layers // 3)

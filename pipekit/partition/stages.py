@@ -76,7 +76,7 @@ def stages(
         seconds = verify(recorded)
     if recorded.frozen:
         warnings.warn(
-            f"what follows is held to be as in the example for all batches: "
+            f"all batches are assumed to be like the example in these respects: "
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )

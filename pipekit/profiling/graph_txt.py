@@ -106,7 +106,7 @@ def _parse(path: Path) -> _Graph:
     for number, start, end in edges:
         for node in (start, end):
             if node not in layers and node not in inputs:
-                raise ValueError(f"{path}, line {number}: there is no node {node!r}")
+                raise ValueError(f"{path}, line {number}: no node is named {node!r}")
         if end in inputs:
             raise ValueError(f"{path}, line {number}: an edge leads to the Input node {end!r}")
     known = [(start, end) for _, start, end in edges]

@@ -175,7 +175,7 @@ class ValueProfile:
         object.__setattr__(self, "users", tuple(sorted(set(self.users))))
         _require_bytes(str(self), self.bytes)
         if self.source is not None and self.source < 0:
-            raise ValueError(f"{self}: there is no such layer")
+            raise ValueError(f"{self}: no such layer exists")
         if self.users and self.users[0] <= (-1 if self.source is None else self.source):
             raise ValueError(f"{self} has the user {self.users[0]}, which is not behind its source")
         if not self.saved and (self.source is None or not self.users):

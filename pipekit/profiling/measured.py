@@ -106,7 +106,7 @@ def profile(
         raise ValueError(f"repeats must be at least 1, not {repeats}")
     require_data(model, instead="; or use Profile.analytic, which runs nothing")
     if loss not in (None, default_loss) and target is None:
-        raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
+        raise ValueError("the loss needs a target: pass target=, the wanted output of the sample")
     sample = input_of(model, sample)
     rows = rows_of(sample)
     ours = as_trained(copied(model).to(where))

@@ -189,7 +189,7 @@ class Profile:
         if len(order) != len(self) or set(place) != set(range(len(self))):
             raise ValueError(f"an order of {len(self)} layers names each of them once")
         if not self.values and list(order) != sorted(order):
-            raise ValueError("the profile is a chain, whose layers have one order only")
+            raise ValueError("the profile is a chain: its layers have one order only")
         values = tuple(
             replace(
                 value,

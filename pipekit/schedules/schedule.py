@@ -142,7 +142,7 @@ def _text(source: str | os.PathLike[str]) -> str:
         with open(source, encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
-        raise ScheduleError(f"the CSV cannot be read: {source} is no text: {error}") from None
+        raise ScheduleError(f"the CSV cannot be read: {source} is not text: {error}") from None
 
 
 def _written(written: str, path: str | os.PathLike[str] | None, newline: str | None) -> str:

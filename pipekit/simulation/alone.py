@@ -177,7 +177,8 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     """
     if any(cost.buckets or cost.ties for cost in costs):
         raise ValueError(
-            "what sums of gradients between workers cost on one host has not been measured: leave "
+            "the cost of sums of gradients between workers on one host has not been "
+            "measured: leave "
             "host out, or simulate without replicas and ties"
         )
     graph, sent = schedule.dependencies, routes(schedule, costs)

@@ -113,7 +113,9 @@ def simulated(
     times, is_shared = None, False
     if host is not None:
         if cluster is not None or overlap is not None or waits:
-            raise ValueError("host says what one host takes: leave cluster, overlap, validate out")
+            raise ValueError(
+                "host holds the costs of one host: leave cluster, overlap and validate out"
+            )
         times = alone.run_on_host(schedule, costs, load, host)
     elif overlap is None and not waits and not together:
         times = alone.run(schedule, costs, load, cluster)

@@ -27,7 +27,7 @@ _BUSY = {
 def breakdown(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
     """Split the time of a trace's events; see :meth:`pipekit.traces.Trace.breakdown`."""
     if not makespan_s:
-        raise ValueError("there is no time to split: the trace has no event that takes any")
+        raise ValueError("no time can be split: no event of the trace takes any")
     run = event_graph(events)
     frame = run.frame
     ends = (frame["end_s"] - frame["start_s"].min()).to_numpy()

@@ -109,7 +109,7 @@ class TestApp:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.stdout.strip() == "2 False"
-        assert re.search("must be one of|none of the methods", done.stderr)
+        assert re.search("must be one of|one of the methods", done.stderr)
 
 
 class TestMethods:
@@ -185,7 +185,7 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ("gpip", "'gpip' is no file and none of the methods gpipe, flush"),
+            ("gpip", "'gpip' is neither a file nor one of the methods gpipe, flush"),
             ("2bw --stages 6", "use microbatches >= 6"),
             ("gpipe --stages 0", "stages must be a whole number of at least 1"),
             ("gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),
@@ -229,7 +229,7 @@ class TestRun:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["missing.yaml"], "there is no experiment file missing.yaml"),
+            (["missing.yaml"], "no experiment file is named missing.yaml"),
             (["e.yaml", "--only", "ugly"], "e has no notebook 'ugly', only good, bad"),
         ],
     )

@@ -91,7 +91,7 @@ def test_skips_stand_below_the_table(printed: Printed) -> None:
     ("line", "says"),
     [
         ("vgg", "model must be one of convnet, mlp, gpt, alexnet, .*, not 'vgg'"),
-        ("mlp --device tpu", "'tpu' is no device: say 'cpu', or 'cuda:0'"),
+        ("mlp --device tpu", "'tpu' is not a device: say 'cpu', or 'cuda:0'"),
         ("mlp --dtype int8", "dtype must be one of float32, float16, bfloat16, not 'int8'"),
         ("mlp --analytic V100", "analytic must be one of K80 12GB, .*, not 'V100'"),
         (

@@ -81,5 +81,5 @@ def test_a_missing_folder_gets_one_sentence(runs: Path) -> None:
     result = pipekit("nowhere")
     assert result.exit_code == 2
     assert result.stderr == (
-        "error: there is no folder nowhere: run an experiment first, see pipekit run\n"
+        "error: no folder is named nowhere: run an experiment first, see pipekit run\n"
     )

@@ -12,7 +12,7 @@ Refused = Callable[[str], str]
     ("name", "content", "says"),
     [
         ("a.txt", b"worker 0 | F0 X0", "a.txt: line 1: cannot read 'X0'"),
-        ("a.txt", b"\xff", "a.txt is no text"),
+        ("a.txt", b"\xff", "a.txt is not text"),
         ("a.csv", b"worker,op\n0,FORWARD\n", "a.csv: the CSV lacks the column 'stage'"),
         ("a.csv", b"\xff\n", "a.csv: the CSV cannot be read"),
         ("a.txt", b"worker 0 | F999999999", "F999999999 of stage 0 cannot be"),

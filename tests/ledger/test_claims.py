@@ -258,7 +258,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize(
         ("line", "says"),
-        [("{", "line 1 is no record, delete it"), ('{"id": "x"}', "line 1 is no record")],
+        [("{", "line 1 is not a record, delete it"), ('{"id": "x"}', "line 1 is not a record")],
     )
     def test_a_broken_line_is_named(self, line: str, says: str, tmp_path: Path) -> None:
         (tmp_path / "claims.jsonl").write_text(line + "\n")
@@ -266,7 +266,7 @@ class TestOutcomes:
             claims.outcomes(tmp_path)
 
     def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="there is no folder"):
+        with pytest.raises(ValueError, match="no folder is named"):
             claims.outcomes(tmp_path / "nowhere")
 
     def test_the_files_can_be_moved(self, tmp_path: Path) -> None:

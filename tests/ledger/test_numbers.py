@@ -58,7 +58,7 @@ def test_a_mark_shows_what_it_asks_for(asked: str, shown: str, reference: Path) 
     ("asked", "says"),
     [
         ("a/t.csv, only found", "can only convert"),
-        ("a/u.csv, count what", "there is no table"),
+        ("a/u.csv, count what", "no table is named"),
         ("a/t.csv, count that", "has the columns what, found, chosen"),
         ("a/t.csv, mode found", "the statistics are count, distinct"),
         ("a/t.csv", "is not as pipekit.ledger.numbers describes"),

@@ -110,7 +110,7 @@ class TestOrder:
     def test_a_chain_has_one_order(self) -> None:
         chain = Profile(LAYERS)
         assert chain.in_order([0, 1, 2, 3]) == chain
-        with pytest.raises(ValueError, match="a chain, whose layers have one order only"):
+        with pytest.raises(ValueError, match="a chain: its layers have one order only"):
             chain.in_order([1, 0, 2, 3])
 
 
@@ -198,7 +198,7 @@ class TestErrors:
             ((1, (1,), 1.0), "a value of 1 has the user 1, which is not behind its source"),
             ((1, (2, 0), 1.0), "has the user 0"),
             ((None, (-1,), 1.0), "a value of the model's input has the user -1"),
-            ((-1, (0,), 1.0), "a value of -1: there is no such layer"),
+            ((-1, (0,), 1.0), "a value of -1: no such layer exists"),
             ((0, (1,), -1.0), "bytes must be 0 or a positive number, not -1"),
             ((0, (1,), float("nan")), "bytes must be 0 or a positive number"),
             ((0, (), 1.0, False), "a value of 0 is kept for the backward"),

@@ -197,7 +197,7 @@ class TestErrors:
             ([node("1", forward="-1")], "line 1: .*forward_s must be 0 or a positive number"),
             ([node("1", out="[]")], "line 1 is neither"),
             ([node("1"), node("1")], "line 2: node 'node1' stands there a second time"),
-            ([node("1"), *edges("1-2")], "line 2: there is no node 'node2'"),
+            ([node("1"), *edges("1-2")], "line 2: no node is named 'node2'"),
             ([node("1 Input0"), node("2"), *edges("2-1")], "line 3: an edge leads to the Input"),
             ([node("1 Input0")], "has no node that is a layer"),
             ([""], "has no node that is a layer"),

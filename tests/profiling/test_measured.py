@@ -490,7 +490,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"device": "tpu"}, "'tpu' is no device: say 'cpu', or 'cuda:0'"),
+            ({"device": "tpu"}, "'tpu' is not a device: say 'cpu', or 'cuda:0'"),
             ({"repeats": 0}, "repeats must be at least 1, not 0"),
         ],
     )

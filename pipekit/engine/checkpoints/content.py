@@ -61,7 +61,7 @@ def read(part: PartFile) -> Content:
         wrong = error.errors(include_url=False)[0]
         where = ".".join(map(str, wrong["loc"]))
         raise ValueError(
-            f"{part.path} is no part of a checkpoint: {where}: {wrong['msg']}"
+            f"{part.path} is not a part of a checkpoint: {where}: {wrong['msg']}"
         ) from None
     about = content["about"]
     folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"

@@ -181,7 +181,8 @@ def load(part: PartFile) -> Content:
         content = {}
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise ValueError(
-            f"{part.path} is no part of a checkpoint that pipekit wrote: it does not hold tensors "
+            f"{part.path} is not a part of a checkpoint that pipekit wrote: it does not hold "
+            "tensors "
             f"and plain values under their names"
         )
     if content["format"] != FORMAT:
@@ -308,7 +309,7 @@ def _parts(home: Path) -> Iterator[PartFile]:
         except FileNotFoundError:  # likewise
             continue
         if not stat.S_ISREG(mode):  # who reads a pipe waits for ever
-            raise ValueError(f"{path} is no file: delete it")
+            raise ValueError(f"{path} is not a file: delete it")
         yield PartFile(stage, worker, parts, match[4], match[5] is None, path)
 
 

@@ -36,7 +36,7 @@ class FolderLock:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 os.close(file)
-                raise ValueError(f"{path} is no file: delete it")
+                raise ValueError(f"{path} is not a file: delete it")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -104,7 +104,7 @@ class Tables:
     def __init__(self, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
-                f"schedule must be a Schedule, such as schedules.two_bw(4, 8), not "
+                f"schedule must be a Schedule, e.g. schedules.two_bw(4, 8), not "
                 f"{type(schedule).__name__}"
             )
         if not schedule.trains:

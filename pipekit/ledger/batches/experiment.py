@@ -122,7 +122,7 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     if scale not in SCALES:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
     if not file.is_file():
-        raise ValueError(f"there is no experiment file {file}")
+        raise ValueError(f"no experiment file is named {file}")
     text = read_text(file)
     try:
         content = yaml.load(text, _PlainLoader)
@@ -171,7 +171,7 @@ def _jobs(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
     if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
-        raise ValueError(f"{where}: there is no notebook {path}")
+        raise ValueError(f"{where}: no notebook is named {path}")
     try:
         notebook = read_json(path, _Notebook, "a notebook")
         declared, ranged = notebook.declared(), notebook.ranged()
@@ -212,7 +212,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("write out what *aliases stand for")
+            raise yaml.YAMLError("write out the values of *aliases")
         return super().compose_node(parent, index)
 
 

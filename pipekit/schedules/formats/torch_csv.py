@@ -70,7 +70,9 @@ def read(text: str) -> tuple[list[list[Pass]], list[tuple[Pass, Pass]]]:
             passes += found
         workers.append(passes)
     if not any(workers):
-        raise ScheduleError("the CSV has no pass: torch writes a line a rank, such as 0F0,0F1,0B0")
+        raise ScheduleError(
+            "the CSV has no pass: torch writes one line for each rank, e.g. 0F0,0F1,0B0"
+        )
     return workers, overlaps
 
 

@@ -76,5 +76,5 @@ def parse_replicas(text: str) -> list[int]:
         ValueError: the text is not numbers joined by hyphens.
     """
     if not re.fullmatch(r"[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})*", text):
-        raise ValueError(f"replicas are the workers of each stage, such as 2-1-1, not {text!r}")
+        raise ValueError(f"replicas are the workers of each stage, e.g. 2-1-1, not {text!r}")
     return [int(part) for part in text.split("-")]

@@ -241,7 +241,7 @@ CRAFTED: dict[str, Callable[[Content], object]] = {
 def test_a_crafted_part_is_named(how: str, tmp_path: Path) -> None:
     (home,) = homes(saved(tmp_path))
     path = rewritten(files.parts_of(home)[0], CRAFTED[how])
-    with pytest.raises(ValueError, match=rf"{path.name} is no part of a checkpoint"):
+    with pytest.raises(ValueError, match=rf"{path.name} is not a part of a checkpoint"):
         pipe().resume(tmp_path)
 
 
@@ -263,7 +263,7 @@ def test_code_in_a_part_is_not_run_nor_recommended(
         digest = hashlib.sha256(bad).hexdigest()[:16]
         path = home / f"stage0.worker0.of2.{digest}.pt"
         path.write_bytes(bad)
-        with pytest.raises(ValueError, match=rf"{path.name} is no part of a checkpoint") as caught:
+        with pytest.raises(ValueError, match=rf"{path.name} is not a part of a checkpoint") as caught:
             pipe().resume(tmp_path / "saved")
         assert "weights_only" not in f"{caught.value}", number
     assert not Path("ran").exists()
@@ -274,7 +274,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     path = files.parts_of(home)[0].path
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ValueError, match=rf"{path.name} is no file"):
+    with pytest.raises(ValueError, match=rf"{path.name} is not a file"):
         pipe().resume(tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
     assert precious.read_text() == "mine"
     (folder / ".lock").unlink()
     os.mkfifo(folder / ".lock")
-    with pytest.raises(ValueError, match=r"saved/\.lock is no file"):
+    with pytest.raises(ValueError, match=r"saved/\.lock is not a file"):
         pipe().train(data(2), checkpoints=folder)
 
 

@@ -150,7 +150,7 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
         ("{name: x, notebooks: [], colour: red}", "has the unknown key 'colour'"),
         ("{name: x, notebooks: [], cell_timeout_s: true}", "must be a whole number, not True"),
         ("{name: x, notebooks: [a.ipynb]}", "notebook 1 must be a mapping"),
-        ("{name: x, notebooks: [{notebook: b.ipynb}]}", r"there is no notebook .*b\.ipynb"),
+        ("{name: x, notebooks: [{notebook: b.ipynb}]}", r"no notebook is named .*b\.ipynb"),
         ("{name: x, notebooks: [{notebook: experiment.yaml}]}", "cannot be read as a notebook"),
         (
             "{name: x, notebooks: [{notebook: a.ipynb}, {notebook: a.ipynb}]}",
@@ -190,7 +190,7 @@ def test_aliases_which_can_stand_for_more_than_memory_holds_are_refused(
     notebook("a")
     bomb = "".join(f"    a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
     start = "name: x\nnotebooks:\n- notebook: a.ipynb\n  parameters:\n    a0: &a0 lol\n"
-    with pytest.raises(ValueError, match=r"write out what \*aliases stand for"):
+    with pytest.raises(ValueError, match=r"write out the values of \*aliases"):
         load(write(tmp_path, start + bomb))
 
 
@@ -243,7 +243,7 @@ def test_a_parameter_out_of_the_range_in_its_comment_is_refused_before_anything_
 
 
 def test_missing_file_and_unknown_scale_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no experiment file"):
+    with pytest.raises(ValueError, match="no experiment file is named"):
         load(tmp_path / "none.yaml")
     with pytest.raises(ValueError, match="scale must be quick or full, not 'big'"):
         load(tmp_path / "none.yaml", "big")
