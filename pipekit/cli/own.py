@@ -132,7 +132,7 @@ class OwnModel:
         Args:
             given: as :meth:`loss` has it.
         """
-        from pipekit.engine.runs.batch_reader import parted
+        from pipekit.engine.entries import parted
 
         loss = self.loss(given)
         if not isinstance(self._first, Mapping):

@@ -2,27 +2,21 @@
 
 import threading
 from array import array
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.early_stop import BeyondStop
+from pipekit.engine.entries import Plain, parted, pieces
 from pipekit.layers.seeded import drawing_undisturbed
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
-
-
-class Joins(Protocol):
-    """Puts the parts of a batch together again, for the loss."""
-
-    def joined(self, tensors: Any) -> Any:
-        """Return the loss's second argument, given its tensors."""
 
 
 class Batch(NamedTuple):
@@ -34,7 +28,9 @@ class Batch(NamedTuple):
         rows: the number of examples.
         row_shapes: for each tensor of the input, the shape of a row.
         parts: the number of microbatches; their rows differ by at most 1.
-        plain: entries for the loss that are no tensors, or None.
+        plain: all that the target holds beside tensors, or None.
+        said: of a target that is a whole batch, which entries the user has said to be rows, and
+            which not; None: the target is one entry.
     """
 
     input: Tree
@@ -42,12 +38,22 @@ class Batch(NamedTuple):
     rows: int
     row_shapes: Shapes
     parts: int
-    plain: "Joins | None" = None
+    plain: Plain | None = None
+    said: Mapping[Any, bool] | None = None
 
     @property
     def microbatch_rows(self) -> list[int]:
         """Rows of each microbatch; with fewer rows than microbatches the first get none."""
         return part_sizes(self.rows, self.parts)
+
+    @property
+    def whole_target(self) -> Any:
+        """The second argument of the loss, for all rows."""
+        return self.plain.joined(self.target) if self.plain else self.target
+
+    def cut_target(self) -> list[Any]:
+        """Return the second argument of the loss for each microbatch."""
+        return pieces(self.whole_target, self.microbatch_rows, self.said)
 
 
 def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
@@ -86,7 +92,7 @@ class FedTarget(NamedTuple):
 
     tree: Tree
     weight: float
-    plain: Joins | None
+    plain: Plain | None
 
 
 @dataclass(frozen=True)
@@ -239,8 +245,8 @@ class Feed:
         if any(k in self._needs.targets for k in here):
             with self._caller.entered():
                 weights = self._weights(batch)
-            trees = split(batch.target, batch.parts, batch.rows)
-            parts = [FedTarget(*each, batch.plain) for each in zip(trees, weights, strict=True)]
+            cuts = zip(map(parted, batch.cut_target()), weights, strict=True)
+            parts = [FedTarget(tensors, weight, plain) for (tensors, plain), weight in cuts]
             self._keep(self._targets, self._needs.targets, here, parts, made)
         found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
         self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
@@ -250,8 +256,7 @@ class Feed:
         """Return the factor of each microbatch's loss in the loss of the batch."""
         if self._count is None:
             return [rows / batch.rows for rows in batch.microbatch_rows]
-        target = batch.plain.joined(batch.target) if batch.plain else batch.target
-        counted = self._count(target)
+        counted = self._count(batch.whole_target)
         if not counted:
             raise ValueError(
                 "a batch has nothing that the loss counts: leave it out, its mean is undefined"

@@ -1,11 +1,11 @@
 """Options of a training beside its model and schedule: four values, passed on whole."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from inspect import signature
-from typing import ParamSpec, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 
@@ -109,6 +109,9 @@ class Execution:
         inputs: the entries that the model takes of batches that are dicts or longer tuples (see
             :meth:`pipekit.Pipeline.train`): a name or several, or a function from a batch to the
             model's input.  A model from :func:`pipekit.stages` takes the entries of its example.
+        rows: whether entries of such batches have one element for each row and are cut with the
+            rows, by name or place: ``{"class_weights": False}``.  By default tensors, arrays, lists
+            and tuples with as many elements as the batch has rows are cut.
         short_batches: "refuse" batches with fewer rows than microbatches, as the last one of an
             epoch may be (before training if batches are a list or a ``DataLoader``); or train on
             them in "fewer" microbatches of one row each.
@@ -130,6 +133,7 @@ class Execution:
     """
 
     inputs: Inputs = None
+    rows: Mapping[Any, bool] | None = None
     short_batches: str = "refuse"
     devices: Sequence[torch.device | str] | None = None
     recompute: Recompute | Sequence[Recompute] | None = None

@@ -138,7 +138,8 @@ class Pipeline:
         self._loss, self._updates = loss, updates
         self._runner: Runner = TRANSPORTS.load(transport)(devices)
         workers = Workers(tables, self._model, self._runner, devices, loss, updates, execution)
-        reader = BatchReader(layers, execution.inputs, execution.short_batches == "fewer")
+        fewer = execution.short_batches == "fewer"
+        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
         self._runs = Runs(
             tables, self._model, workers, self._runner.agree, used, transport, seed, reader
         )

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator, to_device
-from pipekit.engine.batches import Feed, Joins
+from pipekit.engine.batches import Feed
 from pipekit.engine.config import Loss, RunConfig
+from pipekit.engine.entries import Plain
 from pipekit.engine.execution.stage_io import StageGradients, Target
 from pipekit.layers.autocast import autocast
 from pipekit.trees import Tree, tree_map
@@ -146,6 +147,6 @@ def _host_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def _compare(loss: Loss, plain: Joins | None, output: Tree, target: Tree) -> Any:
+def _compare(loss: Loss, plain: Plain | None, output: Tree, target: Tree) -> Any:
     """Return the loss of an output and its target."""
     return loss(output, plain.joined(target) if plain else target)

@@ -3,14 +3,14 @@
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.entries import has_one_a_row, parted
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -22,40 +22,30 @@ _LOOKED_AT = 100
 """Batches at each end of a list that are looked at before a run: all would take seconds."""
 
 
-class Plain(NamedTuple):
-    """Entries of a batch without tensors, which the loss gets unchanged.
-
-    Attributes:
-        entries: by name or, of a tuple, by place.
-        length: of the tuple; None: the batch is a dict.
-    """
-
-    entries: Mapping[Any, Any]
-    length: int | None
-
-    def joined(self, tensors: Mapping[Any, Tree]) -> Any:
-        """Return the whole batch, given its tensors."""
-        both = {**tensors, **self.entries}
-        return both if self.length is None else tuple(both[n] for n in range(self.length))
-
-
 class BatchReader:
     """Reads batches for one model.
 
     - A pair ``(input, target)``: the loss gets the target.
     - A dict, or a tuple of another length: the model gets the entries that it takes, the loss the
-      whole batch.  Tensors with as many rows as the model's first are cut into microbatches; all
-      else stays whole.
+      whole batch.  Tensors, arrays and lists with one element for each row of the model's input are
+      cut into microbatches; all else stays whole.
 
     Args:
         model: the layers.
         inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
             recorded it, else the whole dict, or the first of a tuple.
         fewer: whether a batch may have fewer rows than microbatches.
+        rows: which entries are cut by rows and which are not, as far as the user has said it.
     """
 
-    def __init__(self, model: nn.Sequential, inputs: Inputs = None, fewer: bool = False) -> None:
-        self._fewer = fewer
+    def __init__(
+        self,
+        model: nn.Sequential,
+        inputs: Inputs = None,
+        fewer: bool = False,
+        rows: Mapping[Any, bool] | None = None,
+    ) -> None:
+        self._fewer, self._said = fewer, dict(rows or {})
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -76,12 +66,14 @@ class BatchReader:
             )
         elif len(batch) == 2 and not self._select:
             taken = self._tensors_of(batch[0])
-            rows = _same_rows([*leaves(taken), *leaves(batch[1])], number)
-            return _batch(taken, batch[1], rows, parts, number, self._fewer)
+            tensors, target = leaves(taken), batch[1]
+            rows = _same_rows(tensors, number)
+            if target is not None and not _is_list_of_rows(target, rows):
+                _same_rows([*tensors, *leaves(target)], number)
+            return _batch(taken, target, rows, parts, number, self._fewer)
         taken = self.input(batch)
         rows = _rows(leaves(taken), number)
-        target, plain = parted(batch)
-        return _batch(taken, target, rows, parts, number, self._fewer)._replace(plain=plain)
+        return _batch(taken, batch, rows, parts, number, self._fewer)._replace(said=self._said)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
@@ -126,7 +118,11 @@ class BatchReader:
             numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
                 self.read(batches[number], parts[(number - offset) % len(parts)], number)
-        elif isinstance(batches, DataLoader) and type(batches.batch_sampler) is BatchSampler:
+        elif (
+            isinstance(batches, DataLoader)
+            and not isinstance(batches.dataset, IterableDataset)
+            and type(batches.batch_sampler) is BatchSampler
+        ):
             sampler = batches.batch_sampler
             last = len(batches) - 1
             if not sampler.drop_last and offset <= last < (steps or len(batches)):
@@ -150,7 +146,12 @@ def _batch(
 ) -> Batch:
     _require_rows(rows, 1 if fewer else parts, number)
     shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
-    return Batch(taken, target, rows, shapes, parts)
+    tensors, plain = parted(target)
+    return Batch(taken, tensors, rows, shapes, parts, plain)
+
+
+def _is_list_of_rows(target: Any, rows: int) -> bool:
+    return isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
 
 
 def _is_cut(tensor: Tensor, rows: int) -> bool:
@@ -176,20 +177,6 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
     if not counts:
         raise ValueError(f"batch {number}: no tensor that the model takes has a dimension of rows")
     return counts.most_common(1)[0][0]
-
-
-def parted(batch: Any) -> tuple[Tree, Plain | None]:
-    """Return a batch's entries with tensors, and the others."""
-    named = batch if isinstance(batch, dict) else dict(enumerate(batch))
-    plain = {key: entry for key, entry in named.items() if not _holds_tensor(entry)}
-    if not plain:
-        return batch, None
-    tensors = {key: entry for key, entry in named.items() if key not in plain}
-    return tensors, Plain(plain, None if isinstance(batch, dict) else len(batch))
-
-
-def _holds_tensor(entry: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(entry))
 
 
 Read = Callable[[Any, int, int], Batch]

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine import arguments, combinations
@@ -14,6 +15,7 @@ from pipekit.engine.batches import Batch, part_sizes, split
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
 from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.entries import pieces
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Execution, Updates, Watch
@@ -77,17 +79,14 @@ class Workers:
         rows = batch.microbatch_rows[0]
         if rows < 2 or batch.target is None:
             return
-        target = split(batch.target, batch.parts, batch.rows)[0]
-
-        def joined(pair: tuple[Tree, Tree]) -> tuple[Tree, Any]:
-            given, expected = pair
-            return given, batch.plain.joined(expected) if batch.plain else expected
-
-        whole = output, to_device(target, leaves(output)[0].device)
-        parts = zip(*(split(tree, 2, rows) for tree in whole), strict=True)
-        with autocast(leaves(output)[0].device, self._execution.autocast):
-            pieces = [joined(pair) for pair in parts]
-            warn_of_other_means(self._loss, joined(whole), pieces, part_sizes(rows, 2))
+        device = leaves(output)[0].device
+        target = pytree.tree_map_only(
+            Tensor, lambda tensor: to_device(tensor, device), batch.cut_target()[0]
+        )
+        sizes = part_sizes(rows, 2)
+        parts = list(zip(split(output, 2, rows), pieces(target, sizes, batch.said), strict=True))
+        with autocast(device, self._execution.autocast):
+            warn_of_other_means(self._loss, (output, target), parts, sizes)
 
     @property
     def can_end(self) -> bool:

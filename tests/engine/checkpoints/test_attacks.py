@@ -263,7 +263,9 @@ def test_code_in_a_part_is_not_run_nor_recommended(
         digest = hashlib.sha256(bad).hexdigest()[:16]
         path = home / f"stage0.worker0.of2.{digest}.pt"
         path.write_bytes(bad)
-        with pytest.raises(ValueError, match=rf"{path.name} is not a part of a checkpoint") as caught:
+        with pytest.raises(
+            ValueError, match=rf"{path.name} is not a part of a checkpoint"
+        ) as caught:
             pipe().resume(tmp_path / "saved")
         assert "weights_only" not in f"{caught.value}", number
     assert not Path("ran").exists()

@@ -71,8 +71,8 @@ def received_batches(
         if feeder is not None:
             mailbox.put(feeder, (BATCH, 0, 0, number), ())
         message = mailbox.wait(_batch_key(first, run), first)
-        about = pickle.loads(message["about"].numpy())
-        batch = Batch(message.get("input"), message.get("target"), *about)
+        about: Batch = pickle.loads(message["about"].numpy())
+        batch = about._replace(input=message.get("input"), target=message.get("target"))
         first += batch.parts
         yield batch
 
@@ -91,7 +91,7 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
     It gets all rows: cut here, a microbatch would lie elsewhere in memory than in a thread's batch,
     and sums on a CPU depend on how their numbers are aligned.
     """
-    about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts, batch.plain))
+    about = pickle.dumps(batch._replace(input=None, target=None))
     message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
     if inputs:
         message["input"] = batch.input

@@ -1,0 +1,104 @@
+"""The entries of a batch for the loss: cut by rows in any container, and parted for the way.
+
+Tensors travel alone; all else goes beside them, and the last stage puts both together again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pipekit.trees import Tree
+
+_CONTAINERS = (dict, tuple, list)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A batch without its tensors.
+
+    Attributes:
+        others: its leaves in order, with None for each tensor.
+        places: of the tensors among them.
+        spec: its containers.
+    """
+
+    others: Sequence[Any]
+    places: Sequence[int]
+    spec: pytree.TreeSpec
+
+    def joined(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the whole batch, given its tensors."""
+        leaves = list(self.others)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def parted(batch: Any) -> tuple[Tree, Plain | None]:
+    """Return a batch's tensors, and all else; the batch itself and None if it has tensors only."""
+    leaves, spec = pytree.tree_flatten(batch)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    if len(places) == len(leaves):
+        return batch, None
+    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return [leaves[place] for place in places], Plain(others, places, spec)
+
+
+def pieces(target: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None) -> list[Any]:
+    """Cut what the loss gets into parts of so many rows: a whole batch, or with None one entry."""
+    return cut_entry(target, sizes) if said is None else cut(target, sizes, said)
+
+
+def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:
+    """Cut each entry of a dict or a tuple into parts of so many rows; ``said`` is the user's word.
+
+    Raises:
+        ValueError: an entry that the user wants to be cut has not one element a row.
+    """
+    said = said or {}
+    names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
+    each = [_said(batch[name], name, sizes, said) for name in names]
+    parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
+    if isinstance(batch, Mapping):
+        return [dict(zip(names, items, strict=True)) for items in parts]
+    kind: Any = type(batch)
+    return [kind(*items) if hasattr(batch, "_fields") else kind(items) for items in parts]
+
+
+def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
+    """Cut an entry into parts of so many rows, or its own entries; what has no rows stays whole."""
+    if not has_one_a_row(entry, sum(sizes)):
+        return cut(entry, sizes) if isinstance(entry, _CONTAINERS) else [entry] * len(sizes)
+    if isinstance(entry, Tensor):
+        return list(torch.split(entry, list(sizes)))
+    return [entry[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def has_one_a_row(entry: Any, rows: int) -> bool:
+    """Return whether an entry is cut by rows.
+
+    A list of ``rows`` tensors that have ``rows`` rows each is a structure of them.
+    """
+    if isinstance(entry, (Tensor, np.ndarray)):
+        return entry.ndim > 0 and len(entry) == rows
+    if not isinstance(entry, (tuple, list)) or len(entry) != rows:
+        return False
+    leaves = [leaf for leaf in pytree.tree_leaves(entry) if isinstance(leaf, (Tensor, np.ndarray))]
+    return not leaves or not all(has_one_a_row(leaf, rows) for leaf in leaves)
+
+
+def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool]) -> list[Any]:
+    if said.get(name) is False:
+        return [entry] * len(sizes)
+    if said.get(name) and not has_one_a_row(entry, sum(sizes)):
+        raise ValueError(
+            f"the batch[{name!r}] has not one element for each of {sum(sizes)} rows: leave it out "
+            f"of Execution(rows=...), or set it to False there"
+        )
+    return cut_entry(entry, sizes)
