@@ -32,6 +32,7 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.turns import Turns, in_turn
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.updates.mitigated_weights import StageMitigation
@@ -101,6 +102,7 @@ class Pipeline:
         updates: Updates = Updates(),
         execution: Execution = Execution(),
     ) -> None:
+        self._turns = Turns()
         layers = sequence_of(model)
         require_data(layers)
         skips.require_matched(list(layers))
@@ -150,6 +152,7 @@ class Pipeline:
         return self._model.balance
 
     @refusing_fields
+    @in_turn
     def train(
         self,
         batches: Iterable[Any],
@@ -216,6 +219,7 @@ class Pipeline:
             restart=restart,
         )
 
+    @in_turn
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Continue from the newest complete checkpoint in a folder, if there is one.
 
@@ -262,6 +266,7 @@ class Pipeline:
         observers: Watchers = (),
     ) -> dict[str, float]: ...
 
+    @in_turn
     def evaluate(
         self,
         batches: Iterable[Any],
@@ -286,6 +291,7 @@ class Pipeline:
         means = metrics.means(self._runs.infer(batches, metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
 
+    @in_turn
     def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
         """Return the model's outputs in evaluation mode, on the CPU: one for each input.
 
@@ -299,6 +305,7 @@ class Pipeline:
         """
         return results(self._runs.infer(inputs, output_alone, observers, labelled=False))
 
+    @in_turn
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model.
 
@@ -318,6 +325,7 @@ class Pipeline:
         model.load_state_dict(self.state_dict())
         return model
 
+    @in_turn
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load weights and buffers by their names in the unsplit model, between runs.
 
@@ -333,6 +341,7 @@ class Pipeline:
         """
         self._runs.load(state, strict)
 
+    @in_turn
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
         """Call a function with the optimizer of every stage, between runs.
 
@@ -351,6 +360,7 @@ class Pipeline:
 
         self.each_optimizer(set_rate)
 
+    @in_turn
     def step_lr(self, metric: float | None = None) -> None:
         """Step every stage's learning-rate scheduler, e.g. once an epoch.
 
@@ -375,6 +385,7 @@ class Pipeline:
         self._runs.read()
         self._model.edit(step)
 
+    @in_turn
     def optimizer_state(self) -> NamedState:
         """Return the optimizers' state of each parameter, after a run.
 
@@ -386,6 +397,7 @@ class Pipeline:
         self._runs.read()
         return self._runner.gather(self._model.optimizer_state())
 
+    @in_turn
     def close(self) -> None:
         """End the worker processes that wait for the next call, which then starts new ones."""
         self._runner.close()

@@ -45,7 +45,6 @@ class Runs:
         self._tables, self._model, self._workers, self._used = tables, model, workers, used
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
-        self._is_under_way = False
         # Of the last run with restart=False: the microbatches before its table, and in it.
         self._base = 0
         self._next: int | None = None
@@ -113,7 +112,6 @@ class Runs:
         restart: bool,
     ) -> None:
         """Raise an error for wrong arguments before anything is read."""
-        self._require_none_under_way()
         arguments.require_watchers(watch.observers, self._transport)
         arguments.require_steps(steps)
         arguments.require_batches(batches)
@@ -188,7 +186,6 @@ class Runs:
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return the number of earlier runs."""
-        self._require_none_under_way()
         point = self._progress.resume(Path(checkpoints).absolute())
         if point is None:
             return 0
@@ -199,7 +196,6 @@ class Runs:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
-        self._require_none_under_way()
         self._forget_what_failed()
         self._model.load(state, strict)
         self._failed, self._next = False, None
@@ -208,10 +204,9 @@ class Runs:
         """Fetch all stages, to read or change them between runs.
 
         Raises:
-            RuntimeError: they stand at different updates, or a run is under way.
+            RuntimeError: they stand at different updates.
             WorkerDied: the process of a worker with stages has ended.
         """
-        self._require_none_under_way()
         self.require_sound()
         try:
             self._model.read()
@@ -222,25 +217,13 @@ class Runs:
     @contextmanager
     def _under_way(self) -> Iterator[None]:
         """Lend the stages to workers; they count as failed unless the run ends well."""
-        self._failed = self._is_under_way = True
+        self._failed = True
         try:
             yield
             self._failed = False
         except NotBuilt as failure:
             self._failed = False
             raise failure.error from failure.__cause__
-        finally:
-            self._is_under_way = False
-
-    def _require_none_under_way(self) -> None:
-        """Raise RuntimeError within a run, say in its ``on_batch``."""
-        if self._is_under_way:
-            raise RuntimeError(
-                "a run is under way, whose workers have the stages: do this after train() has "
-                "returned; to do it every few batches, call train(batches, steps=..., "
-                "restart=False) again and again; to save weights on the way, pass train() "
-                "checkpoints=... and every=..."
-            )
 
     def _forget_what_failed(self) -> None:
         """Drop stages that a failed run has left, before others take their place."""

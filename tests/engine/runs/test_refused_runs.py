@@ -1,6 +1,8 @@
 """Runs that are refused, and what is refused within a run: nothing is lost by it."""
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,7 @@ def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("what", ["read", "load", "rate", "train", "evaluate", "resume"])
+@pytest.mark.parametrize("what", ["read", "load", "rate", "train", "evaluate", "resume", "close"])
 def test_within_a_run_it_is_said_what_to_do(what: str, transport: str, tmp_path: Path) -> None:
     batches = data(2)
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
@@ -90,6 +92,7 @@ def test_within_a_run_it_is_said_what_to_do(what: str, transport: str, tmp_path:
         "train": lambda: pipe.train(batches),
         "evaluate": lambda: pipe.evaluate(batches),
         "resume": lambda: pipe.resume(tmp_path),
+        "close": pipe.close,
     }
     said: list[str] = []
 
@@ -104,3 +107,47 @@ def test_within_a_run_it_is_said_what_to_do(what: str, transport: str, tmp_path:
     plain = pipeline(mlp(6, 6, 3), "flush", [1, 1])
     plain.train(batches)
     assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+@pytest.mark.parametrize("what", ["train", "evaluate"])
+def test_of_two_threads_one_is_refused_at_once(what: str) -> None:
+    """The second call comes while the first one reads its batches, and leaves it alone."""
+    batches = data(3)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    reading, refused = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[Any]:
+        for batch in batches:
+            reading.set()
+            assert refused.wait(30)
+            yield batch
+
+    losses: list[list[float]] = []
+    first = threading.Thread(target=lambda: losses.append(pipe.train(slow()).losses))
+    first.start()
+    assert reading.wait(30)
+    with pytest.raises(RuntimeError, match="from one thread at a time"):
+        getattr(pipe, what)(batches)
+    refused.set()
+    first.join()
+    assert losses == [pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(batches).losses]
+
+
+@TRANSPORTS
+def test_a_forked_process_does_not_train_with_the_workers_of_its_parent(transport: str) -> None:
+    batches = data(2)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    pipe.train(batches)
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            pipe.train(batches)
+        except RuntimeError as error:
+            os.write(theirs, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert "build a pipeline in the forked process" in os.read(ours, 1000).decode()
+    os.close(ours)
+    os.close(theirs)
+    pipe.train(batches)
+    pipe.close()
