@@ -12,14 +12,7 @@ _ROUNDS = 200
 def improved(
     start: Sequence[int], workers: int, cost: Callable[[Placement], float], seed: int
 ) -> Placement:
-    """Return a placement of less cost: stages change places, or move to another worker.
-
-    Args:
-        start: to begin with.
-        workers: how many there are; each keeps a stage.
-        cost: of a placement.
-        seed: of the random choices.
-    """
+    """Return a placement of less cost: stages change places, or move to another worker."""
     chance = random.Random(seed)
     best, least = tuple(start), cost(tuple(start))
     failed = 0

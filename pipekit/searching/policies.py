@@ -27,12 +27,7 @@ def policies(problem: Problem) -> Iterator[Policy]:
 
 
 def greedy(problem: Problem, policy: Policy) -> Orders:
-    """Return the orders that a policy leads to (:func:`pipekit.schedules.list_scheduler.choose`).
-
-    Args:
-        problem: to be solved; each stage is on one worker.
-        policy: what is taken first.
-    """
+    """Return the orders that a policy leads to."""
     weights = 2
     freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
     passes = BatchPasses(

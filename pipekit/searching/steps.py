@@ -50,14 +50,7 @@ class _Candidate:
 
 
 def best_answer(judge: Judge, question: Question, seconds: float, seed: int) -> Found | None:
-    """Return the best schedule found that fits, or None.
-
-    Args:
-        judge: simulates them.
-        question: what is searched for.
-        seconds: how long.
-        seed: of the random choices.
-    """
+    """Return the best schedule found that fits, or None."""
     return _Search(judge, question, seconds, seed).best()
 
 

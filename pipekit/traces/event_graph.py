@@ -60,11 +60,7 @@ class EventGraph(NamedTuple):
 
 
 def event_graph(frame: pd.DataFrame) -> EventGraph:
-    """Return a trace's events in order.
-
-    Raises:
-        ScheduleError: they cannot have happened.
-    """
+    """Return a trace's events in order."""
     # Whole numbers may have become floats, where frames were joined.
     numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
     columns = (tuple(numbers[name].tolist()) for name in numbers)

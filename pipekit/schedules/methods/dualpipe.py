@@ -85,14 +85,8 @@ def eight_phases(worker: int, workers: int, microbatches: int, near: int, far: i
     """Return a worker's passes of a batch, in DualPipe's phases.
 
     Phase 4 is the steady one; each of its forwards runs together with a backward, as do those of
-    phase 5.  Backwards are whole up to the middle of phase 6, but for phase 3.
-
-    Args:
-        worker: its number, the last one being where the two ways meet.
-        workers: how many there are on a way.
-        microbatches: on each of the worker's two stages.
-        near: the stage that a microbatch comes to first, at ``worker`` stages from an end.
-        far: the stage that another one comes to last, at ``worker`` stages from the same end.
+    phase 5.  Backwards are whole up to the middle of phase 6, but for phase 3.  A microbatch comes
+    first to the ``near`` stage, ``worker`` stages from an end, or last to the ``far`` one.
     """
     turns, behind = Turns(), workers - 1 - worker
     for _ in range(2 * behind):  # 1: forwards of the near stage

@@ -9,11 +9,7 @@ from pipekit.schedules.task import ScheduleError
 
 
 def require_positive(**counts: int) -> None:
-    """Raise ScheduleError for the first count that is not an integer of at least 1.
-
-    Raises:
-        ScheduleError: or the counts together would make a table that fits no memory.
-    """
+    """Raise ScheduleError for the first count that is not an integer of at least 1."""
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ScheduleError(f"{name} must be a whole number of at least 1, not {count!r}")

@@ -64,17 +64,7 @@ class Turns:
 
 
 def v_workers(stages: int, microbatches: int, method: str, straight: str) -> int:
-    """Return how many workers share the stages, two each.
-
-    Args:
-        stages: how many stages.
-        microbatches: microbatches in each batch.
-        method: its name, for the message.
-        straight: what to use with one stage a worker.
-
-    Raises:
-        ScheduleError: a count is below 1, or the number of stages is odd.
-    """
+    """Return how many workers share the stages, two each; else name the ``straight`` method."""
     require_positive(stages=stages, microbatches=microbatches)
     if stages % 2:
         raise ScheduleError(
