@@ -304,16 +304,6 @@ class Replay(Walk):
         return None
 
 
-def replay(
-    schedule: Table, capacity: int | None = None, joint_updates: bool = False
-) -> Iterator[tuple[int, int, Task]]:
-    """Yield ``(worker, position, task)`` in an order in which the tasks can run."""
-    graph = schedule.dependencies
-    for number in Replay(graph, capacity, joint_updates).order():
-        worker = graph.worker_of[number]
-        yield worker, number - graph.first[worker], graph.tasks[number]
-
-
 def slots(
     schedule: Table,
     durations: Mapping[Op, float] = PAPER_SLOTS,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.local_search import improve
-from pipekit.searching.placements import Placement, improved
-from pipekit.searching.policies import greedy, policies
+from pipekit.searching.policies import Placement, greedy, improved, policies
 from pipekit.searching.problem import Homes, Orders, Problem, homes_of
 from pipekit.searching.versions import WeightReads
 

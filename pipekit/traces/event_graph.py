@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule, Task
 from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.traces.record import RECOMPUTE
+from pipekit.traces.record import COLUMNS, RECOMPUTE
 
 Times = NDArray[np.float64]
 REMEMBERED = 4
@@ -49,6 +49,22 @@ class EventGraph(NamedTuple):
         """Return what each event waited for: of all that it needs what ended last; else NOTHING."""
         ends = self.frame["end_s"].tolist()
         return [max(each, key=ends.__getitem__, default=NOTHING) for each in self.waits()]
+
+    def critical_path(self) -> pd.DataFrame:
+        """Return the events from the last one back, each time to the event that it waited for."""
+        starts, ends = self.frame["start_s"].tolist(), self.frame["end_s"].tolist()
+        latest = self.latest()
+        number = max(range(len(ends)), key=ends.__getitem__)
+        path, waited = [], []
+        while number != NOTHING:
+            path.append(number)
+            before = latest[number]
+            waited.append(
+                max(0.0, starts[number] - (min(starts) if before == NOTHING else ends[before]))
+            )
+            number = before
+        rows = self.frame.loc[path[::-1], COLUMNS].reset_index(drop=True)
+        return rows.assign(waited_s=waited[::-1])
 
     def makespan(self, durations: Times, gaps: Times | float = 0.0) -> float:
         """Return what the run would take with such events, each so long after it is ready."""
