@@ -1,6 +1,6 @@
-"""Interleaved 1F1B against Megatron-LM's description (SC '21, section 2.2, Figure 4)."""
+"""Several stages a worker: Megatron-LM's order (SC '21, Figure 4), split backwards, breadth first, waves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from itertools import pairwise
 
@@ -15,12 +15,17 @@ from pipekit.schedules import (
     Task,
     check,
     flush,
+    hanayo,
     interleaved,
+    interleaved_zero_bubble,
+    looped_bfs,
+    parse,
     replicate,
     slots,
 )
 from tests.schedules.reference import executable
 from tests.schedules.strategies import microbatches, small
+from tests.schedules.timing import Costs, every_costs, makespan, peaks
 
 workers = st.integers(1, 5)
 chunks = st.integers(2, 4)  # stages a worker
@@ -81,21 +86,21 @@ def test_the_bubble_is_a_vth_of_flushs(p: int, v: int, more: int, f: int, b: int
     durations = {Op.FORWARD: f, Op.BACKWARD: b, Op.UPDATE: 0}
     whole = {Op.FORWARD: v * f, Op.BACKWARD: v * b, Op.UPDATE: 0}
     work = m * v * (f + b)
-    bubble = makespan(interleaved(p * v, m, workers=p).take(1), durations) - work
+    bubble = slots_in_all(interleaved(p * v, m, workers=p).take(1), durations) - work
     assert bubble == (p - 1) * (f + b)
-    assert makespan(flush(p, m).take(1), whole) - work == v * bubble
+    assert slots_in_all(flush(p, m).take(1), whole) - work == v * bubble
 
 
 @given(workers, chunks, microbatches)
 def test_never_longer_than_flush(p: int, v: int, m: int) -> None:
     durations = {Op.FORWARD: 1.0, Op.BACKWARD: 2.0, Op.UPDATE: 0.0}
     whole = {op: v * slots for op, slots in durations.items()}
-    assert makespan(interleaved(p * v, m, workers=p).take(1), durations) <= makespan(
+    assert slots_in_all(interleaved(p * v, m, workers=p).take(1), durations) <= slots_in_all(
         flush(p, m).take(1), whole
     )
 
 
-def makespan(schedule: Schedule, durations: Mapping[Op, float]) -> float:
+def slots_in_all(schedule: Schedule, durations: Mapping[Op, float]) -> float:
     return max(float(worker[:, 1].max()) for worker in slots(schedule, durations))
 
 
@@ -123,3 +128,107 @@ def test_counts_are_positive(argument: str) -> None:
     batches = arguments.pop("batches")
     with pytest.raises(ScheduleError, match=f"{argument} must be a whole number of at least 1"):
         interleaved(**arguments).take(batches)
+
+
+def test_two_workers_with_two_stages_each_and_split_backwards() -> None:
+    assert interleaved_zero_bubble(4, 2, workers=2).take(1) == parse("""
+        worker 0 | F0 F1 F0@2 F1@2 . I0@2 W0@2 I1@2 W1@2 I0 W0 I1 W1^@2^
+        worker 1 | . F0 F1 F0@3 I0@3 F1@3 I1@3 W0@3 I0 W1@3 I1 W0 W1^@3^
+        """)
+
+
+@pytest.mark.parametrize("p", range(1, 5))
+@pytest.mark.parametrize("v", [2, 3])
+def test_the_makespan_with_split_backwards(p: int, v: int) -> None:
+    """As ZB-H1's, in passes of a v-th of the length, so that the bubble is a v-th."""
+    for m in range(p, p + 5):
+        schedule = interleaved_zero_bubble(p * v, m, workers=p).take(1)
+        if m % p == 0:
+            assert peaks(schedule) == (p * v,) * p
+        for costs in every_costs(3):
+            f, i, w = costs
+            if w <= min(f, i):
+                assert makespan(schedule, costs) == m * v * costs.work + (p - 1) * (f + i - w)
+
+
+def test_it_keeps_less_than_interleaved_and_is_shorter() -> None:
+    whole, split = (
+        interleaved(8, 8, workers=4).take(1),
+        interleaved_zero_bubble(8, 8, workers=4).take(1),
+    )
+    assert (max(peaks(whole)), max(peaks(split))) == (11, 8)
+    assert (makespan(whole, Costs()), makespan(split, Costs())) == (57, 51)
+
+
+def test_breadth_first_on_two_workers() -> None:
+    assert looped_bfs(4, 3, workers=2).take(1) == parse("""
+        worker 0 | F0 F1 F2 F0@2 F1@2 F2@2 . B0@2 - B1@2 - B2@2 - B0 - B1 - B2 -^@2^
+        worker 1 | .  F0 F1 F2 F0@3 F1@3 F2@3 B0@3 - B1@3 - B2@3 - B0 - B1 - B2 -^@3^
+        """)
+
+
+@pytest.mark.parametrize("p", range(1, 5))
+@pytest.mark.parametrize("v", [2, 3])
+def test_the_bubble_is_interleaved_s_and_all_activations_are_kept(p: int, v: int) -> None:
+    """(p - 1) / (v m) of the ideal time, m v passes; interleaved keeps p v (1 + (p-1) / (p v)),
+    on the first worker, and two passes less on each one behind it."""
+    for m in range(p, p + 5):
+        loop, turns = (
+            looped_bfs(p * v, m, workers=p).take(1),
+            interleaved(p * v, m, workers=p).take(1),
+        )
+        assert peaks(loop) == (m * v,) * p
+        if m >= p + 2 and m % p == 0:
+            assert peaks(turns)[0] == p * v + p - 1
+            assert peaks(turns) == tuple(p * v + p - 1 - 2 * w for w in range(p))
+        for costs in every_costs(3):
+            ideal = m * v * costs.work
+            for schedule in (loop, turns):
+                assert makespan(schedule, costs) == ideal + (p - 1) * costs.work
+
+
+def test_a_wave_over_two_workers() -> None:
+    assert hanayo(4, 2, workers=2).take(1) == parse("""
+        worker 0 | F0 F1 . F0@3 B0@3 - F1@3 B1@3 - B0 - B1 -^@3^
+        worker 1 | . F0 F0@2 F1 F1@2 . B0@2 - B0 B1@2 - B1 -^@2^
+        """)
+
+
+def test_the_stages_go_down_and_back_once_a_wave() -> None:
+    homes = [workers[0] for workers in hanayo(12, 3, workers=3).take(1).stage_workers]
+    assert homes == [0, 1, 2, 2, 1, 0] * 2
+
+
+@pytest.mark.parametrize("p", range(1, 6))
+@pytest.mark.parametrize("waves", [1, 2, 3])
+def test_the_bubble_of_as_many_microbatches_as_workers(p: int, waves: int) -> None:
+    """2 (p - 1) times the longer pass of a stage, which W waves make 2 W times as short."""
+    schedule = hanayo(2 * waves * p, p, workers=p).take(1)
+    assert max(peaks(schedule)) == 2 * waves * p
+    for costs in every_costs(3):
+        longer = max(costs.forward, costs.inputs + costs.weights)
+        assert makespan(schedule, costs) == 2 * waves * p * costs.work + 2 * (p - 1) * longer
+
+
+@pytest.mark.parametrize("p", range(2, 6))
+def test_more_microbatches_have_the_same_bubble_if_passes_take_equally_long(p: int) -> None:
+    for count in (2, 3):
+        schedule = hanayo(2 * p, count * p, workers=p).take(1)
+        assert max(peaks(schedule)) == 2 * p
+        assert makespan(schedule, Costs(1, 1, 0)) == 4 * count * p + 2 * (p - 1)
+        assert makespan(schedule, Costs(1, 1, 1)) > 6 * count * p + 4 * (p - 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "stages", "says"),
+    [
+        (looped_bfs, 2, r"cannot be looped on 2.*one stage a worker is gpipe"),
+        (interleaved_zero_bubble, 5, r"multiple of 2 from 4 \(one stage a worker is zb_h1"),
+        (hanayo, 6, "use a multiple of 4"),
+    ],
+)
+def test_stages_that_cannot_be_shared_are_refused(
+    method: Callable[..., Schedule], stages: int, says: str
+) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        method(stages, 4, workers=2)
