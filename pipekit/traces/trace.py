@@ -15,8 +15,7 @@ from pipekit.schedules.clock import PAPER_SLOTS, slots
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import perfetto
-from pipekit.traces.breakdown import breakdown
-from pipekit.traces.bubbles import bubbles
+from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import TraceRecord

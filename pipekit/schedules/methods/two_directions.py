@@ -1,4 +1,4 @@
-"""Pipelines in opposite directions on the same workers: Chimera (SC '21) and DeepSeek's DualPipe."""
+"""Pipelines in opposite directions on the same workers: Chimera (SC '21), DeepSeek's DualPipe."""
 
 from collections.abc import Iterator
 

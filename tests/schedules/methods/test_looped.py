@@ -23,7 +23,6 @@ from pipekit.schedules import (
     replicate,
     slots,
 )
-from tests.schedules.reference import executable
 from tests.schedules.strategies import microbatches, small
 from tests.schedules.timing import Costs, every_costs, makespan, peaks
 
@@ -71,15 +70,6 @@ def accumulated(tasks: Sequence[Task]) -> list[int]:
     return counts
 
 
-@given(workers, chunks, microbatches, small)
-def test_any_number_of_microbatches_can_be_executed(p: int, v: int, m: int, batches: int) -> None:
-    schedule = interleaved(p * v, m, workers=p).take(batches)
-    assert executable(schedule)
-    check(schedule, joint_updates=True)
-    assert schedule.stage_workers == tuple((stage % p,) for stage in range(p * v))
-    assert schedule.updates == flush(p * v, m).take(batches).updates
-
-
 @given(workers, chunks, microbatches, st.integers(1, 3), st.integers(1, 4))
 def test_the_bubble_is_a_vth_of_flushs(p: int, v: int, more: int, f: int, b: int) -> None:
     m = p + more - 1
@@ -120,14 +110,6 @@ def test_replicated_its_updates_wait_for_their_stages_next_forward(
 def test_workers_share_the_stages_equally(stages: int, workers: int) -> None:
     with pytest.raises(ScheduleError, match=f"use a multiple of {workers} from {2 * workers}"):
         interleaved(stages, 4, workers=workers).take(1)
-
-
-@pytest.mark.parametrize("argument", ["stages", "microbatches", "batches", "workers"])
-def test_counts_are_positive(argument: str) -> None:
-    arguments = {"stages": 4, "microbatches": 4, "workers": 2, "batches": 1} | {argument: 0}
-    batches = arguments.pop("batches")
-    with pytest.raises(ScheduleError, match=f"{argument} must be a whole number of at least 1"):
-        interleaved(**arguments).take(batches)
 
 
 def test_two_workers_with_two_stages_each_and_split_backwards() -> None:
