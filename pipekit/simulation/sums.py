@@ -60,9 +60,6 @@ class SharedSum(NamedTuple):
 class TiedSums:
     """Which ties' gradients are being shared.
 
-    Args:
-        costs: of the stages.
-
     Attributes:
         ties: by number; none whose copies are all on one worker.
         done: when a worker had all that it shares for an update, by (worker, update).
