@@ -7,18 +7,14 @@ import typer
 
 def cluster(
     command: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="-- COMMAND [ARGS]...", help="What each worker runs.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="What each worker runs.")
     ],
-    workers: Annotated[int, typer.Option(min=1, help="How many.", show_default=False)],
+    workers: Annotated[int, typer.Option(min=1, help="How many.")],
     link: Annotated[
         str | None,
         typer.Option(
             metavar="RATE",
             help="Each worker's, in either direction: 100mbit, 2.5gbit. By default no limit.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -11,26 +11,17 @@ if TYPE_CHECKING:
 
 ClusterName = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="NAME",
-        help=f"{CLUSTERS}: this machine, measured.",
-        show_default=False,
-    ),
+    typer.Option("--cluster", metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
 ]
-Workers = Annotated[
-    int | None, typer.Option(help="By default as many as the paper had.", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(help="By default as many as the paper had.")]
 Bandwidth = Annotated[
     float | None,
     typer.Option(
-        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers.",
-        show_default=False,
+        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers."
     ),
 ]
 MemoryBytes = Annotated[
-    float | None,
-    typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
+    float | None, typer.Option(help="Bytes of each worker, with --bandwidth; no limit.")
 ]
 TRAINED = "convnet, mlp, gpt"
 """The networks that come with data: their own list would load what takes seconds."""
@@ -47,7 +38,6 @@ Data = Annotated[
         metavar="module:batches",
         help="Of a model of yours: pairs (input, target), whole batches, or dicts of the model's "
         "arguments and of labels; an iterable, or a function that returns one.",
-        show_default=False,
     ),
 ]
 LossName = Annotated[
@@ -57,7 +47,6 @@ LossName = Annotated[
         metavar="module:function",
         help="Of a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
         "default cross entropy if the target is whole numbers, mean squared error if not.",
-        show_default=False,
     ),
 ]
 STAGES = (
@@ -72,7 +61,6 @@ MitigationName = Annotated[
         metavar="NAME[:KEY=VALUE,...]",
         help="What is done about stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
         "pipedream-no-stashing, paci), gap-aware, ahead (pipedream, 2bw), or error-feedback.",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
@@ -81,7 +69,6 @@ Replicas = Annotated[
     typer.Option(
         metavar="R-R-...",
         help="In place of --stages, the workers of each stage: 2-1-1; 8 is data parallelism.",
-        show_default=False,
     ),
 ]
 

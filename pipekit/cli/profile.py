@@ -23,16 +23,11 @@ def profile(
             metavar="NAME|module:factory",
             help=f"{TRAINED}, {PUBLISHED}; or a function of yours that returns a torch.nn.Module "
             "of any kind, or (module, example batch).",
-            show_default=False,
         ),
     ],
     rows: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Of the microbatch: by default 32, or those of your example.",
-            show_default=False,
-        ),
+        typer.Option(min=1, help="Of the microbatch: by default 32, or those of your example."),
     ] = None,
     data: Data = None,
     loss: LossName = None,
@@ -44,16 +39,12 @@ def profile(
             metavar="DEVICE",
             help="Estimate, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB', "
             "'P40 22GiB' or 'TPU-v2 core 8GB'.",
-            show_default=False,
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
     quiet: Quiet = False,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Write the profile to this .json file.", show_default=False
-        ),
+        Path | None, typer.Option(dir_okay=False, help="Write the profile to this .json file.")
     ] = None,
 ) -> None:
     """Print what each layer of a network costs: measured here, or estimated for a named device.

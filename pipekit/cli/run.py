@@ -18,17 +18,12 @@ class Scale(StrEnum):
 
 def run(
     experiments: Annotated[
-        list[Path],
-        typer.Argument(metavar="EXPERIMENT.yaml", help="What to run.", show_default=False),
+        list[Path], typer.Argument(metavar="EXPERIMENT.yaml", help="What to run.")
     ],
     scale: Annotated[Scale, typer.Option(help="Which of the file's parameters.")] = Scale.QUICK,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run this notebook only; may stand several times.",
-            show_default=False,
-        ),
+        typer.Option(metavar="NAME", help="Run this notebook only; may stand several times."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many notebooks run at a time.")] = 1,
     resume: Annotated[
@@ -45,7 +40,6 @@ def run(
             metavar="dask:ADDRESS",
             help="Run on a Dask cluster, whose workers share this file system and environment; "
             "--jobs says how many notebooks at a time.",
-            show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,

@@ -19,9 +19,7 @@ def schedule(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD...",
-            help=f"{METHODS}, or a file with a picture or a CSV table.",
-            show_default=False,
+            metavar="METHOD...", help=f"{METHODS}, or a file with a picture or a CSV table."
         ),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
@@ -32,8 +30,7 @@ def schedule(
         int | None,
         typer.Option(
             help="For methods that update after every minibatch, in place of microbatches times "
-            "batches.",
-            show_default=False,
+            "batches."
         ),
     ] = None,
     output: Annotated[
@@ -42,7 +39,6 @@ def schedule(
             dir_okay=False,
             help="Draw into a .svg (with the .csv of its events) or .html; or write the table to "
             "a .csv, or the picture to a .txt, that this command reads back.",
-            show_default=False,
         ),
     ] = None,
     versions: Annotated[
@@ -87,11 +83,7 @@ def schedule(
 
 
 def chosen_schedule(
-    name: str,
-    stages: int | Sequence[int],
-    microbatches: int,
-    batches: int,
-    minibatches: int | None,
+    name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
 ) -> "Schedule":
     """Return the schedule of a method by its name, or the one in a file.
 

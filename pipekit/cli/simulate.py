@@ -30,29 +30,19 @@ def simulate(
         typer.Argument(
             metavar="METHOD",
             help="A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.",
-            show_default=False,
         ),
     ],
-    profile: Annotated[
-        Path,
-        typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.", show_default=False),
-    ],
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.")],
     plan: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False,
-            help="What pipekit plan wrote; by default stages of equal time.",
-            show_default=False,
+            dir_okay=False, help="What pipekit plan wrote; by default stages of equal time."
         ),
     ] = None,
     stages: Annotated[int, typer.Option(min=1, help="Without a plan: one worker each.")] = 4,
     microbatches: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="In a batch; by default the plan's, if it cuts batches, or 8.",
-            show_default=False,
-        ),
+        typer.Option(min=1, help="In a batch; by default the plan's, if it cuts batches, or 8."),
     ] = None,
     batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
     cluster: ClusterName = None,
@@ -73,7 +63,6 @@ def simulate(
             metavar="first|later",
             help="When all stages agree on clipping or skipping an update: before it, or later; "
             "by default there is nothing to agree on.",
-            show_default=False,
         ),
     ] = None,
     mitigation: MitigationName = None,
@@ -83,7 +72,6 @@ def simulate(
             dir_okay=False,
             help="Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto: "
             ".perfetto.json.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import (
-    STAGES,
-    TRAINED,
-    Data,
-    LossName,
-    MitigationName,
-    Quiet,
-    Replicas,
-)
+from pipekit.cli.options import STAGES, TRAINED, Data, LossName, MitigationName, Quiet, Replicas
 from pipekit.cli.own import require_known, require_module
 from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
 
@@ -47,7 +39,6 @@ def train(
         typer.Option(
             metavar="module:batches",
             help="Of a model of yours: like --data, to test on after each epoch.",
-            show_default=False,
         ),
     ] = None,
     loss: LossName = None,
@@ -56,7 +47,6 @@ def train(
         typer.Option(
             min=1,
             help="Of a model of yours: batches of an epoch; by default all that the data has.",
-            show_default=False,
         ),
     ] = None,
     text: Annotated[
@@ -65,7 +55,6 @@ def train(
             exists=True,
             dir_okay=False,
             help="Of gpt: learn this file, but for its last tenth, to test on.",
-            show_default=False,
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "flush",
@@ -85,15 +74,13 @@ def train(
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     mitigation: MitigationName = None,
     autocast: Annotated[
-        Autocast | None,
-        typer.Option(help="Mixed precision, with weights in float32.", show_default=False),
+        Autocast | None, typer.Option(help="Mixed precision, with weights in float32.")
     ] = None,
     loss_scale: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBER|dynamic",
             help="Multiply losses, and skip updates whose gradient is not finite.",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
@@ -103,12 +90,10 @@ def train(
             metavar="FOLDER",
             file_okay=False,
             help="Write checkpoints here, at the end of each epoch at least.",
-            show_default=False,
         ),
     ] = None,
     every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Batches from one checkpoint to the next.", show_default=False),
+        int | None, typer.Option(min=1, help="Batches from one checkpoint to the next.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
@@ -118,7 +103,6 @@ def train(
         typer.Option(
             metavar="SECONDS",
             help="Fail when no worker has got any further for so long; who waits for whom is said.",
-            show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -129,7 +113,6 @@ def train(
             file_okay=False,
             help="Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) "
             "and the provenance here.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -242,8 +242,7 @@ def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(name: str, lab: La
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")],
+    ("name", "text"), [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")]
 )
 def test_text_stands_out_from_both_themes(name: str, text: str, theme: str, lab: Lab) -> None:
     notebook = lab.opened(name)

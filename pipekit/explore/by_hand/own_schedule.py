@@ -8,16 +8,7 @@ import ipywidgets as widgets
 from pipekit.explore.by_hand.marks import faults, marked
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import (
-    check,
-    flush,
-    gpipe,
-    interleaved,
-    parse,
-    pipedream,
-    two_bw,
-    zb_h1,
-)
+from pipekit.schedules import check, flush, gpipe, interleaved, parse, pipedream, two_bw, zb_h1
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
