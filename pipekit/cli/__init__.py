@@ -13,10 +13,9 @@ from typer.core import TyperGroup
 
 from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
+from pipekit.cli.experiments import report, run
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
-from pipekit.cli.report import report
-from pipekit.cli.run import run
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
@@ -31,19 +30,15 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has seen enough, as head does
             raise
-        except ModuleNotFoundError as error:
-            _say(str(with_remedy(error)))
+        except (ModuleNotFoundError, ValueError, TypeError, OSError, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                said = "this needs more memory than there is: choose smaller numbers"
+            elif isinstance(error, ModuleNotFoundError):
+                said = str(with_remedy(error))
+            else:
+                said = str(error)
+            typer.secho(f"error: {' '.join(said.split())}", fg="red", err=True)
             raise typer.Exit(2) from error
-        except (ValueError, TypeError, OSError) as error:
-            _say(str(error))
-            raise typer.Exit(2) from error
-        except MemoryError as error:
-            _say("this needs more memory than there is: choose smaller numbers")
-            raise typer.Exit(2) from error
-
-
-def _say(error: str) -> None:
-    typer.secho(f"error: {' '.join(error.split())}", fg="red", err=True)
 
 
 app = typer.Typer(

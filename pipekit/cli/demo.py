@@ -46,7 +46,7 @@ def demo(
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
     from pipekit import plots
-    from pipekit.cli.trained import first_batches
+    from pipekit.cli.training import first_batches
     from pipekit.metrics import ACCURACY
 
     runs: list[Run] = []

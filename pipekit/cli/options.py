@@ -1,12 +1,16 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how they print tables and write pictures."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipekit.names import CLUSTERS, METHODS
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pipekit.clusters import Cluster
 
 ClusterName = Annotated[
@@ -76,11 +80,7 @@ Replicas = Annotated[
 def chosen_cluster(
     name: str | None, workers: int | None, bandwidth: float | None, memory: float | None
 ) -> "Cluster":
-    """Return the cluster that the options describe.
-
-    Raises:
-        ValueError: they describe none, or two.
-    """
+    """Return the cluster that the options describe."""
     from pipekit.clusters import flat, named
 
     if name is not None:
@@ -90,3 +90,43 @@ def chosen_cluster(
     if bandwidth is None or workers is None:
         raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
     return flat(workers, bandwidth, memory)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    last: Sequence[Sequence[str]] = (),
+    *,
+    named: bool = False,
+    **about: Any,
+) -> "Table":
+    """Return a table of numbers, with ``last`` rows below a line.
+
+    ``named`` says whether the first column has names; ``about`` is rich's.
+    """
+    from rich.table import Table
+
+    made = Table(**about)
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="right" if number or not named else "left")
+    for section in (rows, last):
+        for row in section:
+            made.add_row(*row)
+        made.add_section()
+    return made
+
+
+def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise ValueError unless a file to write, if there is one, has one of the suffixes."""
+    if output is not None and not output.name.endswith(tuple(suffixes)):
+        raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
+
+
+def save_figure(figure: Any, output: Path, events: Any) -> list[Path]:
+    """Write a figure as .html, or as .svg with the .csv of its events; return the paths."""
+    from pipekit import plots
+
+    if output.suffix == ".html":
+        figure.write_html(output)
+        return [output]
+    return [*plots.save(figure, output.with_suffix(""), events).values()]

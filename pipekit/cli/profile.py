@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
+from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet, table
 from pipekit.cli.own import OwnModel, require_known, require_module
 from pipekit.units import bytes_text
 
@@ -122,18 +122,17 @@ def _make(
 
 def _print(name: str, made: "Profile") -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    known = made.provenance
-    table = Table(title=f"{name}, {made.rows} rows, {known['dtype']}", caption=_origin(made))
-    table.add_column("layer")
-    for column in ("forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"):
-        table.add_column(column, justify="right")
-    whole = made.stage(0, len(made))
-    for layer in made.layers:
-        table.add_row(layer.name, *_cells(layer), end_section=layer is made.layers[-1])
-    table.add_row("all", *_cells(whole))
-    Console().print(table)
+    columns = "forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"
+    shown = table(
+        ["layer", *columns],
+        [[layer.name, *_cells(layer)] for layer in made.layers],
+        [["all", *_cells(made.stage(0, len(made)))]],
+        named=True,
+        title=f"{name}, {made.rows} rows, {made.provenance['dtype']}",
+        caption=_origin(made),
+    )
+    Console().print(shown)
     for skip in made.skips:
         size = bytes_text(skip.bytes)
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")

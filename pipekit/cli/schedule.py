@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, Replicas
+from pipekit.cli.options import STAGES, Replicas, require_suffix, save_figure
 from pipekit.names import METHODS
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def schedule(
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
       pipekit schedule gpipe pipedream --moving --output moving.svg
     """
-    if output is not None and output.suffix not in SUFFIXES:
-        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
+    require_suffix(output, SUFFIXES)
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
@@ -87,10 +86,7 @@ def chosen_schedule(
 ) -> "Schedule":
     """Return the schedule of a method by its name, or the one in a file.
 
-    ``stages`` says how many there are, or on how many workers each of them is.
-
-    Raises:
-        ValueError: there is neither a method nor a file of that name.
+    ``stages`` is their number, or the number of workers of each.
     """
     from pipekit.reading import read_text
     from pipekit.schedules import ScheduleError, parse, read_csv
@@ -103,7 +99,7 @@ def chosen_schedule(
         return by_name.METHODS[name](stages, microbatches).take(batches)
     file = Path(name)
     if not file.is_file():
-        raise ValueError(f"{name!r} is no file and none of the methods {METHODS}")
+        raise ValueError(f"{name!r} is not a file and none of the methods {METHODS}")
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
     except ScheduleError as error:
@@ -118,13 +114,9 @@ def _facts(schedule: "Schedule") -> str:
     trace = Trace.from_schedule(schedule)
     return (
         f"{schedule.name}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
-        f"at most, a worker: weight slots {_list(report.peak_versions)}, microbatches in flight "
-        f"{_list(report.peak_in_flight)} (exact)"
+        f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
+        f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    return " ".join(map(str, numbers))
 
 
 def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> list[Path]:
@@ -146,8 +138,6 @@ def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) 
 
         traces = [Trace.from_schedule(schedule) for schedule in shown]
         figure = plots.compare(*traces, versions=versions)
-        if output.suffix == ".svg":
-            events = [trace.frame.assign(schedule=trace.name) for trace in traces]
-            return [*plots.save(figure, output.with_suffix(""), pd.concat(events)).values()]
-        figure.write_html(output)
+        events = [trace.frame.assign(schedule=trace.name) for trace in traces]
+        return save_figure(figure, output, pd.concat(events))
     return [output]

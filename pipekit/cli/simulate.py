@@ -13,6 +13,9 @@ from pipekit.cli.options import (
     MitigationName,
     Workers,
     chosen_cluster,
+    require_suffix,
+    save_figure,
+    table,
 )
 from pipekit.cli.schedule import chosen_schedule
 
@@ -92,8 +95,7 @@ def simulate(
     from pipekit.profiling import Profile
     from pipekit.schedules.methods.by_name import METHODS
 
-    if output is not None and not output.name.endswith(SUFFIXES):
-        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
+    require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
     used = (
         Plan.load(plan)
@@ -118,13 +120,12 @@ def simulate(
         mitigation=mitigation,
     )
     _print(trace, used, costs)
-    if output is not None:
-        _write(trace, output)
+    for path in _write(trace, output) if output is not None else []:
+        typer.echo(f"wrote {path}")
 
 
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from pipekit.traces import describe_bubbles, describe_gaps
 
@@ -138,34 +139,28 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     )
     typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
     typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
-    table = Table()
-    for heading in ("worker", "stage", "busy", "sends (MB)", "peak (MB)"):
-        table.add_column(heading, justify="right")
     sent = trace.transfers.groupby("source")["bytes"].sum()
+    rows = []
     for worker, events in trace.frame.groupby("worker"):
         busy = (events["end_s"] - events["start_s"]).sum() / trace.makespan_s
-        table.add_row(
-            str(worker),
-            str(events["stage"].iloc[0]),
-            f"{busy:.1%}",
-            f"{sent.get(worker, 0) / 1e6:,.1f}",
-            f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
+        rows.append(
+            [
+                str(worker),
+                str(events["stage"].iloc[0]),
+                f"{busy:.1%}",
+                f"{sent.get(worker, 0) / 1e6:,.1f}",
+                f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
+            ]
         )
-    Console().print(table)
+    Console().print(table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows))
 
 
-def _write(trace: "Trace", output: Path) -> None:
+def _write(trace: "Trace", output: Path) -> list[Path]:
+    """Write the trace for Perfetto, or draw it; return the paths."""
     from pipekit import plots
 
     if output.suffix == ".json":
         trace.to_perfetto(output)
-        typer.echo(f"wrote {output}")
-        return
-    figure = plots.timeline(trace)
+        return [output]
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix == ".html":
-        figure.write_html(output)
-        typer.echo(f"wrote {output}")
-        return
-    for path in plots.save(figure, output.with_suffix(""), trace.frame).values():
-        typer.echo(f"wrote {path}")
+    return save_figure(plots.timeline(trace), output, trace.frame)

@@ -5,16 +5,13 @@ import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pipekit.cli.options import STAGES, TRAINED, Data, LossName, MitigationName, Quiet, Replicas
 from pipekit.cli.own import require_known, require_module
 from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
-
-if TYPE_CHECKING:
-    from pipekit.cli.learning import Learning
 
 
 class Autocast(StrEnum):
@@ -154,8 +151,7 @@ def train(
     from rich.console import Console
 
     import pipekit
-    from pipekit.cli import trained
-    from pipekit.cli.learning import known, own
+    from pipekit.cli import training
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 
@@ -173,8 +169,10 @@ def train(
     split = stages if replicas is None else by_name.parse_replicas(replicas)
     shown = not torchrun.launched() or torchrun.rank() == 0
     torch.manual_seed(seed)
-    learning: Learning = (
-        own(model, data, test_data, loss, steps) if is_own else known(model, text, batch_rows, seed)
+    learning = (
+        training.own(model, data, test_data, loss, steps)
+        if is_own
+        else training.known(model, text, batch_rows, seed)
     )
     pipeline = pipekit.Pipeline(
         learning.layers,
@@ -192,7 +190,7 @@ def train(
     begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
     if begin >= epochs:
         raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
-    done: list[trained.Epoch] = []
+    done: list[training.Epoch] = []
     try:
         for epoch in range(begin, epochs):
             run = pipeline.train(
@@ -200,10 +198,9 @@ def train(
                 checkpoints=checkpoints and pipekit.Checkpoints(checkpoints, every),
                 watch=pipekit.Watch(progress=shown and not quiet),
             )
-            score = None
-            if learning.test is not None:
-                score = pipeline.evaluate(learning.test, learning.metric.of)
-            done.append(trained.Epoch(epoch + 1, run, score))
+            test = learning.test
+            score = None if test is None else pipeline.evaluate(test, learning.metric.of)
+            done.append(training.Epoch(epoch + 1, run, score))
     except KeyboardInterrupt:
         if shown and checkpoints is not None:
             typer.echo(f"interrupted: {_how_to_resume(checkpoints)}", err=True)
@@ -214,9 +211,9 @@ def train(
         raise typer.Exit(1) from error
     finally:
         if shown and done:
-            Console().print(trained.table(done, learning.metric, learning.source))
+            Console().print(training.epochs_table(done, learning))
     if shown and output is not None and not run.trace.frame.empty:
-        for path in trained.write(run, learning.source, output):
+        for path in training.write(run, learning.source, output):
             typer.echo(f"wrote {path}")
 
 

@@ -185,7 +185,7 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ("gpip", "'gpip' is no file and none of the methods gpipe, flush"),
+            ("gpip", "'gpip' is not a file and none of the methods gpipe, flush"),
             ("2bw --stages 6", "use microbatches >= 6"),
             ("gpipe --stages 0", "stages must be a whole number of at least 1"),
             ("gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),

@@ -171,7 +171,7 @@ def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
         ),
         ("train --model missing:make", "there is no module 'missing', installed or in "),
         ("train --model own_nets.py:alone", "there is no module 'own_nets.py'"),
-        ("train --model own_nets:", "is no package.module:name"),
+        ("train --model own_nets:", "is not a package.module:name"),
         ("train --model own_nets:alone", "what does own_nets:alone learn? Name --data"),
         ("train --data own_nets:batches", "are for a model of yours: convnet has its own"),
         ("train --model own_nets:number --data own_nets:batches", "must return a torch.nn.Module"),

@@ -1,4 +1,4 @@
-"""``pipekit run``: execute experiments' notebooks."""
+"""``pipekit run`` and ``pipekit report``: execute experiments' notebooks, and count the claims."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -71,3 +71,44 @@ def run(
         typer.echo(result)
     if result.failed:
         raise typer.Exit(1)
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A run's folder, or the folder of all runs.")
+    ] = Path("results/runs"),
+    open: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = False,
+) -> None:
+    """Lay the papers' claims beside our values; the last line printed names the report.
+
+    Each claim counts with its newest record below FOLDER. The report is written into the run's
+    folder, of several runs into the newest's: report.html for any browser, and report.csv.
+
+    \b
+    [b]Examples[/b]
+      pipekit report
+      pipekit report results/runs/2026-01-31T12-00-00.000000Z --open
+    """
+    from rich.console import Console
+
+    from pipekit.cli.options import table
+    from pipekit.ledger import claims
+    from pipekit.ledger.outcomes import Status, summaries
+    from pipekit.ledger.report import destination, write
+
+    outcomes = claims.outcomes(folder)
+    path = write(outcomes, destination(folder))
+    papers = summaries(outcomes)
+    met = ("" if its.met_share is None else f"{its.met_share:.0%}" for its in papers.values())
+    rows = [
+        [status.value, *(str(its.having[status]) for its in papers.values())] for status in Status
+    ]
+    last = [
+        ["decided", *(f"{its.decided_share:.0%}" for its in papers.values())],
+        ["of them met", *met],
+        ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
+    ]
+    Console().print(table(["", *papers], rows, last, named=True))
+    typer.echo(f"report: {path.resolve()}")
+    if open:
+        typer.launch(path.resolve().as_uri())
