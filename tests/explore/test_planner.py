@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipekit.clusters import named
-from pipekit.explore.models import estimated
+from pipekit.explore.networks import estimated
 from pipekit.explore.page.view import View
 from pipekit.explore.planner import CLUSTERS, controls, see
 from pipekit.planning import parallel_pipelines, sweep

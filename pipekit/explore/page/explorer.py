@@ -10,13 +10,10 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
-from pipekit.explore.browser.canvas import TimelineCanvas
-from pipekit.explore.browser.chart import Chart
 from pipekit.explore.browser.picture import MEMORY_PX
-from pipekit.explore.browser.setting import Setting
+from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
 from pipekit.explore.page.controls import written_as
-from pipekit.explore.page.still import static, styled
-from pipekit.explore.page.view import View
+from pipekit.explore.page.view import View, static, styled
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""

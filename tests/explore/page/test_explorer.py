@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.explore.browser.canvas import TimelineCanvas
-from pipekit.explore.browser.chart import Chart
-from pipekit.explore.browser.setting import code
-from pipekit.explore.page import explorer, still
+from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
+from pipekit.explore.page import explorer, view
 from pipekit.explore.page.controls import choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
@@ -97,7 +95,7 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(still, "display", lambda *what, **how: shown.extend(what))
+    monkeypatch.setattr(view, "display", lambda *what, **how: shown.extend(what))
     explore(see, controls, False, tmp_path, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
     timelines, memory, curves, _table = shown
