@@ -81,10 +81,7 @@ def static(view: View, results_dir: str | Path) -> None:
     if view.timelines:
         traces = [timeline.trace for timeline in view.timelines]
         figure = plots.compare(*traces, titles=[each.name for each in view.timelines])
-        events = [
-            trace.frame.assign(shown=t.name)
-            for t, trace in zip(view.timelines, traces, strict=True)
-        ]
+        events = [each.trace.frame.assign(shown=each.name) for each in view.timelines]
         _show(figure, folder / "timelines", pd.concat(events))
     if held := [timeline for timeline in view.timelines if timeline.memory]:
         first, other = held[0], held[1] if len(held) > 1 else None
