@@ -21,10 +21,6 @@ def profile(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_help_has_examples(printed: Printed) -> None:
-    assert "pipekit simulate gpipe" in printed("simulate --help").partition("Examples")[2]
-
-
 def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: str) -> None:
     command = f"simulate zb-h2 {profile} --microbatches 8 --batches 2"
     seconds = [
