@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from pipekit.explore import search
-from pipekit.explore.search import CAPS, controls, see
+from pipekit.explore.search import CAPS, see
 
 SETTING: dict[str, Any] = {"workers": 2, "microbatches": 4}
 
@@ -32,7 +32,3 @@ def test_the_timelines_are_of_what_is_found_and_the_best_named_method() -> None:
     found, named = view.timelines
     assert found.trace.makespan_s <= named.trace.makespan_s
     assert named.trace.name in view.text
-
-
-def test_every_argument_has_a_control() -> None:
-    assert {*controls()} == {*see.__annotations__} - {"return"}
