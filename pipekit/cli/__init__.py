@@ -51,9 +51,9 @@ app = typer.Typer(
 
 
 def _help(function: Callable[..., None]) -> str:
-    """Return what a command says of itself, with lines that end where the terminal's do.
+    """Return a command's docstring with a line a paragraph, which the terminal breaks.
 
-    Examples, marked by a backspace as click wants it, keep the lines that they have.
+    Examples, marked by a backspace for click, keep their lines.
     """
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
@@ -72,14 +72,16 @@ def _print_version(wanted: bool) -> None:
 def _pipekit(
     _: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The laboratory for pipeline-parallel training.
 
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
-    Before a run, know its cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
     really slow links ([b]cluster[/b]).
     """
 

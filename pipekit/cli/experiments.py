@@ -10,7 +10,7 @@ from pipekit.cli.options import Quiet
 
 
 class Scale(StrEnum):
-    """How much of an experiment to run; what that means stands in its file."""
+    """The size of a run; the experiment's file has the parameters of each."""
 
     QUICK = "quick"
     FULL = "full"
@@ -18,20 +18,22 @@ class Scale(StrEnum):
 
 def run(
     experiments: Annotated[
-        list[Path], typer.Argument(metavar="EXPERIMENT.yaml", help="What to run.")
+        list[Path], typer.Argument(metavar="EXPERIMENT.yaml", help="Experiments to run.")
     ],
-    scale: Annotated[Scale, typer.Option(help="Which of the file's parameters.")] = Scale.QUICK,
+    scale: Annotated[
+        Scale, typer.Option(help="The size of the run: parameters of this scale, from the file.")
+    ] = Scale.QUICK,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Run this notebook only; may stand several times."),
+        typer.Option(metavar="NAME", help="Run only this notebook; repeat the option for several."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="How many notebooks run at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of notebooks that run at a time.")] = 1,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
             help="Continue the newest unfinished run of the same notebooks at the same scale: "
-            "run only what is not complete there, or has changed.",
+            "run only notebooks that are not complete there, or have changed.",
         ),
     ] = False,
     on: Annotated[
@@ -39,14 +41,14 @@ def run(
         typer.Option(
             metavar="dask:ADDRESS",
             help="Run on a Dask cluster, whose workers share this file system and environment; "
-            "--jobs says how many notebooks at a time.",
+            "--jobs is the number of notebooks at a time.",
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
 
-    The exit code is 1 if a notebook failed: the others are run all the same.
+    The exit code is 1 if a notebook failed; the others run nevertheless.
 
     \b
     [b]Examples[/b]
@@ -81,8 +83,8 @@ def report(
 ) -> None:
     """Lay the papers' claims beside our values; the last line printed names the report.
 
-    Each claim counts with its newest record below FOLDER. The report is written into the run's
-    folder, of several runs into the newest's: report.html for any browser, and report.csv.
+    Each claim counts with its newest record below FOLDER. The report goes into the run's folder,
+    or the newest of several: report.html for any browser, and report.csv.
 
     \b
     [b]Examples[/b]

@@ -17,15 +17,15 @@ ClusterName = Annotated[
     str | None,
     typer.Option("--cluster", metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
 ]
-Workers = Annotated[int | None, typer.Option(help="By default as many as the paper had.")]
+Workers = Annotated[int | None, typer.Option(help="Number of workers; by default the paper's.")]
 Bandwidth = Annotated[
     float | None,
     typer.Option(
-        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers."
+        help="Bytes/s of each worker's link, say 1.25e9; with --workers, in place of --cluster."
     ),
 ]
 MemoryBytes = Annotated[
-    float | None, typer.Option(help="Bytes of each worker, with --bandwidth; no limit.")
+    float | None, typer.Option(help="Bytes of each worker, with --bandwidth; by default no limit.")
 ]
 TRAINED = "convnet, mlp, gpt"
 """The networks that come with data: their own list would load what takes seconds."""
@@ -40,7 +40,7 @@ Data = Annotated[
     str | None,
     typer.Option(
         metavar="module:batches",
-        help="Of a model of yours: pairs (input, target), whole batches, or dicts of the model's "
+        help="For a model of yours: pairs (input, target), whole batches, or dicts of the model's "
         "arguments and of labels; an iterable, or a function that returns one.",
     ),
 ]
@@ -49,12 +49,12 @@ LossName = Annotated[
     typer.Option(
         "--loss",
         metavar="module:function",
-        help="Of a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
-        "default cross entropy if the target is whole numbers, mean squared error if not.",
+        help="For a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
+        "default cross entropy for whole numbers as targets, else mean squared error.",
     ),
 ]
 STAGES = (
-    "One worker each; one for two of "
+    "Number of stages, a worker each; two share a worker in "
     + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
     + "."
 )
@@ -63,7 +63,7 @@ MitigationName = Annotated[
     typer.Option(
         "--mitigation",
         metavar="NAME[:KEY=VALUE,...]",
-        help="What is done about stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
+        help="Mitigation of stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
         "pipedream-no-stashing, paci), gap-aware, ahead (pipedream, 2bw), or error-feedback.",
     ),
 ]
@@ -72,7 +72,7 @@ Replicas = Annotated[
     str | None,
     typer.Option(
         metavar="R-R-...",
-        help="In place of --stages, the workers of each stage: 2-1-1; 8 is data parallelism.",
+        help="In place of --stages, each stage's number of workers: 2-1-1; 8 is data parallelism.",
     ),
 ]
 

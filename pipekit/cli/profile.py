@@ -1,4 +1,4 @@
-"""``pipekit profile``: what each layer of a network costs."""
+"""``pipekit profile``: the costs of each layer of a network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,12 +27,16 @@ def profile(
     ],
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the microbatch: by default 32, or those of your example."),
+        typer.Option(
+            min=1, help="Rows of the microbatch: by default 32, or those of your example."
+        ),
     ] = None,
     data: Data = None,
     loss: LossName = None,
     device: Annotated[str, typer.Option(help="Measure on cpu or cuda.")] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 10,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of measurements, of which the median counts.")
+    ] = 10,
     analytic: Annotated[
         str | None,
         typer.Option(
@@ -47,10 +51,10 @@ def profile(
         Path | None, typer.Option(dir_okay=False, help="Write the profile to this .json file.")
     ] = None,
 ) -> None:
-    """Print what each layer of a network costs: measured here, or estimated for a named device.
+    """Print the costs of each layer of a network, measured here or estimated for a named device.
 
-    Measured is what a training by two workers on this machine would find: with a loss, an
-    optimizer (SGD with momentum), and another worker at work.
+    It measures as in a training by two workers on this machine: with a loss, an optimizer (SGD
+    with momentum), and a second busy worker.
 
     \b
     [b]Examples[/b]
@@ -145,7 +149,7 @@ def _cells(layer: "LayerProfile") -> list[str]:
 
 
 def _origin(made: "Profile") -> str:
-    """Return what kind of numbers these are, and whose."""
+    """Return the kind and the source of a profile's numbers."""
     known = made.provenance
     if known["label"] == "simulated":
         return (

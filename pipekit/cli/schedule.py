@@ -24,13 +24,13 @@ def schedule(
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
-    microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
-    batches: Annotated[int, typer.Option(help="One update each.")] = 2,
+    microbatches: Annotated[int, typer.Option(help="Number in each batch.")] = 4,
+    batches: Annotated[int, typer.Option(help="Number of batches, with an update each.")] = 2,
     minibatches: Annotated[
         int | None,
         typer.Option(
-            help="For methods that update after every minibatch, in place of microbatches times "
-            "batches."
+            help="For methods that update after every minibatch: their number, in place of "
+            "microbatches times batches."
         ),
     ] = None,
     output: Annotated[
@@ -50,7 +50,7 @@ def schedule(
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
-    What is shown has been proved executable: a file that is not is refused, naming the tasks.
+    Each is proved executable first; the refusal of a file names the tasks at fault.
 
     \b
     [b]Examples[/b]

@@ -1,4 +1,4 @@
-"""``pipekit simulate``: what a schedule would take, with nothing run."""
+"""``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 import math
 from pathlib import Path
@@ -35,19 +35,23 @@ def simulate(
             help="A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.",
         ),
     ],
-    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.")],
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
     plan: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="What pipekit plan wrote; by default stages of equal time."
+            dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
         ),
     ] = None,
-    stages: Annotated[int, typer.Option(min=1, help="Without a plan: one worker each.")] = 4,
+    stages: Annotated[
+        int, typer.Option(min=1, help="Without a plan: number of stages, a worker each.")
+    ] = 4,
     microbatches: Annotated[
         int | None,
-        typer.Option(min=1, help="In a batch; by default the plan's, if it cuts batches, or 8."),
+        typer.Option(
+            min=1, help="Number in a batch; by default the plan's, if it cuts batches, or 8."
+        ),
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    batches: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 4,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
@@ -65,7 +69,7 @@ def simulate(
         typer.Option(
             metavar="first|later",
             help="When all stages agree on clipping or skipping an update: before it, or later; "
-            "by default there is nothing to agree on.",
+            "by default never.",
         ),
     ] = None,
     mitigation: MitigationName = None,

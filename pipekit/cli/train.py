@@ -15,7 +15,7 @@ from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
 
 
 class Autocast(StrEnum):
-    """What forwards compute in where that is safe."""
+    """The type of forwards' computations where it is safe."""
 
     BF16 = "bf16"
     FP16 = "fp16"
@@ -35,7 +35,7 @@ def train(
         str | None,
         typer.Option(
             metavar="module:batches",
-            help="Of a model of yours: like --data, to test on after each epoch.",
+            help="For a model of yours: like --data, to test on after each epoch.",
         ),
     ] = None,
     loss: LossName = None,
@@ -43,7 +43,7 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Of a model of yours: batches of an epoch; by default all that the data has.",
+            help="For a model of yours: batches of an epoch; by default all of the data.",
         ),
     ] = None,
     text: Annotated[
@@ -51,22 +51,24 @@ def train(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Of gpt: learn this file, but for its last tenth, to test on.",
+            help="For gpt: learn this file, and test on its last tenth.",
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "flush",
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
-        str, typer.Option(help=f"A thread a worker, or a process: {TRANSPORTS}.")
+        str, typer.Option(help=f"A thread or a process for each worker: {TRANSPORTS}.")
     ] = "threads",
     epochs: Annotated[int, typer.Option(min=1)] = 1,
     batch_rows: Annotated[
-        int, typer.Option(help="Of each batch: images, or 64 bytes of text.")
+        int, typer.Option(help="Rows of each batch: images, or 64 bytes of text.")
     ] = 64,
     microbatches: Annotated[
         int,
-        typer.Option(help="In each batch; methods that update every minibatch do not split it."),
+        typer.Option(
+            help="Number in each batch; methods that update every minibatch do not split it."
+        ),
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     mitigation: MitigationName = None,
@@ -80,26 +82,26 @@ def train(
             help="Multiply losses, and skip updates whose gradient is not finite.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and dropout.")] = 0,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
             file_okay=False,
-            help="Write checkpoints here, at the end of each epoch at least.",
+            help="Write checkpoints here, at least after each epoch.",
         ),
     ] = None,
     every: Annotated[
         int | None, typer.Option(min=1, help="Batches from one checkpoint to the next.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint, if there is one.")
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Fail when no worker has got any further for so long; who waits for whom is said.",
+            help="Fail after so long without progress of any worker, and say who waits for whom.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -115,12 +117,12 @@ def train(
 ) -> None:
     """Train a network, yours or one that comes with data, by any method.
 
-    A model of yours is recorded (pipekit.stages), and refused if its layers would not do the same
-    to the bit; its batches are yours.
+    A model of yours is recorded (pipekit.stages), and refused if its layers do not give the same
+    bits; its batches are yours.
 
     convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
-    gpt learns to write Python's own standard library: 8,000 rows of 64 bytes, and
-    1,000 of other files to test on. It is judged in bits per byte, 8 at first.
+    gpt learns Python's standard library: 8,000 rows of 64 bytes, and 1,000 rows of
+    other files to test on. Its test is in bits per byte, 8 at first.
 
     \b
     [b]Examples[/b]
@@ -218,7 +220,7 @@ def train(
 
 
 def _how_to_resume(checkpoints: Path | None) -> str:
-    """Return the line that goes on with this training, or how there would be one."""
+    """Return the line that continues this training, or the options that would allow one."""
     if checkpoints is None:
         return "nothing was saved: --checkpoints FOLDER --every 20 would have let it be resumed"
     line = shlex.join(["pipekit", *sys.argv[1:]])
