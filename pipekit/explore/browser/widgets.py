@@ -29,19 +29,19 @@ class TimelineCanvas(anywidget.AnyWidget):
     that takes seconds to show from some thousand bars on, where this takes milliseconds.  Dragging
     pans, the wheel with Ctrl zooms, a double click shows all; so do the arrows, ``+``, ``-`` and
     ``0``.  Dragging with Shift measures a time.  Hovering a pass outlines its microbatch
-    everywhere; hovering a gap says who waits for whom, and why that one is late; a click draws all
+    everywhere; hovering a gap says who waits for whom, and why the other is late; a click draws all
     that an event waited for.  ``c`` shows the critical path, space plays the run as a film, ``,``
     and ``.`` step from task to task.
 
     The browser paints the bars as soon as it has them, and asks then why there are gaps.
 
     Attributes:
-        picture: what :func:`picture` returns.
-        why: what :func:`explained` returns, once the browser has asked for it; empty until then.
+        picture: from :func:`picture`.
+        why: from :func:`explained`, once the browser has asked for it; empty until then.
         view: the times (from, to) that are shown, in the picture's unit; empty for all.
         until: the time until which the run is shown, in the picture's unit; -1 for all of it.
-        colored: what bars have their colour by: "op", "version", "stage" or "cause" (then the
-            bars are pale, and each cause of idleness has its own).
+        colored: the source of colours: "op", "version", "stage" or "cause" (of idleness, with
+            pale bars).
         critical: whether the critical path is drawn.
         transfers: whether messages are drawn.
     """
@@ -76,13 +76,10 @@ class TimelineCanvas(anywidget.AnyWidget):
 
 
 class Chart(anywidget.AnyWidget):
-    """A figure, drawn by plotly in the page's own text colour.
+    """A plotly figure, as JSON, in the page's own text colour, which changes in place.
 
     Plotly's ``FigureWidget`` saves five megabytes in every notebook that shows one, and replaces a
     figure trace by trace.
-
-    Attributes:
-        figure: plotly's JSON.
     """
 
     _esm = HERE / "chart.js"
@@ -104,15 +101,7 @@ class Chart(anywidget.AnyWidget):
 
 
 class Setting(anywidget.AnyWidget):
-    """What an explorer shows now, to be copied; and other settings to go to.
-
-    Attributes:
-        presets: the names of settings to begin with.
-        code: Python that returns what is shown.
-        fragment: of a link to it.
-        waits_for: what a new picture takes time for.
-        busy: whether one is being made.
-    """
+    """The bar above the controls: presets, the setting as Python and as a link, and waits."""
 
     _esm = HERE / "setting.js"
     _css = STYLES
