@@ -141,7 +141,8 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     require_positive(stages=stages, microbatches=microbatches, workers=workers)
     if stages % (2 * workers):
         raise ScheduleError(
-            f"{stages} stages are not a whole number of waves over {workers} workers: use a multiple "
+            f"{stages} stages are not a whole number of waves over {workers} workers: use a "
+            "multiple "
             f"of {2 * workers}"
         )
     homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
