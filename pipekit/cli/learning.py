@@ -67,7 +67,7 @@ def own(
         data: batches to learn, read again for every epoch.
         test: batches to test on, or None.
         loss: ``loss(output, target)``; of batches that are dicts, ``loss(output, batch)``; None:
-            :func:`pipekit.losses.default_loss.default_loss`.
+            :func:`pipekit.losses.losses.default_loss`.
         steps: batches of an epoch; None: all.
 
     Raises:

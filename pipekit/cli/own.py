@@ -118,7 +118,7 @@ class OwnModel:
         Raises:
             ValueError: it has to be named, as nobody knows which entry it is of.
         """
-        from pipekit.losses.default_loss import default_loss, default_loss_of_entry
+        from pipekit.losses.losses import default_loss, default_loss_of_entry
 
         if given is not None:
             return load(given)  # type: ignore[no-any-return]

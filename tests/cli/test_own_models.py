@@ -12,7 +12,7 @@ from torch import nn
 
 from pipekit import Profile
 from pipekit.cli.options import PUBLISHED, TRAINED
-from pipekit.losses.default_loss import default_loss, made_up_target
+from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
 from pipekit.workloads import WORKLOADS
 

@@ -12,7 +12,7 @@ from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.batches import Feed, Joins
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage_io import StageGradients, Target
-from pipekit.layers.autocast import autocast
+from pipekit.layers.pass_state import autocast
 from pipekit.trees import Tree, tree_map
 
 

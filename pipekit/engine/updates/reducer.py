@@ -4,20 +4,65 @@ A bucket's sum starts as soon as the last backward of an update has computed its
 thread beside the worker, while the backward goes on.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 
-from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
+from pipekit.devices import (
+    keep_for_current_stream,
+    new_stream,
+    on_stream,
+    record_event,
+    synchronize,
+    wait_event,
+)
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.buckets import Bucket, Gradients
-from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.weights import Weights
+from pipekit.engine.updates.weights import Bucket, Gradients, Weights
+from pipekit.host.operator_threads import share_cores
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
+
+Result = TypeVar("Result")
+_Work = tuple[Callable[[], object], "Future[object]"]
+
+
+class CommThread:
+    """Runs functions one after another, in a thread of its own."""
+
+    def __init__(self, name: str, device: torch.device, workers: int) -> None:
+        self._device, self._workers = device, workers
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, function: Callable[[], Result]) -> "Future[Result]":
+        """Do this after all that was submitted before."""
+        future: Future[Result] = Future()
+        self._work.put((function, future))  # type: ignore[arg-type]  # a future is invariant
+        return future
+
+    def close(self) -> None:
+        """End once everything submitted is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        share_cores(self._workers)
+        with on_stream(new_stream(self._device)):
+            while (work := self._work.get()) is not None:
+                _do(*work)
+                del work  # while it waits for the next, nobody needs this one's gradients
+
+
+def _do(function: Callable[[], object], future: "Future[object]") -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 class SumTurns:

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
 from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
-from pipekit.engine.updates.weights import Saved
-from pipekit.layers.modes import to_training
-from pipekit.layers.twin import twin
+from pipekit.engine.updates.weights import Bucket, Gradients, Saved, parameter_buckets
+from pipekit.layers.module_state import to_training
+from pipekit.layers.python_state import twin
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
