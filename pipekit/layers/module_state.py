@@ -64,11 +64,7 @@ def set_mode(model: nn.Module, training: bool, kept: Collection[nn.Module]) -> N
 
 
 def as_trained(model: Module) -> Module:
-    """Put a model into the mode in which it is trained, for now and for :func:`to_training`.
-
-    Warns:
-        UserWarning: some modules are in evaluation mode and stay in it.
-    """
+    """Put a model into the mode in which it is trained, for now and for :func:`to_training`."""
     kept = in_evaluation(model)
     if kept:
         kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in kept))
@@ -151,11 +147,7 @@ class KeptWeights:
 
 @contextmanager
 def weights_untouched(module: nn.Module) -> Iterator[KeptWeights]:
-    """Put back what a forward has done to the weights.
-
-    Yields:
-        The weights as they were.
-    """
+    """Put back what a forward has done to the weights."""
     kept = KeptWeights(module)
     try:
         yield kept

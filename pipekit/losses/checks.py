@@ -29,10 +29,6 @@ def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
 
     Nobody would train them: the stages have copies of the model's weights, and the optimizers have
     these only.
-
-    Args:
-        loss: with autograd's graph.
-        outputs: of the model, with theirs.
     """
     ends = list(outputs)
     beside = list(weights_in_graph([loss], ends))
@@ -74,17 +70,7 @@ def warn_of_other_means(
     parts: list[tuple[Any, Any]],
     rows: list[int],
 ) -> None:
-    """Warn of a loss of torch's that is not, over some rows, what its parts are together.
-
-    Args:
-        loss: one of torch's (:func:`is_torchs`).
-        whole: output and target of some rows.
-        parts: the same, cut into parts.
-        rows: of each part.
-
-    Warns:
-        UserWarning: the two losses, and what to do.
-    """
+    """Warn of a loss of torch's that is not, over some rows, what its parts are together."""
     try:
         expected = loss(*whole)
         values = [float(loss(*part)) for part in parts]

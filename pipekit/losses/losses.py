@@ -50,11 +50,7 @@ def made_up_target(output: Any) -> Tensor:
 
 
 def main_output(output: Any) -> Tensor:
-    """Return what a loss looks at: "logits" if there are such, else the first numbers.
-
-    Raises:
-        ValueError: nothing in the output is floating-point.
-    """
+    """Return what a loss looks at: "logits" if there are such, else the first numbers."""
     logits = output.get("logits") if isinstance(output, dict) else None
     if isinstance(logits, Tensor):
         return logits

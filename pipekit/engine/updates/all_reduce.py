@@ -43,12 +43,6 @@ PartListener = Callable[[int, PartKey, FlatBucket], object]
 class AllReduce:
     """Sums over the workers that have copies of the same weights: each sends each other one a part.
 
-    Args:
-        members: all of the workers, in order.
-        worker: this one.
-        channel: to the others.
-        listeners: are told of every part that this worker sends.
-
     Attributes:
         sent_bytes: bytes of gradients sent by this worker, by receiver.
     """
@@ -70,9 +64,6 @@ class AllReduce:
         """Return the sum of all contributors' contents; every one of the workers calls this.
 
         It is the caller's to edit, as is what he gave.
-
-        Raises:
-            Ended: the run ends before the sum's microbatch.
         """
         count, place = len(self.members), self.members.index(self._worker)
         pieces = content.numbers.tensor_split(count)

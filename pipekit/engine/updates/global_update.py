@@ -43,12 +43,7 @@ class LossScaler:
         self.skipped: list[int] = []
 
     def begin(self, versions: Recurring[int], keep: bool = False) -> None:
-        """Make ready for a run.
-
-        Args:
-            versions: of which each update's losses have the scale, the first update's at 0.
-            keep: whether the run goes on in the table of the last one, with its older scales.
-        """
+        """Make ready for a run."""
         newest, self._made = self._newest, 0
         if keep:
             self._made = newest
@@ -109,19 +104,7 @@ class LossScaler:
 
 
 class GlobalUpdate:
-    """A worker's part in what is settled together.
-
-    Args:
-        clip_norm: largest norm of an update's gradient over all stages, or None.
-        scalers: of the losses, one for each of the worker's stages, all alike; or none.
-        parameters: trained parameters of the whole model.
-        numbers: among these, of the worker's own in the order of its stages, whose norms it tells;
-            None for one that another stage or worker counts.
-        dtype: of the norm over them all.
-        transport: to the other workers.
-        device: where the gradients lie.
-        listeners: are told of (update, values) before these are summed.
-    """
+    """A worker's part in what is settled together."""
 
     def __init__(
         self,
@@ -142,12 +125,7 @@ class GlobalUpdate:
         self._wait: Callable[[], list[Tensor]] = list  # for the update that has begun
 
     def begin(self, gradients: Gradients, update: int) -> None:
-        """Undo the loss scale, and tell the other workers what is here.
-
-        Args:
-            gradients: of all of the worker's stages, in their order.
-            update: its number.
-        """
+        """Undo the loss scale, and tell the other workers what is here."""
         found = [gradient for gradient in gradients if gradient is not None]
         values, present = self._zeros.clone(), self._none.clone()
         if self._scalers:

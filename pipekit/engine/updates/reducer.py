@@ -70,10 +70,6 @@ class SumTurns:
 
     Two workers that share two stages would wait for one another for ever if each made another sum
     first.
-
-    Args:
-        order: the sums over several workers as (stage, update), as
-            :func:`pipekit.schedules.lowering.sums.sum_order` gives them; maybe without end.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:
@@ -83,13 +79,7 @@ class SumTurns:
         self._next: tuple[int, int] | None = None
 
     def begin(self, submit: Mapping[int, Callable[[int], bool]], first: Mapping[int, int]) -> None:
-        """Make the first sums, those that need nothing of this worker.
-
-        Args:
-            submit: for each of the worker's stages that others have as well, what starts the sums
-                of an update as far as its gradients are there, and returns whether that is all.
-            first: the first update of each that is to be summed.
-        """
+        """Make the first sums, those that need nothing of this worker."""
         self._submit = submit
         self._due = ((s, u) for s, u in self._order if s in submit and u >= first[s])
         self._next = next(self._due, None) if submit else None
@@ -114,18 +104,6 @@ class Reducer:
     All workers of the stage sum in one order, of updates and of buckets within each.  A sum to
     which this worker has nothing to give is made as soon as it is its turn: others may have to get
     past it before they can send what this worker needs in order to come to its update.
-
-    Args:
-        stage: its number.
-        worker: this one.
-        weights: of the stage, here.
-        sums: what each update sums, the first one's at 0.
-        stops: behind which microbatch each update's gradients end, likewise.
-        all_reduce: with the other workers.
-        comm_thread: where the sums are done.
-        device: where the gradients lie.
-        advance: starts all sums whose turn it is, by :meth:`submit`.
-        first: the first update to be summed.
     """
 
     def __init__(
@@ -183,9 +161,6 @@ class Reducer:
         """Return the summed gradients of an update, one a trained parameter, once they are here.
 
         They last until those of the next update are asked for.
-
-        Raises:
-            Ended: the run ends before the update.
         """
         result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
@@ -205,11 +180,7 @@ class Reducer:
         self._unwatch()
 
     def _computed_one(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient.
-
-        Raises:
-            ValueError: it has done so before, in parts, and may have more.
-        """
+        """Note that the backward has computed a parameter's gradient."""
         if self._current is None:
             return
         left = self._left[self._bucket_of[parameter]]

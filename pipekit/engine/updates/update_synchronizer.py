@@ -140,11 +140,7 @@ class UpdateSynchronizer:
         return self._pending
 
     def validate(self) -> bool:
-        """Wait until the pending update is decided upon, and make it again if it was wrong.
-
-        Returns:
-            Whether it was right.
-        """
+        """Wait until the pending update is decided upon, and make it again if it was wrong."""
         assert self._global_update, "only what is settled with all workers is validated"
         decision = self._decision(self._global_update, self._pending)
         self._pending = 0

@@ -37,13 +37,7 @@ class Bucket(Protocol):
 
 
 class ParameterBucket:
-    """Gradients of parameters that have one dtype.
-
-    Args:
-        parameters: their numbers in the stage.
-        like: the parameters themselves.
-        take: returns, and lets go of, an update's gradients of some parameters.
-    """
+    """Gradients of parameters that have one dtype."""
 
     def __init__(
         self,
@@ -57,20 +51,12 @@ class ParameterBucket:
         self._free: list[tuple[Tensor, Event]] = []
 
     def take(self, update: int) -> Gradients:
-        """Return, and let go of, this worker's gradients for an update, one a parameter.
-
-        Raises:
-            ValueError: one of them is sparse.
-        """
+        """Return, and let go of, this worker's gradients for an update, one a parameter."""
         return _dense(self._take(update, self.parameters))
 
     @torch.no_grad()
     def flat(self, gradients: Gradients | None) -> FlatBucket:
-        """Copy the gradients into one tensor; of those that there are not, zeros.
-
-        Raises:
-            ValueError: one of them is sparse.
-        """
+        """Copy the gradients into one tensor; of those that there are not, zeros."""
         found = _dense(gradients or [None] * len(self._like))
         if self._free:
             numbers, read = self._free.pop()
@@ -156,8 +142,4 @@ class Weights(StageWeights, Protocol):
         """Copy what puts weights and optimizer back to how they are now, after one update."""
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with a trained parameter's number when a backward added a gradient.
-
-        Returns:
-            What ends it.
-        """
+        """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
