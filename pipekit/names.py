@@ -171,8 +171,8 @@ MITIGATIONS = Names(
         "spectrain": NamedPlace("pipekit.staleness.prediction:SpecTrain"),
         "pipeoptim": NamedPlace("pipekit.staleness.prediction:PipeOptim"),
         "pipemare": NamedPlace("pipekit.staleness.pipemare:PipeMare"),
-        "gap-aware": NamedPlace("pipekit.staleness.gap_aware:GapAware"),
-        "error-feedback": NamedPlace("pipekit.staleness.error_feedback:ErrorFeedback"),
+        "gap-aware": NamedPlace("pipekit.staleness.stale_gradients:GapAware"),
+        "error-feedback": NamedPlace("pipekit.staleness.stale_gradients:ErrorFeedback"),
         "ahead": NamedPlace("pipekit.staleness.prediction:Ahead"),
     },
 )

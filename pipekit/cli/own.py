@@ -98,7 +98,7 @@ class OwnModel:
 
     def loss(self, given: str | None) -> "Callable[[Any, Any], Tensor]":
         """Return the loss that is given by name, or else the default one of the batches' target."""
-        from pipekit.losses.default_loss import default_loss, default_loss_of_entry
+        from pipekit.losses.losses import default_loss, default_loss_of_entry
 
         if given is not None:
             return load(given)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies

@@ -8,7 +8,7 @@ from itertools import chain, count
 from operator import itemgetter
 from typing import Any, Self
 
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.task import ScheduleError, Task

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipekit import Profile
 from pipekit.cli.options import PUBLISHED, TRAINED
-from pipekit.losses.default_loss import default_loss, made_up_target
+from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
 from pipekit.workloads import WORKLOADS
 
@@ -167,8 +167,8 @@ def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
             "train --model own_nets:nothing --data own_nets:batches",
             "own_nets has no 'nothing', only",
         ),
-        ("train --model missing:make", "there is no module 'missing', installed or in "),
-        ("train --model own_nets.py:alone", "there is no module 'own_nets.py'"),
+        ("train --model missing:make", "no module is named 'missing', installed or in "),
+        ("train --model own_nets.py:alone", "no module is named 'own_nets.py'"),
         ("train --model own_nets:", "is not a package.module:name"),
         ("train --model own_nets:alone", "what does own_nets:alone learn? Name --data"),
         ("train --data own_nets:batches", "are for a model of yours: convnet has its own"),

@@ -57,7 +57,7 @@ def test_html_stands_alone(printed: Printed, elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("gpip", "'gpip' is not a file and none of the methods gpipe, flush"),
+        ("gpip", "'gpip' is neither a file nor one of the methods gpipe, flush"),
         ("2bw --stages 6", "use microbatches >= 6"),
         ("interleaved --stages 3", "use an even number of stages, not 3"),
         ("gpipe --stages 0", "stages must be a whole number of at least 1"),

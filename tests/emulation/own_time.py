@@ -24,7 +24,7 @@ from pipekit.emulation import stage
 from pipekit.engine.transports import threads
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox
 from pipekit.engine.transports.threads import ThreadMailboxes
-from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.reducer import CommThread
 from pipekit.schedules import Message
 
 
