@@ -8,8 +8,8 @@ import pytest
 from pipekit.explore.by_hand.puzzle_board import PuzzleBoard, controls, see, solved
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import Op, ScheduleError, Task, check, gpipe
-from pipekit.schedules.clock import replay
 from tests.explore.inside import inside
+from tests.schedules.examples import replay
 
 GPIPE, ONE_F_ONE_B, PIPEDREAM = (PUZZLES[name] for name in ("2. GPipe", "3. 1F1B", "5. PipeDream"))
 
