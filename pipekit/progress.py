@@ -9,15 +9,17 @@ import io
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm.std import tqdm
 
 RELAY = "PIPEKIT_PROGRESS"
 """The environment variable that names the file."""
+PATIENCE_S = 1.0
+T = TypeVar("T")
 
 
 def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
@@ -34,6 +36,13 @@ def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[An
     if _in_notebook():
         return _InNotebook(steps, **options)
     return tqdm(steps, leave=False, **options)
+
+
+def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
+    """Return the steps, counted by a bar if it is wanted and they take more than a second."""
+    if not shown:
+        return steps
+    return progress_bar(steps, desc="planning", unit="step", delay=PATIENCE_S)
 
 
 def _in_notebook() -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from pipekit.clusters import Level
-from pipekit.planning.layer_ranges import Floats, LayerRanges
+from pipekit.planning.layer_ranges import Floats, Index, LayerRanges
 
 Cost = Literal["paper", "released"]
 Links = Literal["one", "each"]
@@ -18,10 +18,9 @@ def stage_seconds(
 ) -> Floats:
     """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
 
-    A round is one minibatch on each of the m replicas.  In it every replica computes for
-    ``compute`` seconds and synchronises for ``sync`` seconds.  With cost "paper" the two overlap,
-    T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released" one follows the
-    other, T = (compute + sync) / m (the optimizer that the authors released).
+    In a round each of m replicas computes one minibatch and synchronises.  With cost "paper" the
+    two overlap, T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released"
+    one follows the other, T = (compute + sync) / m (the optimizer that the authors released).
     """
     together = np.maximum(compute, sync) if cost == "paper" else np.add(compute, sync)
     return np.asarray(together / replicas)
@@ -30,8 +29,8 @@ def stage_seconds(
 def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
     """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
 
-    The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
-    paper lets both directions share its link's bandwidth.
+    So many bytes a worker sends and receives in a round together: the paper lets both directions
+    share its link's bandwidth.
     """
     return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
 
@@ -41,8 +40,7 @@ def transfer_seconds(
 ) -> Floats | float:
     """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
 
-    As printed, a replicated stage gets no credit for having several links; ``links`` are what it
-    gets credit for.
+    As printed, a replicated stage gets no credit for its several ``links``.
     """
     return 2 * boundary_bytes / (level.used_bandwidth * links)
 
@@ -50,8 +48,8 @@ def transfer_seconds(
 class Seconds:
     """Seconds a minibatch in steady state, as an objective of the dynamic program.
 
-    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
-    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
+    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j, infinite where
+    there are none or where a worker's memory does not hold them.
 
     Attributes:
         in_flight_matters: whether the values depend on the minibatches in flight.
@@ -108,16 +106,8 @@ class Bytes:
         self._ranges = ranges
         self._optimizer_states = optimizer_states
 
-    def of(self, first: int, stop: int, in_flight: int) -> float:
+    def of(self, first: Index, stop: Index, in_flight: int) -> Floats:
         """Return the bytes on one worker with these layers."""
-        return float(self._bytes(first, stop, in_flight))
-
-    def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker's bytes."""
-        size = self._bytes(*self._ranges.every(), in_flight)
-        return np.where(self._ranges.possible, size, np.inf)
-
-    def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
         return self._ranges.worker_bytes(
             first,
             stop,
@@ -127,6 +117,11 @@ class Bytes:
             kept=in_flight,
             gradients=self._ranges.first_gradient_bytes(first, stop),
         )
+
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker's bytes."""
+        size = self.of(*self._ranges.every(), in_flight)
+        return np.where(self._ranges.possible, size, np.inf)
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
         """Return the matrix of one member: replicas are alike."""

@@ -6,7 +6,7 @@ import pytest
 
 from pipekit import Profile, plan
 from pipekit.clusters import flat
-from pipekit.planning import progress
+from pipekit import progress
 
 METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
 
