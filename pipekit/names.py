@@ -159,7 +159,7 @@ CLUSTERS = Names(
         "figure1-v100": _cluster("pipedream_figure1", "V100"),
         "gpipe-tpu-v2": _cluster("gpipe_tpu_v2"),
         "torchgpipe-p40": _cluster("torchgpipe_p40"),
-        "2bw-v100": NamedPlace("pipekit.clusters.named:two_bw_workers"),
+        "2bw-v100": NamedPlace("pipekit.clusters.papers:two_bw_workers"),
         "local": NamedPlace("pipekit.clusters.local:local"),
     },
 )
