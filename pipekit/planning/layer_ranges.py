@@ -100,7 +100,8 @@ class LayerRanges:
 
     def total(self, name: str, first: Index, stop: Index) -> Floats:
         """Return one of :data:`SUMS`, or "compute_s": T_l with the optimizer's step."""
-        return self._totals[name][stop] - self._totals[name][first]
+        total: Floats = self._totals[name][stop] - self._totals[name][first]
+        return total
 
     def parameter_bytes(self, first: Index, stop: Index) -> Floats:
         """Return bytes of the trained parameters."""
@@ -114,7 +115,8 @@ class LayerRanges:
         backwards of a batch all gradients are there from the start.
         """
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
-        return parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
+        rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
+        return rise
 
     def worker_bytes(
         self,

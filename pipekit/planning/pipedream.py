@@ -144,10 +144,10 @@ class _Planner:
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
         """Return the programs of the hierarchies that may have the best plan."""
-        levels = self._cluster.levels
-        hierarchies: list[Sequence[Level]] = [levels[:k] for k in range(len(levels), 0, -1)]
-        if len(levels) > 1:
-            slowest = min(levels, key=lambda level: level.used_bandwidth)
+        every = self._cluster.levels
+        hierarchies: list[Sequence[Level]] = [every[:k] for k in range(len(every), 0, -1)]
+        if len(every) > 1:
+            slowest = min(every, key=lambda level: level.used_bandwidth)
             hierarchies.append((replace(slowest, width=self._cluster.workers),))
         programs = []
         layers, least = self._ranges.layers, math.inf

@@ -1,6 +1,7 @@
 """Where a profile may be cut, and how cuts become stages of consecutive layers."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -9,7 +10,6 @@ from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes
 from pipekit.planning.states import StateRanges, States, TooManyStates
 from pipekit.profiling import Profile
-from pipekit.profiling.layer_profile import in_one_order
 from pipekit.schedules import optimal_in_flight
 
 
@@ -37,7 +37,8 @@ class SearchSpace:
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
         self._profile, self._optimizer_states = profile, optimizer_states
         self._states, self.remark = None, ""
-        if profile.values and not in_one_order(profile.values, len(profile)):
+        edges = {(value.source, user) for value in profile.values for user in value.users}
+        if profile.values and not edges >= set(pairwise(range(len(profile)))):
             try:
                 self._states = States(profile)
             except TooManyStates as error:

@@ -12,7 +12,7 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.paths import Paths
 from pipekit.partition.balance import balance_by_cost
 from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes
-from pipekit.plans import Plan, StagePlan
+from pipekit.plans import Plan, Recompute, StagePlan
 from pipekit.profiling import Profile
 from pipekit.progress import planning_bar
 
@@ -47,7 +47,11 @@ def parallel_pipelines(
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
     """
-    options = {"max_batch": max_batch, "optimizer_states": optimizer_states, "progress": progress}
+    options: Any = {
+        "max_batch": max_batch,
+        "optimizer_states": optimizer_states,
+        "progress": progress,
+    }
     table = sweep(profile, cluster, **options)
     fits = table[table["fits"]]
     if fits.empty:
@@ -95,7 +99,7 @@ def _plan(
         f"{name} " + (f"{table['throughput'].max():.4g}" if len(table) else "does not fit")
         for name, table in others.items()
     )
-    when = "always" if recompute else "never"
+    when: Recompute = "always" if recompute else "never"
     return Plan(
         method="parallel_pipelines",
         stages=tuple(

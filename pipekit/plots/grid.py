@@ -66,7 +66,7 @@ def grid(
     )
     hover = f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
     ends = np.linspace(frame[value].min(), frame[value].max(), len(SHADES) + 1)
-    traces = []
+    traces: list[dict[str, Any]] = []
     for number, cells in placed.groupby("shade"):
         shade = int(number)
         name = f"to {ends[shade + 1]:,.3g}" + (f" {unit}" if not traces else "")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pipekit.schedules import Op
@@ -229,12 +228,6 @@ def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]
 def _require_bytes(what: str, size: float) -> None:
     if not 0 <= size < math.inf:
         raise ValueError(f"{what}: bytes must be 0 or a positive number, not {size}")
-
-
-def in_one_order(values: Iterable[ValueProfile], layers: int) -> bool:
-    """Return whether each of so many layers reads from the one before it."""
-    edges = {(value.source, user) for value in values for user in value.users}
-    return all(edge in edges for edge in pairwise(range(layers)))
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:
