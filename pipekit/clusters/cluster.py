@@ -222,11 +222,7 @@ class Cluster:
         return math.prod(each.width for each in self.levels[: self.levels.index(level) + 1])
 
     def require_room(self, workers: int) -> None:
-        """Refuse a schedule of more workers than there are.
-
-        Raises:
-            ValueError: ``workers`` are too many.
-        """
+        """Raise ValueError: if a schedule has more ``workers`` than there are."""
         if self.workers < workers:
             raise ValueError(
                 f"the schedule has {workers} workers and cluster {self.name!r} only "
@@ -283,11 +279,7 @@ def flat(workers: int, bandwidth: float, memory: float | None = None) -> Cluster
 
 
 def require_workers(workers: int) -> None:
-    """Refuse a cluster without workers.
-
-    Raises:
-        ValueError: ``workers`` is not at least 1.
-    """
+    """Raise ValueError unless there is a worker."""
     if workers < 1:
         raise ValueError(f"a cluster of {workers} workers cannot run anything: ask for at least 1")
 

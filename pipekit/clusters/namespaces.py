@@ -53,17 +53,15 @@ _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter"
 def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
     """Run a command once a worker, and return 0 or the exit code of the first that failed.
 
-    The environment is what ``torchrun`` would give: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT; gloo and NCCL are told to use the slow links.  The lines that
-    workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's rank.  Workers
-    reach one another by the network, and nothing else.  When one fails, the others are killed; when
-    all have ended, so is whatever they left running.
+    The environment is what ``torchrun`` would give; gloo and NCCL are told to use the slow links.
+    The lines that workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's
+    rank.  When one fails, the others are killed; when all have ended, so is what they left running.
 
     Args:
         command: program and arguments.
         workers: how many.
-        link: each worker's rate in either direction, as
-            :func:`pipekit.clusters.namespaces.bytes_per_second` reads it; by default no limit.
+        link: each worker's rate in either direction, as :func:`bytes_per_second` reads it; by
+            default no limit.
 
     Raises:
         ValueError: no command, no worker or too many, or no such rate.
@@ -90,11 +88,7 @@ def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
 
 
 def require_namespaces() -> None:
-    """Check that this user may make network namespaces and has the programs for it.
-
-    Raises:
-        OSError: no, and what to do about it.
-    """
+    """Raise OSError, with a remedy, unless this user may make network namespaces."""
     if sys.platform != "linux":
         raise OSError(f"network namespaces exist on Linux only, and this is {sys.platform}")
     if os.geteuid() != 0:
@@ -220,11 +214,7 @@ def _copy(source: IO[str], to: TextIO, rank: int) -> int:
 def bytes_per_second(rate: str) -> float:
     """Return the bytes/s of a rate in bits/s, written as ``tc`` writes it: "1gbit", "2.5mbit".
 
-    Of packets of 9,000 bytes 99 % are left for what a program sends by TCP (of Ethernet's 1,500
-    95 %); the rest is headers.
-
-    Raises:
-        ValueError: it is not written so, or it is zero.
+    Of packets of 9,000 bytes 99 % are left for what a program sends by TCP.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)bit", rate.strip().lower())
     if not found or not float(found[1]):

@@ -1,10 +1,8 @@
 """The machines that the four papers measured on.
 
 Everything here is *nominal*: what the paper prints, or else the maker's data sheet; nothing is
-fitted.  Beside it stands what collectives attain of NVLink, as its maker publishes it.  Bandwidths
-are those of one direction.  A device's memory is counted in GiB although it is sold as "GB", since
-that is what the chips hold.  The papers print no latencies, so they are 0.  Nominal bandwidths do
-not explain PipeDream's Table 1: calibrate with :meth:`Cluster.calibrated`.
+fitted (:meth:`Cluster.calibrated`).  Bandwidths are those of one direction, memory is in GiB, as
+the chips hold it, and latencies, which no paper prints, are 0.
 """
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers

@@ -16,23 +16,14 @@ def all_reduce_bytes(size: float, workers: int) -> float:
 
 
 class Path(NamedTuple):
-    """What a message or a sum passes.
-
-    Attributes:
-        ports: and what passes each, for each byte of the flow.
-        weight: as how many connections it counts beside others.
-        alone: bytes/s of the flow if nobody else uses its ports.
-        latency_s: what comes on top.
-        flow: bytes of the flow for each byte of the message, or of the gradients.
-        pairs: who sends to whom, and how much for each byte of the flow.
-    """
+    """What a message or a sum passes."""
 
     ports: PortUse
-    weight: float
-    alone: float
+    weight: float  # as how many connections it counts beside others
+    alone: float  # bytes/s of the flow if nobody else uses its ports
     latency_s: float
-    flow: float
-    pairs: Mapping[tuple[int, int], float]
+    flow: float  # bytes of the flow for each byte of the message, or of the gradients
+    pairs: Mapping[tuple[int, int], float]  # who sends to whom, for each byte of the flow
 
 
 class Paths:

@@ -1,8 +1,4 @@
-"""Who uses which link until when: connections that share a link share its bandwidth fairly.
-
-Messages from one worker to another are one connection's, on which they follow one another; so are
-the bytes of a sum of gradients.
-"""
+"""Who uses which link until when: connections that share a link share its bandwidth fairly."""
 
 import heapq
 import math
@@ -15,16 +11,11 @@ from pipekit.clusters.paths import Path, Paths, fair_rates
 
 
 class Flow:
-    """A message, or a sum of gradients; times are in seconds.
+    """A message, or a sum of gradients, that has ended once ``done``; times are in seconds.
 
-    Attributes:
-        path: what it passes.
-        start: when it set out; infinite while it waits for others of its connection.
-        end: when its last byte leaves, as long as no other flow sets out or ends; final once
-            :attr:`done`.
-        done: whether it has ended.
-        then: what is called once, when it has.
-        line: the messages of its connection, of which the first is on its way; a sum has its own.
+    ``start`` is when it set out, infinite while it waits for others of its connection; ``end`` when
+    its last byte leaves, as long as no other flow sets out or ends.  ``line`` has the messages of
+    its connection, of which the first is on its way; a sum has its own.
     """
 
     __slots__ = ("_left", "_rate", "_since", "done", "end", "line", "path", "start", "then")
@@ -86,8 +77,7 @@ class Traffic:
     ) -> Flow:
         """Begin a message of ``size`` bytes, once those before it between the two are through.
 
-        ``now`` may not be before anything that was told before, nor after :attr:`soonest`: call
-        :meth:`run_until` first.  ``then`` is called once, when the flow has ended, perhaps at once.
+        Call :meth:`run_until` first.  ``then`` is called when the flow has ended, perhaps at once.
         """
         line = self._lines.get((source, destination))
         if line is None:

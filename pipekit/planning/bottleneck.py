@@ -26,8 +26,7 @@ Workers = Fraction | int
 class NestedStage(NamedTuple):
     """The layers between two cuts on so many members of a level, each split as ``inside``.
 
-    In a chain they are the layers ``first`` to ``stop - 1``.  At the innermost level a member is
-    a worker, and ``inside`` is empty.
+    At the innermost level a member is a worker, and ``inside`` is empty.
     """
 
     first: int
@@ -44,22 +43,14 @@ class BottleneckProgram:
     for a stage is the best of the level below on that whole member (a server, with all of its
     workers).
 
-    In a chain the cuts are before layer 0, 1, ... and behind the last.  In a graph they are its
-    states, numbered so that each comes after those that it contains; all that the program knows of
-    the graph is that the objective is infinite where a cut does not contain the other.
+    All that the program knows of a graph is that the objective is infinite where a cut does not
+    contain the other.  The paper builds up from the first layer.  This goes from the last: a stage
+    has ceil(workers from it to the end / its replicas) minibatches in flight, so that the workers
+    behind it must be known before one can say whether its memory suffices.
 
-    The paper builds up from the first layer.  This goes from the last: a stage has
-    ceil(workers from it to the end / its replicas) minibatches in flight, and so the workers behind
-    it must be known before one can say whether its memory suffices.
-
-    Args:
-        objective: what the slowest (or fullest) stage is to have least of.
-        layers: the number of the last cut.
-        widths: members that each level joins, innermost first.
-        replicate: whether stages may be replicated.
-
-    Attributes:
-        candidates: how many were compared: a first stage, its members, and what is behind it.
+    ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
+    innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what
+    is behind it.
     """
 
     def __init__(
@@ -89,9 +80,8 @@ class BottleneckProgram:
     def plan(self) -> tuple[NestedStage, ...]:
         """Return the plan that has the least value; nothing if none fits.
 
-        It may leave members of the outermost level idle.  Of equal plans it takes one on the
-        fewest members; of these, one whose first stage has the most layers, then the fewest
-        replicas, then likewise for its second stage, and so on.
+        Of equal plans it takes one on the fewest members; of these, one whose first stage has the
+        most layers, then the fewest replicas, then likewise for its second stage, and so on.
         """
         limit = self.least() * (1 + TIE)
         if limit == np.inf:
@@ -102,11 +92,9 @@ class BottleneckProgram:
     def _solve(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return the matrix of the best on exactly so many members.
 
-        At the outermost level it has its last column only: of all layers together, only those runs
-        matter that go up to the last layer.
-
-        ``behind``: workers that run later layers, for each of these groups of members.
-        ``after``: whether they receive from other members of the level, and that counts.
+        At the outermost level it has its last column only.  ``behind`` are the workers that run
+        later layers, for each of these groups of members; ``after`` says whether they receive from
+        other members of the level, and that counts.
         """
         if level < 0:
             return self._objective.worker(1 + ceil(behind))

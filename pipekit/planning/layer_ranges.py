@@ -18,16 +18,11 @@ SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes"
 
 
 class PairBytes(NamedTuple):
-    """Bytes that depend on both cuts of a stage: ``[first, stop]`` each.
+    """Bytes that depend on both cuts of a stage: ``[first, stop]`` each."""
 
-    ``entering``: beside what enters every stage that starts at ``first``.  ``leaving``: beside what
-    leaves every stage up to ``stop``, and no backward needs.  ``lead``: the most that the saved
-    bytes before a cut within the stage exceed the parameters.
-    """
-
-    entering: Floats
-    leaving: Floats
-    lead: Floats
+    entering: Floats  # beside what enters every stage that starts at ``first``
+    leaving: Floats  # beside what leaves every stage up to ``stop``, and no backward needs
+    lead: Floats  # the most that the saved bytes before a cut within it exceed the parameters
 
 
 class LayerRanges:
@@ -36,13 +31,10 @@ class LayerRanges:
     Cut k is before layer k: ``first`` and ``stop`` are a stage's first layer and the layer after
     its last.  :class:`.states.StateRanges` has the cuts of a graph.
 
-    Attributes:
-        layers: the number of the last cut.
-        boundary_bytes: what passes each cut: the model's input at the first, the main tensor and
-            all skips that are under way there, and at the last what leaves the last layer.  A skip
-            is so counted on links past which a pipeline sends it straight, as in PipeDream's
-            optimizer.
-        possible: ``[first, stop]``, whether there are layers between two cuts that can be a stage.
+    ``layers`` is the number of the last cut.  At each cut pass ``boundary_bytes``: the model's
+    input, or the main tensor and all skips that are under way there.  A skip is so counted on links
+    past which a pipeline sends it straight, as in PipeDream's optimizer.  ``possible`` says by
+    ``[first, stop]`` whether there are layers between two cuts that can be a stage.
     """
 
     boundary_bytes: Floats
@@ -110,9 +102,8 @@ class LayerRanges:
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
         """Return how far gradients raise the bytes in the first backward of a batch.
 
-        There they come layer by layer as activations go: before layer l goes backward, there are
-        the gradients of the layers behind l, and of the activations only those up to l.  In later
-        backwards of a batch all gradients are there from the start.
+        There they come layer by layer as activations go; in later backwards of a batch all
+        gradients are there from the start.
         """
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
         rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
@@ -131,10 +122,9 @@ class LayerRanges:
     ) -> Floats:
         """Return the bytes on a worker that runs these layers as a stage, as a backward starts.
 
-        They are weight versions, the optimizer's state, buffers, the stage's input for every
-        microbatch ``in_flight``, what its layers save and its output for every microbatch of which
-        more is ``kept``, and ``gradients`` (of all parameters, or :meth:`first_gradient_bytes`).
-        Skips from other stages are part of the input, those to other stages of the output.
+        Of every microbatch ``in_flight`` there is the stage's input, with skips from other stages;
+        of those of which more is ``kept`` also what layers save, and the output.  ``gradients`` are
+        those of all parameters, or :meth:`first_gradient_bytes`.
         """
         sent = self._unsaved_output[stop] + self.pairs.leaving[first, stop]
         total: Floats = (

@@ -16,32 +16,20 @@ Links = Literal["one", "each"]
 def stage_seconds(
     cost: Cost, compute: Floats | float, sync: Floats | float, replicas: int
 ) -> Floats:
-    """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
-
-    In a round each of m replicas computes one minibatch and synchronises.  With cost "paper" the
-    two overlap, T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released"
-    one follows the other, T = (compute + sync) / m (the optimizer that the authors released).
-    """
+    """Return T of PipeDream, section 3.2, of a stage whose replicas take turns with minibatches."""
     together = np.maximum(compute, sync) if cost == "paper" else np.add(compute, sync)
     return np.asarray(together / replicas)
 
 
 def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
-    """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
-
-    So many bytes a worker sends and receives in a round together: the paper lets both directions
-    share its link's bandwidth.
-    """
+    """Return W of PipeDream, section 3.2; what a worker sends and receives share its link."""
     return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
 
 
 def transfer_seconds(
     boundary_bytes: Floats | float, level: Level, links: int = 1
 ) -> Floats | float:
-    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
-
-    As printed, a replicated stage gets no credit for its several ``links``.
-    """
+    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other."""
     return 2 * boundary_bytes / (level.used_bandwidth * links)
 
 
@@ -49,12 +37,9 @@ class Seconds:
     """Seconds a minibatch in steady state, as an objective of the dynamic program.
 
     Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j, infinite where
-    there are none or where a worker's memory does not hold them.
-
-    Attributes:
-        in_flight_matters: whether the values depend on the minibatches in flight.
-        receivers_count: whether a transfer counts for the stage that receives and, unless it is
-            the first, for the one that sends; otherwise only for the one that sends.
+    there are none or where a worker's memory does not hold them.  ``in_flight_matters`` says
+    whether they depend on the minibatches in flight, ``receivers_count`` whether a transfer counts
+    for the stage that receives, too, and not for the first one as a sender.
     """
 
     def __init__(

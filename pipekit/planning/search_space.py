@@ -14,11 +14,7 @@ from pipekit.schedules import optimal_in_flight
 
 
 class Settled(NamedTuple):
-    """A nested plan whose cuts are places in one order of the layers.
-
-    ``order`` is empty if the layers run in the order of their numbers; ``ranges`` and ``memory``
-    are of the layers in that order.
-    """
+    """A nested plan whose cuts are places in one order; empty: the order of the layers' numbers."""
 
     nodes: tuple[NestedStage, ...]
     order: tuple[int, ...]
@@ -29,9 +25,7 @@ class Settled(NamedTuple):
 class SearchSpace:
     """The cuts of a profile: between the layers of a chain, or the states of a graph.
 
-    Attributes:
-        ranges, memory: of the layers between two cuts.
-        remark: what a reader of the plan should know of the cuts; else empty.
+    ``remark`` is what a reader of the plan should know of the cuts.
     """
 
     def __init__(self, profile: Profile, optimizer_states: float) -> None:

@@ -24,16 +24,10 @@ class TooManyStates(ValueError):
 class States:
     """All sets of layers that hold, with a layer, also what it reads: a pipeline cuts at them.
 
-    PipeDream's released optimizer names each such set by its last layers, an antichain.  In a chain
-    they are the layers 0 to k - 1.  They are numbered from the empty set to the set of all layers,
-    by size, so that a set comes after all that it contains; of equally large ones the first layers
-    in the profile's own order come last.
-
-    Attributes:
-        members: ``[states, layers]``, whether a state holds a layer.
-
-    Raises:
-        TooManyStates: the graph has more than :data:`MOST_STATES`.
+    PipeDream's released optimizer names each such set by its last layers, an antichain.  They are
+    numbered by size, so that a set comes after all that it contains; of equally large ones the
+    first layers in the profile's own order come last.  ``members`` says by ``[states, layers]``
+    whether a state holds a layer.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -70,13 +64,10 @@ class States:
         return found
 
     def lowest_peaks(self, height: Floats) -> Floats:
-        """Return, for each pair, how high one must climb from the first to the second.
+        """Return by ``[first, stop]`` how high one must climb from one state to another.
 
-        The layers between two states may run in several orders.  Each passes some states; its
-        peak is the largest height among them, both ends included, and the lowest peak counts.
-
-        Returns:
-            ``[first, stop]``, infinite where ``first`` is no part of ``stop``.
+        Each order of the layers between them passes some states; its peak is the largest height
+        among them, both ends included, and the lowest peak counts; infinite if there is no order.
         """
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
         for stop, smaller in enumerate(self._smaller):
@@ -87,10 +78,9 @@ class States:
         return peaks.T
 
     def layers_between(self, first: int, stop: int, peaks: Floats | None = None) -> list[int]:
-        """Return the layers that ``stop`` has and ``first`` has not, in an order to run them.
+        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile.
 
-        With what :meth:`lowest_peaks` returned it is an order with the lowest peak; without, the
-        profile's own.
+        With what :meth:`lowest_peaks` returned they stand in an order with the lowest peak.
         """
         if peaks is None:
             return _bits(self._sets[stop] & ~self._sets[first])
@@ -106,10 +96,8 @@ class States:
 class StateRanges(LayerRanges):
     """Costs of the layers between two states of a graph.
 
-    Every value that crosses a cut counts once, however many layers read it behind the cut.  A
-    stage receives the values that some of its layers read and an earlier stage made or was given.
-    Where memory decides, a stage's layers are taken to run in the order that lets gradients raise
-    the bytes least.
+    Every value that crosses a cut counts once, however many layers read it behind the cut.  Where
+    memory decides, a stage's layers run in the order that lets gradients raise the bytes least.
     """
 
     def __init__(self, profile: Profile, states: States) -> None:

@@ -195,14 +195,9 @@ class Placement:
     """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
 
     Replica r of stage i is worker ``i * width + r``, so that the all-reduce of a stage has a
-    server's fast links as far as it can (PipeDream-2BW, section 3.3).  The simulator's rule
-    (:class:`.paths.Paths`) says what a message or a sum passes.
-
-    Attributes:
-        reducing: seconds of each stage's all-reduce a byte of its parameters, shape ``(depth,)``,
-            if it has its links to itself; in the cluster's way of summing.
-        passing: seconds for a microbatch of every pipeline to go from each stage to the next, a
-            byte of one, shape ``(depth - 1,)``.  All set out together, and share the links.
+    server's fast links as far as it can (PipeDream-2BW, section 3.3).  ``reducing`` has the seconds
+    of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a microbatch
+    of every pipeline to go from each stage to the next at once, a byte of one.
     """
 
     def __init__(self, cluster: Cluster, width: int, depth: int) -> None:

@@ -16,19 +16,10 @@ from pipekit.trees import Tree, differentiable, leaves, refill
 
 
 class Input:
-    """What a layer gets: the tensors of the layer before, without that layer's graph.
+    """What a layer gets, in ``tree`` and ``skips``: the layer before's tensors without its graph.
 
-    A tensor needs a gradient if it needed one before; so the model's own input needs none.
-
-    Args:
-        x: the output of the layer before, or the model's input.
-        editable: make the tensors such that the layer may write into them; that makes the backward
-            a few microseconds longer.
-        skips: what the layer pops.
-
-    Attributes:
-        tree: to call the layer with.
-        skips: for it to pop.
+    A tensor needs a gradient if it needed one before; so the model's own input needs none.  If they
+    are ``editable``, the layer may write into them; the backward is then a few microseconds longer.
     """
 
     def __init__(
@@ -96,12 +87,7 @@ def crossing(model: nn.Sequential) -> list[Skip]:
 def run_forward(
     layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
 ) -> Tree:
-    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes.
-
-    Raises:
-        ValueError: the layer, called by ``name``, fails.
-        TypeError: its output is not made of tensors.
-    """
+    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes."""
     with _naming(name, "forward"):
         if dtype is None:
             y = layer(x)

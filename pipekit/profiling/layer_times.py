@@ -80,15 +80,7 @@ class Stopwatch:
 
 
 class TimedLayers:
-    """A model that is run layer by layer, and its times.
-
-    Args:
-        model: without unmatched skips.
-        x: the input of one microbatch.
-        dtype: what forwards compute in where that is safe; None: as they come.
-        edits: whether each layer writes into its input.
-        watch: where the times are kept.
-    """
+    """A model that is run layer by layer; ``edits`` says whether each writes into its input."""
 
     def __init__(
         self,

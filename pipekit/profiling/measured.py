@@ -54,9 +54,7 @@ def profile(
     """Measure what each layer of a model costs in training, by default as one of two workers here.
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
-    training; the loss comes last, every layer gets the gradient that the next one computed, and
-    each skip (:mod:`pipekit.layers.skips`) the one of the layer that popped it.  A second
-    microbatch, in flight beside the first as in a pipeline, does the same through the undivided
+    training, and beside it a second microbatch, in flight as in a pipeline, through the undivided
     model.  All numbers are medians; on a GPU the times are between CUDA events.  At last the
     layers' times are scaled so that they add up to the undivided model's mean.  Then backwards are
     run layer by layer in two parts, for the input and for the weights, and scaled alike; on tiny

@@ -30,15 +30,8 @@ class SavedStorages:
     """Counts each storage once, in the layer that made it, whatever views and layers save of it.
 
     Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
-    while its graph is alive.  A weak reference keeps a storage's identity, not its memory: no later
-    one is taken for it.
-
-    Args:
-        apart: tensors that do not count, because they are there anyway: parameters, buffers and the
-            model's input.
-
-    Attributes:
-        saved_bytes: by layer, bytes of what it made that a backward needs.
+    while its graph is alive.  Tensors ``apart`` do not count, because they are there anyway.  A
+    weak reference keeps a storage's identity, not its memory: no later one is taken for it.
     """
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
@@ -78,35 +71,21 @@ def storage_of(tensor: Tensor) -> StorageWeakRef:
 
 
 class LayerSizes(NamedTuple):
-    """What one layer holds and does for one microbatch.
+    """What one layer holds and does for one microbatch."""
 
-    Attributes:
-        profile: its bytes and forward FLOPs; the seconds are still 0.
-        edits_input: whether it writes into its input, as ``ReLU(inplace=True)`` does.
-        forward: what its forward does.
-        backward: what its backward does, where there are no gradients yet to add to.
-    """
-
-    profile: LayerProfile
-    edits_input: bool
+    profile: LayerProfile  # its bytes and forward FLOPs; the seconds are still 0
+    edits_input: bool  # as ReLU(inplace=True) does
     forward: Work
-    backward: Work
+    backward: Work  # where there are no gradients yet to add to
 
 
 class ModelSizes(NamedTuple):
-    """What a model holds and does for one microbatch.
-
-    Attributes:
-        layers: one by one, in order.
-        skips: from layer to layer.
-        values: of a recorded model whose layers can run in several orders; else none.
-        ties: the trained parameters that layers share.
-    """
+    """What a model holds and does for one microbatch."""
 
     layers: list[LayerSizes]
     skips: tuple[SkipProfile, ...]
-    values: tuple[ValueProfile, ...] = ()
-    ties: tuple[TieProfile, ...] = ()
+    values: tuple[ValueProfile, ...]  # of recorded layers that can run in several orders; else none
+    ties: tuple[TieProfile, ...]
 
 
 class _Passed(NamedTuple):
@@ -122,11 +101,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
     """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
 
     Forwards compute in ``dtype`` where that is safe; None: as they come.  Gradients are added,
-    buffers and perhaps ``x`` are edited: pass copies.
-
-    Raises:
-        ValueError: a layer fails, or skips do not match; the message names the layer.
-        TypeError: a layer's output is not made of tensors; the message names the layer.
+    buffers and perhaps ``x`` are edited: pass copies.  Errors name the layer that fails.
     """
     require_matched(model)
     storages = SavedStorages([*model.parameters(), *model.buffers(), *leaves(x)])
@@ -212,12 +187,7 @@ def _values(
 
 
 def rows_of(x: Tree) -> int:
-    """Return the leading dimension of the structure's first tensor.
-
-    Raises:
-        ValueError: there is no tensor, or it has no dimension.
-        TypeError: something in the structure is not a tensor.
-    """
+    """Return the leading dimension of the structure's first tensor; refuse one without any."""
     tensors = leaves(x)
     if not tensors or not tensors[0].ndim:
         raise ValueError("the sample needs a leading dimension of rows: pass one microbatch")
