@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.timelines.worker_panels import panel, steps, worker_panels
+from pipekit.plots.worker_panels import panel, steps, worker_panels
 from pipekit.schedules import Schedule, check, slots
 from pipekit.units import plural
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from pipekit.plots import static, style
-from pipekit.plots.charts.grid import SHADES, grid
+from pipekit.plots.grid import SHADES, grid
 
 
 def frame() -> pd.DataFrame:

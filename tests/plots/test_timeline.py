@@ -7,7 +7,7 @@ import pytest
 
 from pipekit import schedules
 from pipekit.plots import compare, style, timeline
-from pipekit.plots.timelines.timeline import MOST_EVENTS
+from pipekit.plots.timeline import MOST_EVENTS
 from pipekit.traces import Trace
 
 
@@ -27,7 +27,7 @@ def bars_of(figure: Any) -> dict[str, Any]:
 
 
 def is_gap(bar: Any) -> bool:
-    return str(bar.name).startswith(("idle: why", "waits for"))  # test_idle.py
+    return str(bar.name).startswith(("idle: why", "waits for"))  # test_events.py
 
 
 def test_every_event_is_one_bar_where_the_table_has_it() -> None:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pipekit.plots import style
-from pipekit.plots.timelines.event_styles import event_styles
-from pipekit.plots.timelines.titles import summary
+from pipekit.plots.events import event_styles, summary
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

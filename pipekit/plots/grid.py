@@ -8,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.frames import require
 
 ROW_PX, MOST_PX = 34, 520
 """Of a row, and of all."""
@@ -20,8 +19,7 @@ MOST_TICKS = 16
 NUMBER_PX = 11
 CELL = 0.9
 """Of a step, in both directions."""
-FONT = {"family": style.NARROW_FONTS, "size": NUMBER_PX}
-BEST = "#E69F00"
+BEST = style.Style("best", style.TRANSPARENT, "#E69F00", 3, "")
 
 
 def grid(
@@ -56,7 +54,7 @@ def grid(
     Raises:
         ValueError: the frame is empty or lacks a column, or no cell has a number.
     """
-    require(frame, (x, y, value))
+    style.require(frame, (x, y, value))
     if frame[value].isna().all():
         raise ValueError(f"no cell of the column {value!r} has a number")
     across, down = (np.sort(frame[column].unique()).tolist() for column in (x, y))
@@ -68,37 +66,25 @@ def grid(
     )
     hover = f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
     ends = np.linspace(frame[value].min(), frame[value].max(), len(SHADES) + 1)
-    traces = []
+    traces: list[dict[str, Any]] = []
     for number, cells in placed.groupby("shade"):
         shade = int(number)
-        traces.append(
-            {
-                **_cells(cells),
-                "name": f"to {ends[shade + 1]:,.3g}",
-                "marker": {"color": SHADES[shade], "line": {"width": 0}},
-                "text": _texts(cells[value], column_px, row_px),
-                "insidetextfont": {**FONT, "color": "white" if shade >= ON_DARK else "black"},
-                "customdata": cells[[x, y, value]].to_numpy(),
-                "hovertemplate": f"{hover}%{{customdata[2]:,.4~g}} {unit}<extra></extra>",
-            }
-        )
-    traces[0]["name"] += f" {unit}"
-    cells = placed[placed["shade"].isna()]
-    if len(cells):
-        empty = style.Style(missing, style.IDLE, style.GREY, 1, "x")
-        more = {"customdata": cells[[x, y]].to_numpy()}
-        more["hovertemplate"] = f"{hover}{missing}<extra></extra>"
-        traces.append({**_cells(cells), "name": missing, "marker": _marker(empty), **more})
+        name = f"to {ends[shade + 1]:,.3g}" + (f" {unit}" if not traces else "")
+        look = style.Style(name, SHADES[shade], SHADES[shade], 0, "")
+        color = "white" if shade >= ON_DARK else "black"
+        text = _texts(cells[value], column_px, row_px)
+        drawn = _cells(cells, look, text=text, font={"size": NUMBER_PX, "color": color})
+        drawn["customdata"] = cells[[x, y, value]].to_numpy()
+        drawn["hovertemplate"] = f"{hover}%{{customdata[2]:,.4~g}} {unit}<extra></extra>"
+        traces.append(drawn)
+    empty = placed[placed["shade"].isna()]
+    if len(empty):
+        drawn = _cells(empty, style.Style(missing, style.IDLE, style.GREY, 1, "x"))
+        drawn["customdata"] = empty[[x, y]].to_numpy()
+        drawn["hovertemplate"] = f"{hover}{missing}<extra></extra>"
+        traces.append(drawn)
     framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
-    frame_look = style.Style("best", style.TRANSPARENT, BEST, 3, "")
-    traces.append(
-        {
-            **_cells(framed),
-            "name": frame_look.name,
-            "marker": _marker(frame_look),
-            "hoverinfo": "skip",
-        }
-    )
+    traces.append(_cells(framed, BEST) | {"hoverinfo": "skip"})
     layout = style.layout(row_px * len(down), f"{title} ({label})")
     longest = max(len(str(step)) for step in down)
     layout["margin"] = style.MARGIN_PX | {"l": max(style.MARGIN_PX["l"], 32 + 8 * longest)}
@@ -114,26 +100,10 @@ def _shades(values: pd.Series) -> pd.Series:
     return np.floor((values - values.min()) / spread * len(SHADES)).clip(upper=len(SHADES) - 1)
 
 
-def _cells(frame: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": frame["down"].to_numpy(),
-        "base": frame["across"].to_numpy() - CELL / 2,
-        "x": np.full(len(frame), CELL),
-        "width": CELL,
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-    }
-
-
-def _marker(look: style.Style) -> dict[str, Any]:
-    return {
-        "color": look.color,
-        "line": {"color": look.edge, "width": look.edge_px},
-        "pattern": style.pattern(look),
-    }
+def _cells(frame: pd.DataFrame, look: style.Style, **text: Any) -> dict[str, Any]:
+    down, across = frame["down"].to_numpy(), frame["across"].to_numpy()
+    lengths = np.full(len(frame), CELL)
+    return style.bar(look, down, across - CELL / 2, lengths, width=CELL, **text)
 
 
 def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None:

@@ -6,8 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipekit.plots import style
-from pipekit.plots.timelines.bars import bars
-from pipekit.plots.timelines.titles import summary, time_scale
+from pipekit.plots.events import bars, summary, time_scale
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
@@ -65,10 +64,9 @@ def compare(
     traces = [_as_trace(source) for source in sources]
     figure = _draw(traces, versions)
     for row, trace in enumerate(traces, start=1):
-        text = summary(trace, titles[row - 1] if titles else None)
         top = next(figure.select_yaxes(row=row)).domain[1]
         figure.add_annotation(
-            text=text,
+            text=summary(trace, titles[row - 1] if titles else None),
             font={"size": 15},
             showarrow=False,
             **{"x": 0, "xref": "paper", "xanchor": "left"},
@@ -91,7 +89,7 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
             f"a timeline shows at most {MOST_EVENTS:,} events, not {events:,}; draw fewer batches, "
             f"or a slice: dataclasses.replace(trace, frame=trace.frame.query('start_s < 1'))"
         )
-    heights = [trace.workers * _row_px(trace.workers) for trace in traces]
+    heights = [trace.workers * max(20, min(44, 640 / trace.workers)) for trace in traces]
     plot_px = sum(heights) + GAP_PX * (len(traces) - 1)
     figure = make_subplots(
         rows=len(traces),
@@ -118,15 +116,7 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
             row=row,
         )
         first_axis.setdefault(trace.unit, f"x{row}" if row > 1 else "x")
-        figure.update_yaxes(
-            style.axis(
-                range=[trace.workers - 0.5, -0.5],  # worker 0 on top
-                tickvals=list(range(trace.workers)),
-                ticktext=[f"worker {worker}" for worker in range(trace.workers)],
-                showgrid=False,
-            ),
-            row=row,
-        )
+        figure.update_yaxes(style.rows([f"worker {w}" for w in range(trace.workers)]), row=row)
     _fit_numbers(figure)
     return figure
 
@@ -149,7 +139,3 @@ def _fit_numbers(figure: go.Figure) -> None:
         bar.constraintext = "none" if fits else "inside"
     if not fits:
         figure.update_layout(uniformtext={"minsize": LEAST_NUMBER_PX, "mode": "hide"})
-
-
-def _row_px(workers: int) -> float:
-    return max(20, min(44, 640 / workers))

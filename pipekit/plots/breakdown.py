@@ -4,7 +4,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.frames import require
 from pipekit.traces.breakdown import CATEGORIES
 
 BAR_PX = 40
@@ -35,42 +34,23 @@ def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
     Raises:
         ValueError: there is no row, or a category is missing.
     """
-    require(shares, CATEGORIES)
+    style.require(shares, CATEGORIES)
     names = [str(name) for name in shares.index]
     figure = go.Figure(layout=style.layout(BAR_PX * len(names), f"{title} ({label})"))
     starts = shares[CATEGORIES].cumsum(axis=1) - shares[CATEGORIES]
     for category, look in STYLES.items():
-        part = shares[category]
-        figure.add_bar(
-            name=look.name,
-            orientation="h",
-            y=list(range(len(names))),
-            base=starts[category].to_numpy(),
-            x=part.to_numpy(),
-            width=0.8,
-            marker={
-                "color": look.color,
-                "line": {"color": look.edge, "width": look.edge_px},
-                "pattern": style.pattern(look),
-            },
-            text=_numbers(part) if (part >= LEGIBLE).any() else None,
-            textposition="inside",
-            insidetextanchor="middle",
-            insidetextfont={"color": "black", "family": style.NARROW_FONTS},
-            textangle=0,
-            customdata=part.to_numpy(),
-            hovertemplate=f"<b>{look.name}</b> %{{customdata:.2f}} %<extra></extra>",
+        part, places = shares[category], list(range(len(names)))
+        numbers = [f"{percent:.1f}" if percent >= LEGIBLE else "" for percent in part]
+        begin, length = starts[category].to_numpy(), part.to_numpy()
+        text = numbers if any(numbers) else None
+        figure.add_trace(
+            {
+                **style.bar(look, places, begin, length, text=text),
+                "customdata": length,
+                "hovertemplate": f"<b>{look.name}</b> %{{customdata:.2f}} %<extra></extra>",
+            }
         )
     figure.update_xaxes(style.axis("share of all workers' time (%)"), range=[0, 100])
-    figure.update_yaxes(
-        style.axis(tickvals=list(range(len(names))), ticktext=names, showgrid=False),
-        range=[len(names) - 0.5, -0.5],
-    )
-    figure.update_layout(
-        barmode="overlay", margin={"l": max(64, CHARACTER_PX * max(map(len, names)) + 16)}
-    )
-    return figure
-
-
-def _numbers(part: pd.Series) -> list[str]:
-    return [f"{percent:.1f}" if percent >= LEGIBLE else "" for percent in part]
+    figure.update_yaxes(style.rows(names))
+    left_px = max(64, CHARACTER_PX * max(map(len, names)) + 16)
+    return figure.update_layout(barmode="overlay", margin={"l": left_px})

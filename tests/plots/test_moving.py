@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pipekit import plots, schedules
-from pipekit.plots.timelines.moving import LEFT_PX, PLAY_S, REST_S, WIDTH_PX
+from pipekit.plots.moving import LEFT_PX, PLAY_S, REST_S, WIDTH_PX
 from pipekit.traces import Trace
 
 SVG = "{http://www.w3.org/2000/svg}"

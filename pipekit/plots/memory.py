@@ -8,14 +8,7 @@ import plotly.graph_objects as go
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.frames import require
-from pipekit.plots.timelines.worker_panels import (
-    TICKS_PX,
-    panel,
-    steps,
-    worker_panels,
-    write_beside,
-)
+from pipekit.plots.worker_panels import TICKS_PX, panel, steps, worker_panels, write_beside
 from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
@@ -121,7 +114,7 @@ def memory(
 
 
 def _table(memory: Memory) -> pd.DataFrame:
-    require(memory.frame, ("worker", "time_s", *PARTS))
+    style.require(memory.frame, ("worker", "time_s", *PARTS))
     return memory.frame.astype(dict.fromkeys(PARTS, float)).assign(total=memory.total)
 
 
