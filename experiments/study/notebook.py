@@ -32,9 +32,9 @@ from experiments.study.rounds import Rounds
 from pipekit import plots
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
-from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import GIVEN
 from pipekit.ledger.batches.ranges import Parameter, read
+from pipekit.ledger.batches.runs import GRID
 from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
 
@@ -178,7 +178,7 @@ class Notebook:
 
     def grid(self, frame: pd.DataFrame) -> None:
         """Leave the numbers of one run of a grid, for the table of them all."""
-        frame.to_csv(self.folder / grid.OWN, index=False)
+        frame.to_csv(self.folder / GRID, index=False)
 
     def claims(self) -> pd.DataFrame:
         """Return the claims recorded so far, a row each."""

@@ -2,6 +2,6 @@
 
 from pipekit.ledger.report.page import destination, write
 from pipekit.ledger.report.scoreboard import scoreboard
-from pipekit.ledger.report.table import frame
+from pipekit.ledger.report.tables import frame
 
 __all__ = ["destination", "frame", "scoreboard", "write"]

@@ -9,13 +9,11 @@ from pathlib import Path
 from re import match
 
 from pipekit.host.provenance import LABELS
-from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.scoreboard import SYMBOLS
-from pipekit.ledger.report.table import frame, scores
-from pipekit.ledger.report.templates import template
+from pipekit.ledger.report.scoreboard import SYMBOLS, template
+from pipekit.ledger.report.tables import changes, experiments, frame, scores
 
 TITLES = {
     "pipedream": "PipeDream",
@@ -76,10 +74,10 @@ class Group:
 
 
 def destination(folder: Path) -> Path:
-    """Return the folder that gets the report: a run's own, or the newest run's of many.
+    """Return the folder that gets the report: a run's own, the newest run's of many, or itself.
 
     A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batches.batch.run` leaves
-    it. A folder without runs gets the report itself.
+    it.
     """
     if (folder / "provenance.json").exists():
         return folder
@@ -92,12 +90,12 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
-    figures, tried = _figures(outcomes), what_if.experiments(outcomes)
+    figures, tried = _figures(outcomes), experiments(outcomes)
     page = template("page.html.j2").render(
         papers=_papers(outcomes, figures),
         telling=telling(figures),
         causes=_causes(outcomes),
-        what_if=what_if.summary(tried).to_dict("records"),
+        what_if=changes(tried).to_dict("records"),
         summaries=summaries(outcomes),
         counts=count(outcomes),
         runs=_runs(outcomes),

@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
-from pipekit.ledger.report.templates import template
 from pipekit.units import plural
 
 SYMBOLS = {
@@ -69,3 +72,15 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
         f"The cause of misses: {'; '.join(reasons)}." if reasons else "Nothing misses.",
         f"Our values are {', '.join(f'{label} ({n})' for label, n in labels.most_common())}.",
     ]
+
+
+def template(name: str) -> Any:
+    """Return a template beside this file, by name; what is put into HTML is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=lambda name: name is not None and name.endswith(".j2"),  # not CSS, nor script
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
