@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
     from pipekit.losses.loss_scale import LossScale
-    from pipekit.losses.mean_over import MeanOver
+    from pipekit.losses.losses import MeanOver
     from pipekit.partition.stages import stages
     from pipekit.planning import plan
     from pipekit.plans import Plan
@@ -57,7 +57,7 @@ _HOMES = {
     "DeferredBatchNorm": "layers.batch_norm",
     "Execution": "engine",
     "LossScale": "losses.loss_scale",
-    "MeanOver": "losses.mean_over",
+    "MeanOver": "losses.losses",
     "Memory": "traces",
     "Pipeline": "engine",
     "PipelinedModule": "engine",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipekit.losses.token_loss import token_loss
+from pipekit.losses.losses import token_loss
 
 
 @dataclass(frozen=True)

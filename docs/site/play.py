@@ -18,8 +18,8 @@ from typing import Any
 
 from pipekit import plots
 from pipekit.explore import timeline
-from pipekit.explore.browser.canvas import HERE, SCRIPTS
 from pipekit.explore.browser.picture import explained, picture
+from pipekit.explore.browser.widgets import HERE, SCRIPTS
 from pipekit.explore.page.view import Timeline
 from pipekit.schedules.methods.by_name import METHODS
 

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from pipekit.explore.memory import OPTIMIZERS
-from pipekit.explore.models import ESTIMATES, MODELS
+from pipekit.explore.networks import ESTIMATES, MODELS
 from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore, waiting
 from pipekit.explore.page.view import Plot, View

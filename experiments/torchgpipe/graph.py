@@ -17,7 +17,7 @@ from experiments.study.figures import with_line
 from pipekit import Watch, plots
 from pipekit.engine import PipelinedModule
 from pipekit.engine.module import Place, link
-from pipekit.layers.autograd_graph import nodes
+from pipekit.layers.split_backward import nodes
 from pipekit.schedules import Payload, gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import RECOMPUTE, Trace

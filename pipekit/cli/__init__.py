@@ -13,10 +13,9 @@ from typer.core import TyperGroup
 
 from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
+from pipekit.cli.experiments import report, run
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
-from pipekit.cli.report import report
-from pipekit.cli.run import run
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
@@ -31,19 +30,15 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has seen enough, as head does
             raise
-        except ModuleNotFoundError as error:
-            _say(str(with_remedy(error)))
+        except (ModuleNotFoundError, ValueError, TypeError, OSError, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                said = "this needs more memory than there is: choose smaller numbers"
+            elif isinstance(error, ModuleNotFoundError):
+                said = str(with_remedy(error))
+            else:
+                said = str(error)
+            typer.secho(f"error: {' '.join(said.split())}", fg="red", err=True)
             raise typer.Exit(2) from error
-        except (ValueError, TypeError, OSError) as error:
-            _say(str(error))
-            raise typer.Exit(2) from error
-        except MemoryError as error:
-            _say("this needs more memory than there is: choose smaller numbers")
-            raise typer.Exit(2) from error
-
-
-def _say(error: str) -> None:
-    typer.secho(f"error: {' '.join(error.split())}", fg="red", err=True)
 
 
 app = typer.Typer(
@@ -56,9 +51,9 @@ app = typer.Typer(
 
 
 def _help(function: Callable[..., None]) -> str:
-    """Return what a command says of itself, with lines that end where the terminal's do.
+    """Return a command's docstring with a line a paragraph, which the terminal breaks.
 
-    Examples, marked by a backspace as click wants it, keep the lines that they have.
+    Examples, marked by a backspace for click, keep their lines.
     """
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
@@ -77,14 +72,16 @@ def _print_version(wanted: bool) -> None:
 def _pipekit(
     _: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The laboratory for pipeline-parallel training.
 
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
-    Before a run, know its cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
     really slow links ([b]cluster[/b]).
     """
 

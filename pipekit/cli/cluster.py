@@ -8,26 +8,23 @@ import typer
 def cluster(
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="-- COMMAND [ARGS]...", help="What each worker runs.", show_default=False
-        ),
+        typer.Argument(metavar="-- COMMAND [ARGS]...", help="The command of each worker."),
     ],
-    workers: Annotated[int, typer.Option(min=1, help="How many.", show_default=False)],
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")],
     link: Annotated[
         str | None,
         typer.Option(
             metavar="RATE",
-            help="Each worker's, in either direction: 100mbit, 2.5gbit. By default no limit.",
-            show_default=False,
+            help="Of each worker, in either direction: 100mbit, 2.5gbit. By default no limit.",
         ),
     ] = None,
 ) -> None:
     """Run a command once a worker on this machine, with slow links between the workers.
 
-    Each has a network of its own, in which it reaches the others and nothing else.
-    The environment is that of torchrun; printed lines start with the worker's rank.
-    If one fails, the others are ended, and the exit code is that worker's.
-    It needs Linux, root and iproute2.
+    Each worker has its own network, in which it reaches the others and nothing else.
+    It gets the environment of torchrun; printed lines start with its rank.
+    If a worker fails, the others stop, and the command exits with its exit code.
+    The command needs Linux, root and iproute2.
 
     \b
     [b]Examples[/b]

@@ -1,4 +1,4 @@
-"""``pipekit demo``: a first training by two methods, and what sets them apart, in half a minute."""
+"""``pipekit demo``: a first training by two methods, and their difference, in half a minute."""
 
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ BALANCE = 7, 7
 """Layers of each stage, which take about equally long on a CPU."""
 HOW = {
     "flush": "PipeDream-Flush lets the pipeline run empty before each update:",
-    "pipedream": "PipeDream never does: it keeps the weights that minibatches under way have read:",
+    "pipedream": "PipeDream never does: it keeps the weights that minibatches in flight have read:",
 }
-"""What is said of each method while it trains."""
+"""A sentence about each method while it trains."""
 DRAWN_BATCHES = 4
 """Of the timelines: more make bars too narrow to read."""
 
@@ -26,12 +26,14 @@ def demo(
         Path,
         typer.Option(file_okay=False, help="The folder for the timelines' picture and numbers."),
     ] = Path("results/runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and data's order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the weights and of the data's order.")
+    ] = 0,
 ) -> None:
     """Train a small convolutional network on real digits by two methods, half a minute in all.
 
-    PipeDream-Flush waits at the end of each batch. PipeDream does not: it keeps a version of the
-    weights for each minibatch that is under way. Both run on this machine, a worker a stage.
+    PipeDream-Flush drains the pipeline after each batch. PipeDream does not: it keeps the
+    weights for each minibatch in flight. Both run on this machine, a worker a stage.
 
     \b
     [b]Example[/b]
@@ -46,7 +48,7 @@ def demo(
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
     from pipekit import plots
-    from pipekit.cli.trained import first_batches
+    from pipekit.cli.training import first_batches
     from pipekit.metrics import ACCURACY
 
     runs: list[Run] = []

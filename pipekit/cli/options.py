@@ -1,36 +1,31 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how they print tables and write pictures."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipekit.names import CLUSTERS, METHODS
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pipekit.clusters import Cluster
 
 ClusterName = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="NAME",
-        help=f"{CLUSTERS}: this machine, measured.",
-        show_default=False,
-    ),
+    typer.Option("--cluster", metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
 ]
-Workers = Annotated[
-    int | None, typer.Option(help="By default as many as the paper had.", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(help="Number of workers; by default the paper's.")]
 Bandwidth = Annotated[
     float | None,
     typer.Option(
-        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers.",
-        show_default=False,
+        help="Bytes/s of each worker's link, say 1.25e9; with --workers, in place of --cluster."
     ),
 ]
 MemoryBytes = Annotated[
-    float | None,
-    typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
+    float | None, typer.Option(help="Bytes of each worker, with --bandwidth; by default no limit.")
 ]
 TRAINED = "convnet, mlp, gpt"
 """The networks that come with data: their own list would load what takes seconds."""
@@ -45,9 +40,8 @@ Data = Annotated[
     str | None,
     typer.Option(
         metavar="module:batches",
-        help="Of a model of yours: pairs (input, target), whole batches, or dicts of the model's "
+        help="For a model of yours: pairs (input, target), whole batches, or dicts of the model's "
         "arguments and of labels; an iterable, or a function that returns one.",
-        show_default=False,
     ),
 ]
 LossName = Annotated[
@@ -55,13 +49,12 @@ LossName = Annotated[
     typer.Option(
         "--loss",
         metavar="module:function",
-        help="Of a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
-        "default cross entropy if the target is whole numbers, mean squared error if not.",
-        show_default=False,
+        help="For a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
+        "default cross entropy for whole numbers as targets, else mean squared error.",
     ),
 ]
 STAGES = (
-    "One worker each; one for two of "
+    "Number of stages, a worker each; two share a worker in "
     + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
     + "."
 )
@@ -70,9 +63,8 @@ MitigationName = Annotated[
     typer.Option(
         "--mitigation",
         metavar="NAME[:KEY=VALUE,...]",
-        help="What is done about stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
+        help="Mitigation of stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
         "pipedream-no-stashing, paci), gap-aware, ahead (pipedream, 2bw), or error-feedback.",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
@@ -80,8 +72,7 @@ Replicas = Annotated[
     str | None,
     typer.Option(
         metavar="R-R-...",
-        help="In place of --stages, the workers of each stage: 2-1-1; 8 is data parallelism.",
-        show_default=False,
+        help="In place of --stages, each stage's number of workers: 2-1-1; 8 is data parallelism.",
     ),
 ]
 
@@ -89,11 +80,7 @@ Replicas = Annotated[
 def chosen_cluster(
     name: str | None, workers: int | None, bandwidth: float | None, memory: float | None
 ) -> "Cluster":
-    """Return the cluster that the options describe.
-
-    Raises:
-        ValueError: they describe none, or two.
-    """
+    """Return the cluster that the options describe."""
     from pipekit.clusters import flat, named
 
     if name is not None:
@@ -103,3 +90,43 @@ def chosen_cluster(
     if bandwidth is None or workers is None:
         raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
     return flat(workers, bandwidth, memory)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    last: Sequence[Sequence[str]] = (),
+    *,
+    named: bool = False,
+    **about: Any,
+) -> "Table":
+    """Return a table of numbers, with ``last`` rows below a line.
+
+    ``named`` says whether the first column has names; ``about`` is rich's.
+    """
+    from rich.table import Table
+
+    made = Table(**about)
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="right" if number or not named else "left")
+    for section in (rows, last):
+        for row in section:
+            made.add_row(*row)
+        made.add_section()
+    return made
+
+
+def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise ValueError unless a file to write, if there is one, has one of the suffixes."""
+    if output is not None and not output.name.endswith(tuple(suffixes)):
+        raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
+
+
+def save_figure(figure: Any, output: Path, events: Any) -> list[Path]:
+    """Write a figure as .html, or as .svg with the .csv of its events; return the paths."""
+    from pipekit import plots
+
+    if output.suffix == ".html":
+        figure.write_html(output)
+        return [output]
+    return [*plots.save(figure, output.with_suffix(""), events).values()]

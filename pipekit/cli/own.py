@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 
 def require_known(name: str, known: str) -> None:
-    """Check the name of a network, before torch is loaded.
+    """Raise ValueError unless a network is known or a user's, before torch is loaded.
 
-    Args:
-        name: what the user typed.
-        known: the names of networks that come with pipekit, with commas.
-
-    Raises:
-        ValueError: it is none of them, and no ``package.module:name`` of a module that is there.
+    ``known`` has the names of networks that come with pipekit, with commas.
     """
     if ":" in name:
         require_module(name)
@@ -40,11 +35,11 @@ def require_module(reference: str) -> None:
     module, _, name = reference.partition(":")
     if not name or not module:
         raise ValueError(
-            f"{reference!r} is no package.module:name: of a function make() in the file nets.py "
-            f"here, it is nets:make"
+            f"{reference!r} is not a package.module:name: write nets:make for a function make() "
+            f"in the file nets.py"
         )
     here = str(Path.cwd())
-    if here not in sys.path:  # as with python -m; a command that was installed has it not
+    if here not in sys.path:  # as python -m does, unlike an installed command
         sys.path.insert(0, here)
     try:
         there = find_spec(module) is not None
@@ -55,11 +50,7 @@ def require_module(reference: str) -> None:
 
 
 def load(reference: str) -> Any:
-    """Return what ``package.module:name`` names.
-
-    Raises:
-        ValueError: there is no such module or name; the message says which there are.
-    """
+    """Return what ``package.module:name`` names."""
     require_module(reference)
     module, _, path = reference.partition(":")
     found: Any = import_module(module)
@@ -94,11 +85,7 @@ class OwnModel:
 
     @cached_property
     def example(self) -> "Tree":
-        """A batch of what the network takes: the factory's, or else of the data's first.
-
-        Raises:
-            ValueError: there is neither.
-        """
+        """A batch of what the network takes: the factory's, or else of the data's first."""
         example = self._made[1]
         if example is None and self.data is not None:
             example = self._taken if isinstance(self._first, Mapping) else self._first[0]
@@ -110,15 +97,8 @@ class OwnModel:
         return example
 
     def loss(self, given: str | None) -> "Callable[[Any, Any], Tensor]":
-        """Return what judges an output: a loss of the user's, or one of an entry of the batches.
-
-        Args:
-            given: ``package.module:function``, or None.
-
-        Raises:
-            ValueError: it has to be named, as nobody knows which entry it is of.
-        """
-        from pipekit.losses.default_loss import default_loss, default_loss_of_entry
+        """Return the loss that is given by name, or else the default one of the batches' target."""
+        from pipekit.losses.losses import default_loss, default_loss_of_entry
 
         if given is not None:
             return load(given)  # type: ignore[no-any-return]
@@ -127,11 +107,7 @@ class OwnModel:
         return partial(default_loss_of_entry, self._target)
 
     def judged(self, given: str | None) -> tuple["Tree", "Tree", "Callable[[Any, Any], Tensor]"]:
-        """Return what the network takes of the data's first batch, the rest's tensors, and a loss.
-
-        Args:
-            given: as :meth:`loss` has it.
-        """
+        """Return the inputs in the data's first batch, its other tensors, and a loss."""
         from pipekit.engine.entries import parted
 
         loss = self.loss(given)
@@ -190,7 +166,7 @@ class OwnModel:
         candidates = left if len(left) == 1 else named
         if len(candidates) != 1:
             raise ValueError(
-                f"which entry of {self.data} is what {self.model} learns is not to be known: of "
+                f"nothing says which entry of {self.data} {self.model} learns: of "
                 f"{[*self._first]} it takes {[*taken]}; {remedy}"
             )
         return candidates[0]
@@ -220,16 +196,9 @@ class OwnModel:
 
 
 def own_batches(reference: str, steps: int | None = None) -> list[Any]:
-    """Return batches that the user gives, all pairs or all dicts.
+    """Return the first ``steps`` of the user's batches, or all: pairs (input, target), or dicts.
 
-    Args:
-        reference: of an iterable of pairs (input, target) or of dicts, or of a function that
-            returns one.
-        steps: how many are read; None: all that there are.
-
-    Raises:
-        TypeError: the function takes arguments.
-        ValueError: there are none, or one is neither a pair nor a dict.
+    ``reference`` names an iterable, or a function that returns one.
     """
     found = load(reference)
     found = list(islice(_called(reference, found) if callable(found) else found, steps))
@@ -244,11 +213,7 @@ def own_batches(reference: str, steps: int | None = None) -> list[Any]:
 
 
 def _called(reference: str, function: Callable[..., Any]) -> Any:
-    """Return what a function of the user's returns.
-
-    Raises:
-        TypeError: it cannot be called without arguments.
-    """
+    """Return the result of a user's function, which takes no arguments."""
     arguments = inspect.signature(function)
     try:
         arguments.bind()

@@ -9,10 +9,7 @@ from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Quiet, Work
 
 
 def plan(
-    profile: Annotated[
-        Path,
-        typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.", show_default=False),
-    ],
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
@@ -23,63 +20,50 @@ def plan(
     cost: Annotated[
         str | None,
         typer.Option(
-            help="Of pipedream: paper (the default; maximum of compute and synchronisation) or "
-            "released (their sum).",
-            show_default=False,
+            help="For pipedream: paper (the default; maximum of compute and synchronisation) or "
+            "released (their sum)."
         ),
     ] = None,
     links: Annotated[
         str | None,
         typer.Option(
-            help="Of pipedream: one (the default; a transfer takes as long however many replicas "
+            help="For pipedream: one (the default; a transfer takes as long however many replicas "
             "share it) or each (every replica has a link of its own, as in the released "
-            "optimizer).",
-            show_default=False,
+            "optimizer)."
         ),
     ] = None,
     straight: Annotated[
-        bool, typer.Option("--straight", help="Of pipedream: one worker a stage.")
+        bool, typer.Option("--straight", help="For pipedream: one worker a stage.")
     ] = False,
     max_batch: Annotated[
-        int | None,
-        typer.Option(
-            help="Of parallel_pipelines: rows of a global batch at most.", show_default=False
-        ),
+        int | None, typer.Option(help="For parallel_pipelines: the most rows of a global batch.")
     ] = None,
     stages: Annotated[
-        int | None,
-        typer.Option(help="Of balance: by default one a worker.", show_default=False),
+        int | None, typer.Option(help="For balance: number of stages, by default one a worker.")
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            help="Of balance: max (the default), variance (GPipe's) or block (torchgpipe's).",
-            show_default=False,
+            help="For balance: max (the default), variance (GPipe's) or block (torchgpipe's)."
         ),
     ] = None,
-    of: Annotated[
-        str | None,
-        typer.Option(help="Of balance: time (the default) or size.", show_default=False),
-    ] = None,
+    of: Annotated[str | None, typer.Option(help="For balance: time (the default) or size.")] = None,
     microbatches: Annotated[
-        int | None,
-        typer.Option(help="Of balance: in a batch, 1 by default.", show_default=False),
+        int | None, typer.Option(help="For balance: number in a batch, 1 by default.")
     ] = None,
     optimizer_states: Annotated[
         float | None,
         typer.Option(
             help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
-            "SGD, 1 with momentum, 2 for Adam.",
-            show_default=False,
+            "SGD, 1 with momentum, 2 for Adam."
         ),
     ] = None,
     quiet: Quiet = False,
     output: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Write the plan to this .json file.", show_default=False),
+        Path | None, typer.Option(dir_okay=False, help="Write the plan to this .json file.")
     ] = None,
 ) -> None:
-    """Find which layers to run on which workers, and what that should take.
+    """Find which layers to run on which workers, and predict the time and memory.
 
     \b
     [b]Examples[/b]

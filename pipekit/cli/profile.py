@@ -1,11 +1,11 @@
-"""``pipekit profile``: what each layer of a network costs."""
+"""``pipekit profile``: the costs of each layer of a network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
+from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet, table
 from pipekit.cli.own import OwnModel, require_known, require_module
 from pipekit.units import bytes_text
 
@@ -23,43 +23,38 @@ def profile(
             metavar="NAME|module:factory",
             help=f"{TRAINED}, {PUBLISHED}; or a function of yours that returns a torch.nn.Module "
             "of any kind, or (module, example batch).",
-            show_default=False,
         ),
     ],
     rows: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Of the microbatch: by default 32, or those of your example.",
-            show_default=False,
+            min=1, help="Rows of the microbatch: by default 32, or those of your example."
         ),
     ] = None,
     data: Data = None,
     loss: LossName = None,
     device: Annotated[str, typer.Option(help="Measure on cpu or cuda.")] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 10,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of measurements, of which the median counts.")
+    ] = 10,
     analytic: Annotated[
         str | None,
         typer.Option(
             metavar="DEVICE",
             help="Estimate, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB', "
             "'P40 22GiB' or 'TPU-v2 core 8GB'.",
-            show_default=False,
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
     quiet: Quiet = False,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Write the profile to this .json file.", show_default=False
-        ),
+        Path | None, typer.Option(dir_okay=False, help="Write the profile to this .json file.")
     ] = None,
 ) -> None:
-    """Print what each layer of a network costs: measured here, or estimated for a named device.
+    """Print the costs of each layer of a network, measured here or estimated for a named device.
 
-    Measured is what a training by two workers on this machine would find: with a loss, an
-    optimizer (SGD with momentum), and another worker at work.
+    It measures as in a training by two workers on this machine: with a loss, an optimizer (SGD
+    with momentum), and a second busy worker.
 
     \b
     [b]Examples[/b]
@@ -131,18 +126,17 @@ def _make(
 
 def _print(name: str, made: "Profile") -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    known = made.provenance
-    table = Table(title=f"{name}, {made.rows} rows, {known['dtype']}", caption=_origin(made))
-    table.add_column("layer")
-    for column in ("forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"):
-        table.add_column(column, justify="right")
-    whole = made.stage(0, len(made))
-    for layer in made.layers:
-        table.add_row(layer.name, *_cells(layer), end_section=layer is made.layers[-1])
-    table.add_row("all", *_cells(whole))
-    Console().print(table)
+    columns = "forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"
+    shown = table(
+        ["layer", *columns],
+        [[layer.name, *_cells(layer)] for layer in made.layers],
+        [["all", *_cells(made.stage(0, len(made)))]],
+        named=True,
+        title=f"{name}, {made.rows} rows, {made.provenance['dtype']}",
+        caption=_origin(made),
+    )
+    Console().print(shown)
     for skip in made.skips:
         size = bytes_text(skip.bytes)
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")
@@ -155,7 +149,7 @@ def _cells(layer: "LayerProfile") -> list[str]:
 
 
 def _origin(made: "Profile") -> str:
-    """Return what kind of numbers these are, and whose."""
+    """Return the kind and the source of a profile's numbers."""
     known = made.provenance
     if known["label"] == "simulated":
         return (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, Replicas
+from pipekit.cli.options import STAGES, Replicas, require_suffix, save_figure
 from pipekit.names import METHODS
 
 if TYPE_CHECKING:
@@ -19,21 +19,18 @@ def schedule(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD...",
-            help=f"{METHODS}, or a file with a picture or a CSV table.",
-            show_default=False,
+            metavar="METHOD...", help=f"{METHODS}, or a file with a picture or a CSV table."
         ),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
-    microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
-    batches: Annotated[int, typer.Option(help="One update each.")] = 2,
+    microbatches: Annotated[int, typer.Option(help="Number in each batch.")] = 4,
+    batches: Annotated[int, typer.Option(help="Number of batches, with an update each.")] = 2,
     minibatches: Annotated[
         int | None,
         typer.Option(
-            help="For methods that update after every minibatch, in place of microbatches times "
-            "batches.",
-            show_default=False,
+            help="For methods that update after every minibatch: their number, in place of "
+            "microbatches times batches."
         ),
     ] = None,
     output: Annotated[
@@ -42,7 +39,6 @@ def schedule(
             dir_okay=False,
             help="Draw into a .svg (with the .csv of its events) or .html; or write the table to "
             "a .csv, or the picture to a .txt, that this command reads back.",
-            show_default=False,
         ),
     ] = None,
     versions: Annotated[
@@ -54,7 +50,7 @@ def schedule(
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
-    What is shown has been proved executable: a file that is not is refused, naming the tasks.
+    Each is proved executable first; the refusal of a file names the tasks at fault.
 
     \b
     [b]Examples[/b]
@@ -66,8 +62,7 @@ def schedule(
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
       pipekit schedule gpipe pipedream --moving --output moving.svg
     """
-    if output is not None and output.suffix not in SUFFIXES:
-        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
+    require_suffix(output, SUFFIXES)
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
@@ -87,18 +82,11 @@ def schedule(
 
 
 def chosen_schedule(
-    name: str,
-    stages: int | Sequence[int],
-    microbatches: int,
-    batches: int,
-    minibatches: int | None,
+    name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
 ) -> "Schedule":
     """Return the schedule of a method by its name, or the one in a file.
 
-    ``stages`` says how many there are, or on how many workers each of them is.
-
-    Raises:
-        ValueError: there is neither a method nor a file of that name.
+    ``stages`` is their number, or the number of workers of each.
     """
     from pipekit.reading import read_text
     from pipekit.schedules import ScheduleError, parse, read_csv
@@ -126,13 +114,9 @@ def _facts(schedule: "Schedule") -> str:
     trace = Trace.from_schedule(schedule)
     return (
         f"{schedule.name}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
-        f"at most, a worker: weight slots {_list(report.peak_versions)}, microbatches in flight "
-        f"{_list(report.peak_in_flight)} (exact)"
+        f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
+        f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    return " ".join(map(str, numbers))
 
 
 def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> list[Path]:
@@ -154,8 +138,6 @@ def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) 
 
         traces = [Trace.from_schedule(schedule) for schedule in shown]
         figure = plots.compare(*traces, versions=versions)
-        if output.suffix == ".svg":
-            events = [trace.frame.assign(schedule=trace.name) for trace in traces]
-            return [*plots.save(figure, output.with_suffix(""), pd.concat(events)).values()]
-        figure.write_html(output)
+        events = [trace.frame.assign(schedule=trace.name) for trace in traces]
+        return save_figure(figure, output, pd.concat(events))
     return [output]

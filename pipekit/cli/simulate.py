@@ -1,4 +1,4 @@
-"""``pipekit simulate``: what a schedule would take, with nothing run."""
+"""``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 import math
 from pathlib import Path
@@ -13,6 +13,9 @@ from pipekit.cli.options import (
     MitigationName,
     Workers,
     chosen_cluster,
+    require_suffix,
+    save_figure,
+    table,
 )
 from pipekit.cli.schedule import chosen_schedule
 
@@ -30,31 +33,25 @@ def simulate(
         typer.Argument(
             metavar="METHOD",
             help="A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.",
-            show_default=False,
         ),
     ],
-    profile: Annotated[
-        Path,
-        typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.", show_default=False),
-    ],
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
     plan: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False,
-            help="What pipekit plan wrote; by default stages of equal time.",
-            show_default=False,
+            dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
         ),
     ] = None,
-    stages: Annotated[int, typer.Option(min=1, help="Without a plan: one worker each.")] = 4,
+    stages: Annotated[
+        int, typer.Option(min=1, help="Without a plan: number of stages, a worker each.")
+    ] = 4,
     microbatches: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="In a batch; by default the plan's, if it cuts batches, or 8.",
-            show_default=False,
+            min=1, help="Number in a batch; by default the plan's, if it cuts batches, or 8."
         ),
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    batches: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 4,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
@@ -72,8 +69,7 @@ def simulate(
         typer.Option(
             metavar="first|later",
             help="When all stages agree on clipping or skipping an update: before it, or later; "
-            "by default there is nothing to agree on.",
-            show_default=False,
+            "by default never.",
         ),
     ] = None,
     mitigation: MitigationName = None,
@@ -83,7 +79,6 @@ def simulate(
             dir_okay=False,
             help="Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto: "
             ".perfetto.json.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -104,8 +99,7 @@ def simulate(
     from pipekit.profiling import Profile
     from pipekit.schedules.methods.by_name import METHODS
 
-    if output is not None and not output.name.endswith(SUFFIXES):
-        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
+    require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
     used = (
         Plan.load(plan)
@@ -130,13 +124,12 @@ def simulate(
         mitigation=mitigation,
     )
     _print(trace, used, costs)
-    if output is not None:
-        _write(trace, output)
+    for path in _write(trace, output) if output is not None else []:
+        typer.echo(f"wrote {path}")
 
 
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from pipekit.traces import describe_bubbles, describe_gaps
 
@@ -150,34 +143,28 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     )
     typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
     typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
-    table = Table()
-    for heading in ("worker", "stage", "busy", "sends (MB)", "peak (MB)"):
-        table.add_column(heading, justify="right")
     sent = trace.transfers.groupby("source")["bytes"].sum()
+    rows = []
     for worker, events in trace.frame.groupby("worker"):
         busy = (events["end_s"] - events["start_s"]).sum() / trace.makespan_s
-        table.add_row(
-            str(worker),
-            str(events["stage"].iloc[0]),
-            f"{busy:.1%}",
-            f"{sent.get(worker, 0) / 1e6:,.1f}",
-            f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
+        rows.append(
+            [
+                str(worker),
+                str(events["stage"].iloc[0]),
+                f"{busy:.1%}",
+                f"{sent.get(worker, 0) / 1e6:,.1f}",
+                f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
+            ]
         )
-    Console().print(table)
+    Console().print(table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows))
 
 
-def _write(trace: "Trace", output: Path) -> None:
+def _write(trace: "Trace", output: Path) -> list[Path]:
+    """Write the trace for Perfetto, or draw it; return the paths."""
     from pipekit import plots
 
     if output.suffix == ".json":
         trace.to_perfetto(output)
-        typer.echo(f"wrote {output}")
-        return
-    figure = plots.timeline(trace)
+        return [output]
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix == ".html":
-        figure.write_html(output)
-        typer.echo(f"wrote {output}")
-        return
-    for path in plots.save(figure, output.with_suffix(""), trace.frame).values():
-        typer.echo(f"wrote {path}")
+    return save_figure(plots.timeline(trace), output, trace.frame)

@@ -5,28 +5,17 @@ import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import (
-    STAGES,
-    TRAINED,
-    Data,
-    LossName,
-    MitigationName,
-    Quiet,
-    Replicas,
-)
+from pipekit.cli.options import STAGES, TRAINED, Data, LossName, MitigationName, Quiet, Replicas
 from pipekit.cli.own import require_known, require_module
 from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
 
-if TYPE_CHECKING:
-    from pipekit.cli.learning import Learning
-
 
 class Autocast(StrEnum):
-    """What forwards compute in where that is safe."""
+    """The type of forwards' computations where it is safe."""
 
     BF16 = "bf16"
     FP16 = "fp16"
@@ -46,8 +35,7 @@ def train(
         str | None,
         typer.Option(
             metavar="module:batches",
-            help="Of a model of yours: like --data, to test on after each epoch.",
-            show_default=False,
+            help="For a model of yours: like --data, to test on after each epoch.",
         ),
     ] = None,
     loss: LossName = None,
@@ -55,8 +43,7 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Of a model of yours: batches of an epoch; by default all that the data has.",
-            show_default=False,
+            help="For a model of yours: batches of an epoch; by default all of the data.",
         ),
     ] = None,
     text: Annotated[
@@ -64,61 +51,57 @@ def train(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Of gpt: learn this file, but for its last tenth, to test on.",
-            show_default=False,
+            help="For gpt: learn this file, and test on its last tenth.",
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "flush",
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
-        str, typer.Option(help=f"A thread a worker, or a process: {TRANSPORTS}.")
+        str, typer.Option(help=f"A thread or a process for each worker: {TRANSPORTS}.")
     ] = "threads",
     epochs: Annotated[int, typer.Option(min=1)] = 1,
     batch_rows: Annotated[
-        int, typer.Option(help="Of each batch: images, or 64 bytes of text.")
+        int, typer.Option(help="Rows of each batch: images, or 64 bytes of text.")
     ] = 64,
     microbatches: Annotated[
         int,
-        typer.Option(help="In each batch; methods that update every minibatch do not split it."),
+        typer.Option(
+            help="Number in each batch; methods that update every minibatch do not split it."
+        ),
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     mitigation: MitigationName = None,
     autocast: Annotated[
-        Autocast | None,
-        typer.Option(help="Mixed precision, with weights in float32.", show_default=False),
+        Autocast | None, typer.Option(help="Mixed precision, with weights in float32.")
     ] = None,
     loss_scale: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBER|dynamic",
             help="Multiply losses, and skip updates whose gradient is not finite.",
-            show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and dropout.")] = 0,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
             file_okay=False,
-            help="Write checkpoints here, at the end of each epoch at least.",
-            show_default=False,
+            help="Write checkpoints here, at least after each epoch.",
         ),
     ] = None,
     every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Batches from one checkpoint to the next.", show_default=False),
+        int | None, typer.Option(min=1, help="Batches from one checkpoint to the next.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint, if there is one.")
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Fail when no worker has got any further for so long; who waits for whom is said.",
-            show_default=False,
+            help="Fail after so long without progress of any worker, and say who waits for whom.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -129,18 +112,17 @@ def train(
             file_okay=False,
             help="Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) "
             "and the provenance here.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
     """Train a network, yours or one that comes with data, by any method.
 
-    A model of yours is recorded (pipekit.stages), and refused if its layers would not do the same
-    to the bit; its batches are yours.
+    A model of yours is recorded (pipekit.stages), and refused if its layers do not give the same
+    bits; its batches are yours.
 
     convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
-    gpt learns to write Python's own standard library: 8,000 rows of 64 bytes, and
-    1,000 of other files to test on. It is judged in bits per byte, 8 at first.
+    gpt learns Python's standard library: 8,000 rows of 64 bytes, and 1,000 rows of
+    other files to test on. Its test is in bits per byte, 8 at first.
 
     \b
     [b]Examples[/b]
@@ -171,8 +153,7 @@ def train(
     from rich.console import Console
 
     import pipekit
-    from pipekit.cli import trained
-    from pipekit.cli.learning import known, own
+    from pipekit.cli import training
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 
@@ -190,8 +171,10 @@ def train(
     split = stages if replicas is None else by_name.parse_replicas(replicas)
     shown = not torchrun.launched() or torchrun.rank() == 0
     torch.manual_seed(seed)
-    learning: Learning = (
-        own(model, data, test_data, loss, steps) if is_own else known(model, text, batch_rows, seed)
+    learning = (
+        training.own(model, data, test_data, loss, steps)
+        if is_own
+        else training.known(model, text, batch_rows, seed)
     )
     pipeline = pipekit.Pipeline(
         learning.layers,
@@ -209,7 +192,7 @@ def train(
     begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
     if begin >= epochs:
         raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
-    done: list[trained.Epoch] = []
+    done: list[training.Epoch] = []
     try:
         for epoch in range(begin, epochs):
             run = pipeline.train(
@@ -217,10 +200,9 @@ def train(
                 checkpoints=checkpoints and pipekit.Checkpoints(checkpoints, every),
                 watch=pipekit.Watch(progress=shown and not quiet),
             )
-            score = None
-            if learning.test is not None:
-                score = pipeline.evaluate(learning.test, learning.metric.of)
-            done.append(trained.Epoch(epoch + 1, run, score))
+            test = learning.test
+            score = None if test is None else pipeline.evaluate(test, learning.metric.of)
+            done.append(training.Epoch(epoch + 1, run, score))
     except KeyboardInterrupt:
         if shown and checkpoints is not None:
             typer.echo(f"interrupted: {_how_to_resume(checkpoints)}", err=True)
@@ -231,14 +213,14 @@ def train(
         raise typer.Exit(1) from error
     finally:
         if shown and done:
-            Console().print(trained.table(done, learning.metric, learning.source))
+            Console().print(training.epochs_table(done, learning))
     if shown and output is not None and not run.trace.frame.empty:
-        for path in trained.write(run, learning.source, output):
+        for path in training.write(run, learning.source, output):
             typer.echo(f"wrote {path}")
 
 
 def _how_to_resume(checkpoints: Path | None) -> str:
-    """Return the line that goes on with this training, or how there would be one."""
+    """Return the line that continues this training, or the options that would allow one."""
     if checkpoints is None:
         return "nothing was saved: --checkpoints FOLDER --every 20 would have let it be resumed"
     line = shlex.join(["pipekit", *sys.argv[1:]])

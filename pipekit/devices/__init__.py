@@ -5,7 +5,6 @@ It does so through PyTorch's interface for all kinds of them (``torch.accelerato
 lines.  Every function is given the device: the user named it, or a tensor lies on it.
 """
 
-from pipekit.devices.clock import Clock, unix_ns
 from pipekit.devices.copies import Copier, HostNumber, moved, to_device
 from pipekit.devices.random_states import (
     RandomState,
@@ -14,6 +13,7 @@ from pipekit.devices.random_states import (
     random_states_put_back,
 )
 from pipekit.devices.streams import (
+    Clock,
     Event,
     ThreadStreams,
     current_stream,
@@ -23,6 +23,7 @@ from pipekit.devices.streams import (
     record_event,
     record_events,
     synchronize,
+    unix_ns,
     wait_event,
     wait_events,
 )

@@ -46,11 +46,6 @@ class HostNumber:
 class Copier:
     """Copies what a worker has computed on an accelerator to those of other workers.
 
-    Args:
-        device: the worker's.
-        beside: copy beside the worker's computing, in a stream of its own (torchgpipe, section
-            3.2.3), or else in the stream that computes.
-
     Attributes:
         device: the worker's.
     """

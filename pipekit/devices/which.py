@@ -12,11 +12,7 @@ KINDS = ("cuda", "xpu")
 
 
 def resolve(device: torch.device | str) -> torch.device:
-    """Return a device with its index; an accelerator without one is the thread's current one.
-
-    Raises:
-        ValueError: there is no such device, or nothing can be computed on it.
-    """
+    """Return a device with its index; an accelerator without one is the thread's current one."""
     try:
         named = torch.device(device)
     except RuntimeError as error:
@@ -35,17 +31,7 @@ def resolve(device: torch.device | str) -> torch.device:
 def resolve_for_workers(
     devices: Sequence[torch.device | str] | None, workers: int
 ) -> list[torch.device]:
-    """Return a device for each worker.
-
-    Args:
-        devices: those that the user named; None: the accelerators in turn, or the CPU if there are
-            none.
-        workers: how many there are.
-
-    Raises:
-        ValueError: there are more or fewer devices than workers, one does not exist, or they are of
-            several kinds.
-    """
+    """Return a device for each worker."""
     if devices is None:
         return list(islice(cycle(accelerators() or [CPU]), workers))
     if len(devices) != workers:

@@ -46,12 +46,7 @@ def measured_host(transport: str, repeats: int = 5) -> Host:
 
 
 def host_from(sizes: Sequence[float], found: Sequence[dict[str, float]]) -> Host:
-    """Return what the gaps of two trainings say.
-
-    Args:
-        sizes: bytes of a message in each, the smaller one first.
-        found: medians, in seconds, as :func:`gaps` and :func:`_measured` give them.
-    """
+    """Return what the gaps of two trainings say."""
     task_s = statistics.mean(each["task"] for each in found)
     send, receive = ([each[name] - task_s for each in found] for name in ("send", "receive"))
     taken = [s + r + task_s for s, r in zip(send, receive, strict=True)]
@@ -78,9 +73,6 @@ def gaps(frame: pd.DataFrame) -> dict[str, float]:
     - ``send``: between two forwards of the first stage and two backwards of the last;
     - ``receive``: between two forwards of the last;
     - ``answer``: from the end of the last stage's backward to the start of the first one's.
-
-    Args:
-        frame: of its trace.
     """
     tasks = [list(own.sort_values("start_s").itertuples()) for _, own in frame.groupby("worker")]
     between: dict[tuple[int, str, str], list[float]] = {}

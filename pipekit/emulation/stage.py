@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.engine.transport import FlatBucket
-from pipekit.engine.updates.buckets import Bucket, Gradients
-from pipekit.engine.updates.weights import Saved
+from pipekit.engine.updates.weights import Bucket, Gradients, Saved
 from pipekit.plans import Recompute
 from pipekit.schedules import Op
 from pipekit.schedules.lowering.recurring import Recurring

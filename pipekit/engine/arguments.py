@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import torch
 
+from pipekit.engine.entries import copied
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
@@ -92,7 +93,7 @@ def counted(
     """
     known = length(batches)
     if known is None and steps is None:
-        batches = list(batches)
+        batches = [*map(copied, batches)]  # the next one may be in the same memory
         known = len(batches)
     if known == 0:
         raise ValueError(NO_BATCHES)

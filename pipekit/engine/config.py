@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.losses.mean_over import MeanOver
-from pipekit.losses.parts import is_mean
+from pipekit.losses.checks import is_mean
+from pipekit.losses.losses import MeanOver
 from pipekit.partition.ties import Tie
 from pipekit.schedules.lowering.boundaries import Boundary
 from pipekit.schedules.lowering.recurring import Recurring

@@ -3,6 +3,7 @@
 Tensors travel alone; all else goes beside them, and the last stage puts both together again.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -40,6 +41,22 @@ class Plain:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
+def copied(batch: Any) -> Any:
+    """Return a user's batch with copies of its tensors and arrays, in memory of its own."""
+    if isinstance(batch, Tensor):
+        return batch.detach().clone()
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, Mapping):
+        fresh: Any = copy.copy(batch)  # of its own type, which a user's function may know
+        for name, entry in batch.items():
+            fresh[name] = copied(entry)
+        return fresh
+    if isinstance(batch, (tuple, list)):
+        return _like(batch, [copied(entry) for entry in batch])
+    return batch
+
+
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
     """Return a batch's tensors, and all else; the batch itself and None if it has tensors only."""
     leaves, spec = pytree.tree_flatten(batch)
@@ -67,8 +84,7 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
     parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
     if isinstance(batch, Mapping):
         return [dict(zip(names, items, strict=True)) for items in parts]
-    kind: Any = type(batch)
-    return [kind(*items) if hasattr(batch, "_fields") else kind(items) for items in parts]
+    return [_like(batch, items) for items in parts]
 
 
 def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
@@ -102,3 +118,9 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
             f"of Execution(rows=...), or set it to False there"
         )
     return cut_entry(entry, sizes)
+
+
+def _like(structure: Any, items: Sequence[Any]) -> Any:
+    """Return a list, tuple or named tuple of the same type."""
+    kind: Any = type(structure)
+    return kind(*items) if hasattr(structure, "_fields") else kind(items)

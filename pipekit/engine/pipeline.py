@@ -39,8 +39,8 @@ from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedState
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
-from pipekit.layers.modes import as_trained
-from pipekit.layers.twin import copied
+from pipekit.layers.module_state import as_trained
+from pipekit.layers.python_state import copied
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of

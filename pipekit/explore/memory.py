@@ -1,21 +1,20 @@
 """What a plan keeps in every worker's memory, against what the device has."""
 
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
 
 import pipekit.units as units
 from pipekit.clusters import papers
-from pipekit.explore.models import ESTIMATES, MODELS, estimated
+from pipekit.explore.networks import ESTIMATES, MODELS, cut, estimated, made
 from pipekit.explore.page.controls import choice, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.explore.runs import cut, made
 from pipekit.planning.balance import Of
 from pipekit.plans import Recompute
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
-from pipekit.traces import Trace
 
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
 OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
@@ -48,25 +47,13 @@ def see(
     optimizer: str = "Adam",
     device: str = papers.V100.name,
 ) -> View:
-    """Return the simulated bytes of every worker over time.
+    """Return the simulated bytes of every worker over time, for a network in float32.
 
-    Args:
-        model: one of :data:`MODELS`, in float32.
-        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
-        by: one of :data:`CUTS`: what the stages have about equally much of.
-        stages: how many, one on a worker; interleaved, there are twice as many.
-        rows: of a microbatch.
-        microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
-        batches: how many.
-        recompute: which microbatches are computed again.
-        optimizer: one of :data:`OPTIMIZERS`.
-        device: one of :data:`DEVICES`.
-
-    Raises:
-        ValueError: the method, or so many stages, cannot be had.
+    The choices are those of :func:`controls`. Each stage has a worker, and ``rows`` are of a
+    microbatch; a method that does not cut minibatches gets as many whole ones.
     """
     stages *= stages_a_worker(method)
-    schedule = made(method, [1] * stages, microbatches, batches)
+    schedule = made(method, (1,) * stages, microbatches, batches)
     worker = DEVICES[device]
     profile = estimated(model, worker).scaled(rows)
     states = OPTIMIZERS[optimizer]
@@ -74,21 +61,16 @@ def see(
     trace = simulate(schedule, profile, planned, optimizer_states=states)
     memory, capacity = trace.memory, worker.memory_bytes
     assert memory is not None
-    full = [worker for worker, peak in enumerate(memory.peak_bytes) if peak > capacity]
-    verdict = f"{model} by {schedule.name} " + (
-        f"does not fit {', '.join(f'worker {w}' for w in full)}" if full else "fits"
-    )
+    full = [f"worker {number}" for number, peak in enumerate(memory.peak_bytes) if peak > capacity]
+    verdict = f"does not fit {', '.join(full)}" if full else "fits"
+    peaks = [f"peak {units.written(peak, units.BYTES)}" for peak in memory.peak_bytes]
+    title = f"{model} by {schedule.name} {verdict}"
     cuts = ", ".join(map(str, planned.balance))
     return View(
         text=f"{units.written(profile.parameter_bytes, units.BYTES)} of weights; layers of each "
         f"stage: {cuts}; {rows * microbatches} rows a batch",
-        timelines=[Timeline(trace, _peaks(trace), verdict, memory=True, capacity=capacity)],
+        timelines=[Timeline(trace, peaks, title, memory=True, capacity=capacity)],
     )
-
-
-def _peaks(trace: Trace) -> list[str]:
-    assert trace.memory is not None
-    return [f"peak {units.written(peak, units.BYTES)}" for peak in trace.memory.peak_bytes]
 
 
 def controls() -> dict[str, widgets.ValueWidget]:
@@ -107,6 +89,5 @@ def controls() -> dict[str, widgets.ValueWidget]:
     }
 
 
-def memory(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)
+memory = partial(explore, see, controls, presets=PRESETS, waits_for=ESTIMATES)
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 
 from pipekit import plots
-from pipekit.clusters import Cluster, named
+from pipekit.clusters import named
 from pipekit.explore.memory import OPTIMIZERS
-from pipekit.explore.models import ESTIMATES, MODELS, estimated
+from pipekit.explore.networks import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
@@ -43,23 +44,16 @@ def see(
     max_batch: int = 256,
     optimizer: str = "Adam",
 ) -> View:
-    """Return what PipeDream-2BW's planner predicts of every width and depth, and its choice.
+    """Return the prediction of PipeDream-2BW's planner for every width and depth, and its choice.
 
-    Args:
-        model: one of :data:`MODELS`, in float32.
-        cluster: one of :data:`CLUSTERS`.
-        workers: how many.
-        max_batch: rows that a global batch may have at most.
-        optimizer: one of :data:`OPTIMIZERS`.
-
-    Raises:
-        ValueError: nothing fits, or the cluster has no such number of workers.
+    The network is in float32; ``max_batch`` is the most rows of a global batch.
     """
     machines = named(cluster, workers)
     profile = estimated(model, machines.device)
     options: Any = {"max_batch": max_batch, "optimizer_states": OPTIMIZERS[optimizer]}
     table = sweep(profile, machines, **options)
-    free = sweep(profile, _free(machines), **options)
+    levels = tuple(replace(level, bandwidth=math.inf) for level in machines.levels)
+    free = sweep(profile, replace(machines, levels=levels), **options)
     table = table.merge(free[[*_ONE, "throughput"]], on=_ONE, suffixes=("", "_free"))
     plan = parallel_pipelines(profile, machines, **options)
     best = _best_of_each(table)
@@ -83,15 +77,8 @@ def controls() -> dict[str, widgets.ValueWidget]:
     }
 
 
-def planner(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)
-
-
-def _free(cluster: Cluster) -> Cluster:
-    """Return the cluster with links that cost nothing."""
-    levels = tuple(replace(level, bandwidth=math.inf) for level in cluster.levels)
-    return replace(cluster, levels=levels)
+planner = partial(explore, see, controls, presets=PRESETS, waits_for=ESTIMATES)
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 def _best_of_each(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,13 +1,13 @@
 """A memory cap to move: the shortest schedule found under it, among all named methods."""
 
 import random
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 
 import pipekit.units as units
-from pipekit.clusters import flat
+from pipekit.clusters import Cluster, flat
 from pipekit.explore.page.controls import number, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
@@ -15,7 +15,6 @@ from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.plots.charts.series import series
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule
 from pipekit.searching.tradeoff import Tradeoff, tradeoff
 from pipekit.simulation import simulate
 
@@ -43,21 +42,17 @@ def see(
     unequal: float = 0.5,
     link: float = 0.1,
 ) -> View:
-    """Return time against memory, and the timeline of what was found under a cap.
+    """Return time against memory, and the timeline of the schedule found under a cap.
 
     Args:
         cap: which of :data:`CAPS`, from 0.
-        workers: how many.
-        stages_a_worker: how many stages there are for each.
+        workers: how many; each has ``stages_a_worker`` stages.
         microbatches: of the batch.
-        unequal: by which part of the average costs may be more or less.
+        unequal: the most by which costs differ from their average, as a part of it.
         link: seconds of a message, by those of a forward.
-
-    Raises:
-        ValueError: no such schedule can be had.
     """
-    setting = workers, stages_a_worker, microbatches, unequal, link
-    curve = _curve(*setting)
+    setting = _Setting(workers, stages_a_worker, microbatches, unequal, link)
+    curve = _curve(setting)
     found, most = curve.found[cap], curve.caps[cap]
     if found is None:
         raise ValueError("nothing was found that fits: move the cap up")
@@ -67,14 +62,14 @@ def see(
         f"under {units.written(most, units.BYTES)} on each worker, found: "
         f"{units.written(found.makespan_s, units.SECONDS)}"
     )
-    timelines = [Timeline(_trace(found.schedule, *setting), title="found")]
+    timelines = [Timeline(simulate(found.schedule, *setting.costs()), title="found")]
     if best is not None:
         gain = 100 * (1 - found.makespan_s / best.makespan_s)
         text += (
             f", {gain:.1f} % less than the best named method that fits, {best.schedule.title}: "
             f"{units.written(best.makespan_s, units.SECONDS)}"
         )
-        timelines.append(Timeline(_trace(best.schedule, *setting)))
+        timelines.append(Timeline(simulate(best.schedule, *setting.costs())))
     title = f"{workers} workers, {microbatches} microbatches: what memory buys"
     return View(
         text=text,
@@ -95,17 +90,28 @@ def controls() -> dict[str, widgets.ValueWidget]:
     }
 
 
-def search(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(
-        see,
-        controls,
-        interactive,
-        results_dir,
-        presets=PRESETS,
-        waits_for=f"searching for a schedule under each of {CAPS} caps, {SECONDS} s each",
-        **start,
-    )
+search = partial(
+    explore,
+    see,
+    controls,
+    presets=PRESETS,
+    waits_for=f"searching for a schedule under each of {CAPS} caps, {SECONDS} s each",
+)
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
+
+
+class _Setting(NamedTuple):
+    workers: int
+    stages_a_worker: int
+    microbatches: int
+    unequal: float
+    link: float
+
+    def costs(self) -> tuple[Profile, Plan, Cluster | None]:
+        """Return a layer for each stage, and the links, if they cost anything."""
+        stages = self.workers * self.stages_a_worker
+        links = flat(self.workers, MESSAGE_BYTES / (self.link * PASS_S)) if self.link else None
+        return _profile(stages, self.unequal), Plan.by_hand([1] * stages), links
 
 
 def _profile(stages: int, unequal: float) -> Profile:
@@ -133,38 +139,15 @@ def _profile(stages: int, unequal: float) -> Profile:
     return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
 
 
-def _links(workers: int, link: float) -> Any:
-    return flat(workers, MESSAGE_BYTES / (link * PASS_S)) if link else None
-
-
 @cache
-def _curve(
-    workers: int, stages_a_worker: int, microbatches: int, unequal: float, link: float
-) -> Tradeoff:
-    """Return what is found under every cap; moving the cap then takes no time."""
-    stages = workers * stages_a_worker
+def _curve(setting: _Setting) -> Tradeoff:
+    """Return the schedules found under every cap; moving the cap then takes no time."""
     return tradeoff(
-        _profile(stages, unequal),
-        Plan.by_hand([1] * stages),
-        _links(workers, link),
+        *setting.costs(),
         caps=CAPS,
-        microbatches=microbatches,
-        workers=workers,
+        microbatches=setting.microbatches,
+        workers=setting.workers,
         seconds=SECONDS,
-    )
-
-
-def _trace(
-    schedule: Schedule,
-    workers: int,
-    stages_a_worker: int,
-    microbatches: int,
-    unequal: float,
-    link: float,
-) -> Any:
-    stages = workers * stages_a_worker
-    return simulate(
-        schedule, _profile(stages, unequal), Plan.by_hand([1] * stages), _links(workers, link)
     )
 
 

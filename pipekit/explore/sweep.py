@@ -32,15 +32,10 @@ def see(
 
     Args:
         table: a row a result, such as the CSV that a grid of experiments leaves.
-        label: what its numbers are: measured, emulated, simulated or exact.
-        value: the column of the numbers.
-        across: the column whose values are the steps to the right.
-        down: likewise, downwards.
+        label: the kind of its numbers: measured, emulated, simulated or exact.
+        value: the column of the numbers; ``across`` and ``down`` are the columns of the axes.
         only: the rows that count: :data:`EVERY`, or "column = value".
         better: "less" or "more": which cell is framed.
-
-    Raises:
-        ValueError: both axes are the same column, or no row has a number.
     """
     if across == down:
         raise ValueError(f"both axes are {across!r}: choose another column for one of them")
@@ -88,11 +83,7 @@ def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
 
 
 def columns(table: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """Return the columns that can be axes, and those that hold numbers.
-
-    Raises:
-        ValueError: there are not two axes, or no numbers.
-    """
+    """Return the columns that can be axes, and the columns of numbers."""
     steps = table.nunique()
     whole = table.dropna(axis="columns").columns
     axes = [name for name in whole if 2 <= steps[name] <= MOST_STEPS]
@@ -106,14 +97,9 @@ def columns(table: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`.
+    """Display a CSV file's numbers of a kind; see :func:`pipekit.explore.page.explorer.explore`.
 
-    Args:
-        interactive: False where nobody moves a slider, as under papermill.
-        results_dir: the folder for the static figures.
-        table: the CSV file.
-        label: what its numbers are: measured, emulated, simulated or exact.
-        start: where to begin; by default the last column of numbers over the first two axes.
+    It begins with the last column of numbers over the first two axes.
     """
     rows = pd.read_csv(table)
     axes, values = columns(rows)

@@ -4,18 +4,18 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import ipywidgets as widgets
+import numpy as np
 
 import pipekit.units as units
 from pipekit.clusters import flat, papers
-from pipekit.explore.models import ESTIMATES, MODELS, estimated
+from pipekit.explore.networks import ESTIMATES, MODELS, cut, estimated, made
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.explore.runs import cut, made
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
@@ -79,23 +79,14 @@ def see(
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
-        beside: another, or "nothing".
-        third: likewise.
-        network: :data:`EVEN`, or one of :data:`pipekit.explore.models.MODELS` on a V100, with
-            ``ROWS`` rows a microbatch, cut into stages of about equal time; then neither ``ratio``
-            nor ``unequal`` counts.
-        stages: how many, one on a worker; interleaved, each is cut into two.
-        replicas: workers of each stage.
+        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`; ``beside`` and ``third``
+            are others, or :data:`NOTHING`.
+        network: :data:`EVEN`, or one of :data:`pipekit.explore.networks.MODELS` on a V100, with
+            ``ROWS`` rows a microbatch, in stages of about equal time; it has no ``ratio`` (of a
+            backward's seconds to a forward's) and is not ``unequal`` (by that part of the average).
+        stages: how many, each on ``replicas`` workers; interleaved, each is cut into two.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
-        batches: how many.
-        ratio: seconds of a backward by those of a forward.
-        unequal: by which part of the average a stage's seconds may be more or less.
-        recompute: which microbatches are computed again.
         gbit: Gbit/s of each worker's link, ``math.inf`` for links that cost nothing.
-
-    Raises:
-        ValueError: a method cannot be had with these numbers.
     """
     names = dict.fromkeys(name for name in (method, beside, third) if name != NOTHING)
     setting = network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit
@@ -124,9 +115,8 @@ def controls() -> dict[str, widgets.ValueWidget]:
     }
 
 
-def timeline(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)
+timeline = partial(explore, see, controls, presets=PRESETS, waits_for=ESTIMATES)
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 @lru_cache(REMEMBERED)
@@ -143,13 +133,12 @@ def _simulated(
     gbit: float,
 ) -> tuple[Schedule, Trace]:
     parts = stages_a_worker(name)
-    schedule = made(name, [replicas] * stages * parts, microbatches, batches)
+    schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     if network != EVEN:
         profile = estimated(network, papers.V100).scaled(ROWS)
-        return schedule, simulate(
-            schedule, profile, cut(profile, schedule, recompute=recompute), links
-        )
+        plan = cut(profile, schedule, recompute=recompute)
+        return schedule, simulate(schedule, profile, plan, links)
     homes = [len(each) for each in schedule.stage_workers]
     plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
     return schedule, simulate(schedule, _layers(stages, ratio, unequal), plan, links)
@@ -157,10 +146,11 @@ def _simulated(
 
 def _layers(stages: int, ratio: float, unequal: float) -> Profile:
     """Return the stages' layers; those of one stage take equally long."""
+    forward_s = FORWARD_S / LAYERS
     profile = Profile.uniform(
         stages * LAYERS,
-        FORWARD_S / LAYERS,
-        ratio * FORWARD_S / LAYERS,
+        forward_s,
+        ratio * forward_s,
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
@@ -168,9 +158,7 @@ def _layers(stages: int, ratio: float, unequal: float) -> Profile:
     parts = [chance.uniform(1 - unequal, 1 + unequal) for _ in range(stages)]
     layers = (
         replace(layer, forward_s=part * layer.forward_s, backward_s=part * layer.backward_s)
-        for layer, part in zip(
-            profile.layers, (p for p in parts for _ in range(LAYERS)), strict=True
-        )
+        for layer, part in zip(profile.layers, np.repeat(parts, LAYERS).tolist(), strict=True)
     )
     return replace(profile, layers=tuple(layers))
 

@@ -1,12 +1,14 @@
-"""What the pipeline is about to do with a layer, for layers that behave accordingly.
+"""What the pipeline is about to do with a layer, in each worker's thread, and mixed precision.
 
-Each worker's thread has its own answers.  Outside any pipeline no forward is run twice, and each is
-a batch of its own.
+Outside any pipeline no forward is run twice, and each is a batch of its own.
 """
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
 
 
 class _PassState(threading.local):
@@ -49,3 +51,22 @@ def during(*, checkpointing: bool = False, recomputing: bool = False) -> Iterato
     finally:
         vars(_now).clear()
         vars(_now).update(before)
+
+
+DTYPES = (None, torch.bfloat16, torch.float16)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Return by how much of itself a number may differ that was computed in another order."""
+    return 3e-2 if dtype in DTYPES else 1e-3
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Return a context in which operators compute in ``dtype`` where that is safe; None: as ever.
+
+    Without PyTorch's cache of narrowed weights: all threads have one, and each empties it, so that
+    it would depend on chance whether a weight that is used twice in a forward is narrowed twice.
+    """
+    if dtype is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype, cache_enabled=False)

@@ -1,4 +1,4 @@
-"""What modules keep in Python between forwards, counters and flags say: found, and put back."""
+"""State that modules keep in Python between forwards (counters, flags), and copies of modules."""
 
 import copy
 import inspect
@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.module_state import buffers_untouched
 
 TORCHS = frozenset(vars(nn.Module()))
 """What torch keeps in every module for itself: tensors, children, hooks, the mode."""
@@ -198,3 +198,49 @@ def _global_state(kind: type[nn.Module]) -> tuple[dict[str, Any], list[str]]:
         found.update(name for name in named if isinstance(known[name], _PLAIN + _CONTAINERS))
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
     return known, sorted(found)
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def copied(module: Module) -> Module:
+    """Return a copy with tensors of its own.
+
+    Raises:
+        TypeError: something in it cannot be copied; the message names the attribute.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of whatever the user's modules keep
+        said = str(error).strip().partition("\n")[0]
+        raise TypeError(
+            f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
+            f"({said}): give its module a __deepcopy__, or make it when it is first used"
+        ) from error
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Return the name of the first attribute that cannot be copied."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key in TORCHS:
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return f"{name}.{key}".lstrip(".")
+    return "it"
+
+
+def twin(module: Module, shared: Iterable[Tensor]) -> Module:
+    """Return a copy of a module with the same buffers, whoever of the two may replace them.
+
+    Args:
+        module: any.
+        shared: what else they have in common; of other parameters the copy has its own.
+    """
+    common = {id(tensor): tensor for tensor in (*module.buffers(), *shared)}
+    copied = copy.deepcopy(module, common)
+    for one, original in zip(copied.modules(), module.modules(), strict=True):
+        one._buffers = original._buffers
+    return copied

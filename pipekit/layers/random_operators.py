@@ -105,12 +105,6 @@ class catch_draws:  # read as a function: ``with catch_draws(run):``
 
     PyTorch's own threads that work for this one, those of a backward on an accelerator say, are
     held to :func:`refuse_draws`.
-
-    Args:
-        run: calls them.  What it calls is not caught.
-
-    Raises:
-        RuntimeError: this torch lacks what they are caught by.
     """
 
     __slots__ = ("_guard", "_outer", "_run")
@@ -129,11 +123,7 @@ class catch_draws:  # read as a function: ``with catch_draws(run):``
 
 
 def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call an operator in a backward.
-
-    Raises:
-        ValueError: it draws from the default generators.
-    """
+    """Call an operator in a backward."""
     first = next((each for each in args if isinstance(each, Tensor)), None)
     generators = random_states(CPU if first is None else first.device)
     with RNG_LOCK:
@@ -166,11 +156,7 @@ def _key() -> Any:
 
 @cache
 def _registered() -> tuple[Any, Sequence[Library]]:
-    """Have operators that may draw call :func:`_caught` where the key is switched on.
-
-    Returns:
-        The key, and what must not be forgotten, as its kernels would be, too.
-    """
+    """Have operators that may draw call :func:`_caught` where the key is switched on."""
     try:
         key = torch._C._dispatch_key_parse(_KEY_NAME)
         without = torch._C.DispatchKeySet(key)

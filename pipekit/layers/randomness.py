@@ -10,11 +10,5 @@ import zlib
 
 
 def layer_seed(seed: int, layer: int, microbatch: int) -> int:
-    """Return the 32-bit seed of one layer's forward pass.
-
-    Args:
-        seed: the training run's seed.
-        layer: index of the layer in the unsplit model, from 0.
-        microbatch: index of the microbatch, counted from 0 over all ``train`` calls.
-    """
+    """Return the 32-bit seed of one layer's forward pass."""
     return zlib.crc32(f"{seed}/{layer}/{microbatch}".encode())

@@ -31,10 +31,6 @@ def seed_number(seed: Seed) -> int:
 class Seeded:
     """Run operators as if the default generators had just been seeded, and leave them untouched.
 
-    Args:
-        seed: of what is drawn first.
-        device: on which operators may draw, besides the CPU.
-
     Attributes:
         drew: whether any operator has run that may draw.
     """

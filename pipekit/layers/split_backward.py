@@ -12,12 +12,37 @@ a stage is compared with a whole one, and if they differ, as well as for weights
 several times, the second part runs the whole graph once more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+
+def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Node]:
+    """Yield every node from which one of the tensors comes, once each."""
+    # Nodes are told apart by their Python objects, which live as long as somebody holds them.
+    seen = dict.fromkeys(end.grad_fn for end in ends)
+    left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen[node] = None
+        yield node
+        left += [following for following, _ in node.next_functions if following is not None]
+
+
+def weights_in_graph(
+    tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()
+) -> Iterator[nn.Parameter]:
+    """Yield the parameters that a backward from these tensors comes to, or that are among them."""
+    roots = list(tensors)
+    leaves = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
+    return (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.requires_grad)
+
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -41,14 +66,7 @@ class _Branch(NamedTuple):
 
 
 class WeightBackward:
-    """The second part of a backward, which adds to the gradients of the weights.
-
-    Args:
-        roots: where the whole backward begins.
-        seeds: the gradients there; None for ones.
-        weights: all that the graph reaches; None if it reaches no input, so that nothing is done.
-        branches: where weights branch off; None: the whole graph has to be run again.
-    """
+    """The second part of a backward, which adds to the gradients of the weights."""
 
     def __init__(
         self,
@@ -79,11 +97,7 @@ class WeightBackward:
         )
 
     def run(self, by_branches: bool) -> None:
-        """Add to the gradients of the weights.
-
-        Args:
-            by_branches: whether to begin at the branches, if there are any.
-        """
+        """Add to the gradients of the weights."""
         if by_branches and self._branches is not None:
             for branch in self._branches:
                 torch.autograd.backward(branch.edges, branch.arrived, inputs=branch.weights)
@@ -94,13 +108,7 @@ class WeightBackward:
 def backward_input(
     roots: Sequence[Tensor], seeds: Sequence[Tensor] | None, inputs: Sequence[Tensor]
 ) -> WeightBackward:
-    """Run the part of a backward that gives the gradients of the inputs; return the other part.
-
-    Args:
-        roots: where it begins; each requires a gradient.
-        seeds: the gradients there; None for ones.
-        inputs: leaves; their gradients are added up, and their hooks called, as ever.
-    """
+    """Run the part of a backward that gives the gradients of the inputs; return the other part."""
     first = [get_gradient_edge(root).node for root in roots]
     path = _Path(first, [get_gradient_edge(x).node for x in inputs])
     if not any(path.leads[node] for node in first):

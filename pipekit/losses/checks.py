@@ -1,11 +1,15 @@
-"""Whether what a loss returns can be trained on."""
+"""Whether a loss can be trained on, and is for a batch that of its microbatches together."""
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pipekit.layers.autograd_graph import weights_in_graph
+from pipekit.layers.pass_state import rounding
+from pipekit.layers.split_backward import weights_in_graph
 
 
 def require_loss(loss: object) -> None:
@@ -25,10 +29,6 @@ def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
 
     Nobody would train them: the stages have copies of the model's weights, and the optimizers have
     these only.
-
-    Args:
-        loss: with autograd's graph.
-        outputs: of the model, with theirs.
     """
     ends = list(outputs)
     beside = list(weights_in_graph([loss], ends))
@@ -43,3 +43,48 @@ def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
                 f"model's weights, unless it is the optimizer's weight_decay. Of weights that are "
                 f"not to be trained call .requires_grad_(False)"
             )
+
+
+def is_mean(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss is a mean over rows: all but those that say that they sum."""
+    return getattr(loss, "reduction", "mean") != "sum"
+
+
+def is_torchs(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss is torch's own, which may be asked again and again.
+
+    Others may count their calls, or what they are given.
+    """
+    if isinstance(loss, partial):
+        return is_torchs(loss.func)
+    if isinstance(loss, nn.Module):
+        hooks = loss._forward_hooks or loss._forward_pre_hooks
+        return type(loss).__module__ == "torch.nn.modules.loss" and not hooks
+    return getattr(loss, "__module__", None) == "torch.nn.functional"
+
+
+@torch.no_grad()
+def warn_of_other_means(
+    loss: Callable[[Any, Any], Any],
+    whole: tuple[Any, Any],
+    parts: list[tuple[Any, Any]],
+    rows: list[int],
+) -> None:
+    """Warn of a loss of torch's that is not, over some rows, what its parts are together."""
+    try:
+        expected = loss(*whole)
+        values = [float(loss(*part)) for part in parts]
+    except Exception:  # of whatever kind: training itself will say what is wrong
+        return
+    shares = [count / sum(rows) if is_mean(loss) else 1.0 for count in rows]
+    found = sum(share * value for share, value in zip(shares, values, strict=True))
+    one = float(expected)
+    if not expected.isfinite() or abs(found - one) <= rounding(expected.dtype) * abs(one) + 1e-7:
+        return
+    warnings.warn(
+        f"the loss of {sum(rows)} rows is {one:.4g}, and that of their parts together {found:.4g}: "
+        f"a batch that is cut into microbatches is trained on another loss than the whole one, "
+        f"since rows have class weights, or labels that are not ignored, unequally. A "
+        f"pipekit.MeanOver is one mean over the whole batch; or train with one microbatch a batch",
+        stacklevel=2,
+    )

@@ -1,6 +1,6 @@
 """Networks as flat sequences of layers, ready to be cut into stages anywhere."""
 
-from pipekit.losses.token_loss import token_loss
+from pipekit.losses.losses import token_loss
 from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
 from pipekit.models.classifier import classifier

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pipekit.choices import require_choice
-from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.module_state import buffers_untouched
 from pipekit.partition.partition import cut
 
 

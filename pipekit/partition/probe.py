@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
-from pipekit.layers.autocast import autocast
-from pipekit.layers.modes import modes_put_back, to_training
+from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
+from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
-from pipekit.layers.weights import weights_untouched
 from pipekit.trees import Tree, leaves, tree_map
 
 
@@ -49,7 +48,7 @@ def probe(
         model: layers in order.
         x: the first one's input, [rows, ...].
         dtype: what operators compute in where that is safe
-            (:func:`pipekit.layers.autocast.autocast`), or None.
+            (:func:`pipekit.layers.pass_state.autocast`), or None.
         devices: of each layer; None: all are where the first parameter is.
         training: whether in training mode, or in evaluation mode.
 

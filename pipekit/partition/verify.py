@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.autocast import rounding
-from pipekit.layers.buffers import named_buffers
-from pipekit.layers.modes import set_mode
+from pipekit.layers.module_state import named_buffers, set_mode, weights_untouched
+from pipekit.layers.pass_state import rounding
 from pipekit.layers.python_state import state_untouched
-from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import left_as_it_was, run_to_look_at
 from pipekit.partition.recording.recorded_model import RecordedModel

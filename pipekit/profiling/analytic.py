@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pipekit.choices import require_choice
 from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
-from pipekit.layers.modes import as_trained
+from pipekit.layers.module_state import as_trained
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import ProfileContents

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from pipekit.layers.autocast import autocast
+from pipekit.layers.pass_state import autocast
 from pipekit.layers.skips import Name
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.trees import Tree, differentiable, leaves, refill

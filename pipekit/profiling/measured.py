@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.host.provenance import provenance
-from pipekit.layers.autocast import DTYPES
-from pipekit.layers.modes import as_trained
-from pipekit.layers.twin import copied
-from pipekit.losses.default_loss import default_loss, made_up_target
+from pipekit.layers.module_state import as_trained
+from pipekit.layers.pass_state import DTYPES
+from pipekit.layers.python_state import copied
+from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
@@ -76,7 +76,7 @@ def profile(
         loss: ``loss(output, target)``, whose seconds and bytes count as the last layer's; None:
             there is none, and the last layer's output gets ones as its gradient.
         target: what the loss compares the sample's output with; None: it is made up for the
-            default loss (:func:`pipekit.losses.default_loss.made_up_target`).
+            default loss (:func:`pipekit.losses.losses.made_up_target`).
         optimizer: makes an optimizer from a list of parameters, whose step is timed layer by layer,
             as is the copying of weights.  None: updates and copies count 0 s.
         autocast: what forwards compute in where that is safe, as :class:`pipekit.Pipeline` has it.

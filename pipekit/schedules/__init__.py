@@ -5,18 +5,19 @@ from pipekit.schedules.clock import slots
 from pipekit.schedules.formats.text import draw
 from pipekit.schedules.lowering.lower import lower
 from pipekit.schedules.lowering.steps import Message, Step, Steps
-from pipekit.schedules.methods.asp import asp
-from pipekit.schedules.methods.building_block import v_half, v_min
-from pipekit.schedules.methods.chimera import chimera
-from pipekit.schedules.methods.dualpipe import dualpipe, dualpipe_v
 from pipekit.schedules.methods.gpipe import gpipe, inference, model_parallel
-from pipekit.schedules.methods.hanayo import hanayo
-from pipekit.schedules.methods.looped import interleaved, interleaved_zero_bubble, looped_bfs
+from pipekit.schedules.methods.looped import (
+    hanayo,
+    interleaved,
+    interleaved_zero_bubble,
+    looped_bfs,
+)
 from pipekit.schedules.methods.one_f_one_b import eager, flush, zb_h1, zb_h2
-from pipekit.schedules.methods.pipedream import optimal_in_flight, paci, pipedream
+from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
-from pipekit.schedules.methods.zb_v import zb_v
+from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
+from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
 from pipekit.schedules.ops import OPS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import ScheduleError, Task

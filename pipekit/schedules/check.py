@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
@@ -63,8 +63,10 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
 
     Args:
         schedule: finite, or without end.
-        capacity: see :class:`pipekit.schedules.clock.Replay`.
-        joint_updates: whether updates wait for one another's gradients, likewise.
+        capacity: how many messages may be under way from one worker to another before its next
+            send blocks, at least 1; None: no limit.
+        joint_updates: whether the updates of a batch wait for one another on all stages, as they do
+            if gradients are clipped by their norm over the whole model.
 
     Raises:
         ScheduleError: naming the tasks at fault.

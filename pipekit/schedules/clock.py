@@ -38,12 +38,8 @@ PAPER_SLOTS: Mapping[Op, float] = {
 class Walk:
     """Runs lists of things, each as soon as the one before it and all that it needs are over.
 
-    Args:
-        lists: of each worker, the numbers of what it runs, in order.
-        seconds: of each thing, by its number.
-        needs: likewise; NOTHING is over at 0, and NOBODY never.
-        wake: seconds that a worker takes to go on after it has waited.
-        with_them: by its number, other things that are over when a thing is.
+    Things go by number: NOTHING is over at 0, and NOBODY never.  A worker takes ``wake`` seconds
+    to go on after it has waited; things of ``with_them`` are over with it.
 
     Attributes:
         starts: of each thing; infinite as long as it has not run.
@@ -69,11 +65,7 @@ class Walk:
         self.following, self.free = [0] * len(lists), [0.0] * len(lists)
 
     def run(self, stops: Sequence[int] | None = None) -> Self:
-        """Let the workers go on in turn, each as far as it can.
-
-        Args:
-            stops: of each worker, up to how many things it may run; None: all.
-        """
+        """Let the workers go on in turn, each as far as it can, or up to a count of its things."""
         starts, ends, needs, seconds = self.starts, self.ends, self.needs, self._seconds
         ran, wake, with_them = self.sequence.append, self._wake, self._with_them
         stops = stops or [*map(len, self.lists)]
@@ -143,16 +135,7 @@ def graph_needs(graph: Dependencies) -> list[Need]:
 class Replay(Walk):
     """Runs a table without computing anything, to see who waits for whom.
 
-    Args:
-        graph: of the table.
-        capacity: how many messages may be under way from one worker to another before its next
-            send blocks (at least 1); None for no limit.
-        joint_updates: whether the updates of a batch wait for one another on all stages, as they do
-            if gradients are clipped by their norm over the whole model.  A worker's first one of
-            them waits until all workers have come to theirs.
-
-    Raises:
-        ValueError: the capacity is below 1.
+    ``capacity`` and ``joint_updates`` are those of :func:`pipekit.schedules.check`.
     """
 
     def __init__(
@@ -176,12 +159,7 @@ class Replay(Walk):
         super().__init__(lists, [0.0] * len(needs), needs)
 
     def order(self) -> Iterator[int]:
-        """Yield the numbers of the tasks in an order in which they can run.
-
-        Raises:
-            ScheduleError: the workers wait for one another for ever; the message names who waits
-                where, for which task.
-        """
+        """Yield the numbers of the tasks in an order in which they can run."""
         size = len(self.graph.tasks)
         self.run()
         yield from (number for number in self.sequence if number < size)
@@ -193,14 +171,9 @@ class Replay(Walk):
             raise self._deadlock()
 
     def settles(self, stops: Sequence[Sequence[int]]) -> bool:
-        """Return whether workers that may go to some stops, one after another, fall into step.
+        """Return whether workers have as many tasks left behind two periods in a row.
 
-        Args:
-            stops: for each period of the beginning of a schedule without end, the number behind
-                each worker's last task of it.
-
-        Returns:
-            Whether behind two periods in a row each worker has as many tasks left.
+        ``stops`` has for each period the number behind each worker's last task of it.
         """
         behind, workers = None, len(self.graph.first) - 1
         places = [{number: at for at, number in enumerate(each, 1)} for each in self.lists]
@@ -331,26 +304,6 @@ class Replay(Walk):
         return None
 
 
-def replay(
-    schedule: Table, capacity: int | None = None, joint_updates: bool = False
-) -> Iterator[tuple[int, int, Task]]:
-    """Yield ``(worker, position, task)`` in an order in which the tasks can run.
-
-    Args:
-        schedule: the table.
-        capacity, joint_updates: see :class:`Replay`.
-
-    Raises:
-        ValueError: the capacity is below 1.
-        ScheduleError: the workers wait for one another for ever; the message names who waits
-            where, for which task.
-    """
-    graph = schedule.dependencies
-    for number in Replay(graph, capacity, joint_updates).order():
-        worker = graph.worker_of[number]
-        yield worker, number - graph.first[worker], graph.tasks[number]
-
-
 def slots(
     schedule: Table,
     durations: Mapping[Op, float] = PAPER_SLOTS,
@@ -392,14 +345,7 @@ def together(
     needs: list[Need],
     overlap: float,
 ) -> None:
-    """Let pairs of tasks begin when the data of both is there, and give theirs at their end.
-
-    Args:
-        graph: of the table.
-        seconds: of each task; those of pairs become less.
-        needs: likewise; what waits for a pair's first task waits for its second.
-        overlap: see :func:`slots`.
-    """
+    """Let pairs of tasks begin when the data of both is there, and give theirs at their end."""
     later = [max(number, partner) for number, partner in enumerate(graph.partner)]
     for number, each in enumerate(needs):
         needs[number] = tuple((later[n] if n >= 0 else n, delay) for n, delay in each)

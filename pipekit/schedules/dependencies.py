@@ -46,12 +46,6 @@ class Columns(NamedTuple):
 class Dependencies:
     """The tasks of a table by number, worker after worker, and what each of them needs.
 
-    Args:
-        workers: every worker's tasks.
-        stages: how many they have.
-        microbatches: how many they have.
-        overlaps: pairs of them that run together.
-
     Attributes:
         tasks: all tasks.
         columns: the same, as arrays.
@@ -66,11 +60,6 @@ class Dependencies:
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
         receivers: likewise, which receive it.
         adders: for each stage, which passes add to the gradient of its weights.
-
-    Raises:
-        ScheduleError: a pass stands in the table twice, or a backward both whole and in parts; or
-            something counts from below 0, or up to more than so few tasks can be; or tasks cannot
-            run together.
     """
 
     def __init__(

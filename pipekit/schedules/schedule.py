@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules.formats import csv, text, torch_csv
 from pipekit.schedules.ops import ADDING, Op
 from pipekit.schedules.table import Table

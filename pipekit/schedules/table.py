@@ -8,7 +8,7 @@ from itertools import chain, count
 from operator import itemgetter
 from typing import Any, Self
 
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.task import ScheduleError, Task
@@ -365,12 +365,7 @@ def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
 
 
 def require_room(counts: str, passes: int) -> None:
-    """Raise ScheduleError if a table would fit no memory.
-
-    Args:
-        counts: what it is to have, as the message says it.
-        passes: each way, of all stages.
-    """
+    """Raise ScheduleError if a table would fit no memory."""
     if passes > MOST:
         raise ScheduleError(
             f"{counts} are {passes:,} passes each way, some {bytes_text(300 * passes)} to write "

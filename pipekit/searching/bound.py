@@ -16,10 +16,6 @@ def bound(problem: Problem, times: int = 1) -> float:
     - A worker keeps a microbatch's activations for as long at least as that takes from there to the
       last stage and back; so many bytes for so many seconds fit into its room only one after
       another.
-
-    Args:
-        problem: whose passes they are.
-        times: as if there were so many microbatches in place of each.
     """
     forward, inputs, weights, whole = problem.seconds
     # A gradient leaves at the end of a part for the input, or of a whole backward.

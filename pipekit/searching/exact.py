@@ -51,18 +51,6 @@ def solve(
 
     Times are counted in whole ticks, rounded down: the bound holds for the true ones, too.  Bytes
     are, likewise, so that orders at the very brim may not fit by a millionth.
-
-    Args:
-        problem: to be solved.
-        objective: "makespan"; or "period": the longest span of a worker from its first pass to its
-            last update, which is the time between batches that follow one another, each worker
-            going on as soon as it can.
-        seconds: when to end at the latest.
-        hint: orders to begin with.
-        threads: of the solver; by default as many as there are cores.
-
-    Raises:
-        ImportError: OR-tools is not installed.
     """
     return _Model(_cp_model(), problem, objective).solve(seconds, hint, threads)
 

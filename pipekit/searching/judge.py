@@ -33,19 +33,7 @@ class Found:
 
 
 class Judge:
-    """Simulates schedules of a profile's layers, and says which of them fit into memory.
-
-    Args:
-        profile: what each layer costs.
-        plan: which layers each stage has.
-        cluster: the links; None: they cost nothing.
-        memory_cap: bytes of each worker, or one number for all; None: no limit.
-        workers: how many there are.
-        optimizer_states: see :func:`pipekit.simulate`.
-
-    Raises:
-        ValueError: there is not one cap for each worker, or one is not above 0.
-    """
+    """Simulates schedules of a profile's layers, and says which of them fit into memory."""
 
     def __init__(
         self,
@@ -88,12 +76,7 @@ class Judge:
         return self.found(one)
 
     def problem(self, homes: Homes, reads: WeightReads | None = None) -> Problem:
-        """Return the problem of passes on the workers where a placement has them.
-
-        Args:
-            homes: the worker of each stage and microbatch.
-            reads: which weights are read, of several batches; None: a single batch.
-        """
+        """Return the problem of passes on the workers where a placement has them."""
         versions = reads.copies if reads else [1] * len(homes)
         constant = [0.0] * len(self.caps)
         for cost, row, count in zip(self._costs, homes, versions, strict=True):

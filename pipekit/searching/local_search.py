@@ -44,15 +44,7 @@ def improve(
     seed: int = 0,
     least: float = 0.0,
 ) -> Orders:
-    """Return orders that are no longer.
-
-    Args:
-        problem: to be solved.
-        orders: to begin with; they fit into the workers' room.
-        deadline: when to end, of ``time.monotonic()``.
-        seed: of the random choices.
-        least: a makespan that none is shorter than.
-    """
+    """Return orders that are no longer."""
     return _TabuSearch(problem, orders, seed).run(deadline, least)
 
 

@@ -11,7 +11,7 @@ from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.exact import Objective, solve
 from pipekit.searching.judge import Judge
-from pipekit.searching.placements import Placement
+from pipekit.searching.policies import Placement
 from pipekit.searching.problem import Orders, Problem
 from pipekit.searching.steps import Question, best_answer
 

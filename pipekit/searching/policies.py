@@ -1,14 +1,42 @@
-"""Orders made pass by pass, by policies that say what a free worker takes first."""
+"""Orders to begin with: where the stages can be, and policies of what a free worker takes first."""
 
 import math
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.searching.problem import Orders, Problem
 
+Placement = tuple[int, ...]
+"""The worker of each stage."""
+_ROUNDS = 200
+"""Changes in a row that make nothing better, after which a placement is left as it is."""
 _DEPTHS = (0.5, 1.0, 1.5, 2.0, math.inf)
 _PATIENCES = (0.0, 0.5, 1.0)
+
+
+def improved(
+    start: Sequence[int], workers: int, cost: Callable[[Placement], float], seed: int
+) -> Placement:
+    """Return a placement of less cost: stages change places, or move to another worker."""
+    chance = random.Random(seed)
+    best, least = tuple(start), cost(tuple(start))
+    failed = 0
+    while failed < _ROUNDS:
+        changed = list(best)
+        one, other = chance.sample(range(len(changed)), 2)
+        if chance.random() < 0.5:
+            changed[one], changed[other] = changed[other], changed[one]
+        else:
+            changed[one] = chance.randrange(workers)
+        failed += 1
+        if len(set(changed)) < workers or tuple(changed) == best:
+            continue
+        each = cost(tuple(changed))
+        if each < least:
+            best, least, failed = tuple(changed), each, 0
+    return best
 
 
 def policies(problem: Problem) -> Iterator[Policy]:
@@ -27,12 +55,7 @@ def policies(problem: Problem) -> Iterator[Policy]:
 
 
 def greedy(problem: Problem, policy: Policy) -> Orders:
-    """Return the orders that a policy leads to (:func:`pipekit.schedules.list_scheduler.choose`).
-
-    Args:
-        problem: to be solved; each stage is on one worker.
-        policy: what is taken first.
-    """
+    """Return the orders that a policy leads to."""
     weights = 2
     freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
     passes = BatchPasses(

@@ -91,14 +91,7 @@ class Problem:
         room: Sequence[float],
         reads: WeightReads | None = None,
     ) -> "Problem":
-        """Return the problem of a batch's passes on their workers.
-
-        Args:
-            homes: where they are.
-            costs: of the stages.
-            cluster: the links, each taken to be free when a message comes; None: they cost nothing.
-            room, reads: see above.
-        """
+        """Return the problem of a batch's passes on their workers."""
 
         def takes(source: int, destination: int, size: float) -> float:
             if cluster is None or source == destination:
@@ -226,13 +219,7 @@ class Problem:
     def most_held(
         self, order: Sequence[int], held: float = 0.0, complete: Collection[int] = ()
     ) -> float:
-        """Return the most bytes of activations and gradients that a worker holds.
-
-        Args:
-            order: its passes, or some that follow one another.
-            held: bytes before them.
-            complete: stages whose gradients are there before them.
-        """
+        """Return the most bytes of activations and gradients that a worker holds."""
         most, keeps, adds_to = held, self.keeps, self.adds_to
         begun = set(complete)
         for number in order:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.local_search import improve
-from pipekit.searching.placements import Placement, improved
-from pipekit.searching.policies import greedy, policies
+from pipekit.searching.policies import Placement, greedy, improved, policies
 from pipekit.searching.problem import Homes, Orders, Problem, homes_of
 from pipekit.searching.versions import WeightReads
 
@@ -50,14 +49,7 @@ class _Candidate:
 
 
 def best_answer(judge: Judge, question: Question, seconds: float, seed: int) -> Found | None:
-    """Return the best schedule found that fits, or None.
-
-    Args:
-        judge: simulates them.
-        question: what is searched for.
-        seconds: how long.
-        seed: of the random choices.
-    """
+    """Return the best schedule found that fits, or None."""
     return _Search(judge, question, seconds, seed).best()
 
 

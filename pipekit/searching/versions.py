@@ -48,11 +48,7 @@ class WeightReads(NamedTuple):
 
 
 def require_versions(versions: Sequence[str], microbatches: int) -> None:
-    """Raise for what is no rule, or cannot be had with so many microbatches a batch.
-
-    Raises:
-        ValueError: saying what to use.
-    """
+    """Raise for what is no rule, or cannot be had with so many microbatches a batch."""
     for each in versions:
         if each not in get_args(Versions):
             raise ValueError(f"versions are {', '.join(get_args(Versions))}, not {each!r}")
@@ -99,14 +95,7 @@ def named_with(
 
 
 def stream(name: str, workers: Sequence[Sequence[Pass]], reads: WeightReads) -> Schedule:
-    """Return the table of batches that follow one another.
-
-    Args:
-        name: of the table.
-        workers: of each worker, its passes in order; each stage adds its gradients in the order of
-            the microbatches.
-        reads: which weights they read.
-    """
+    """Return the table of batches that follow one another."""
     m = reads.microbatches
 
     def worker(passes: Sequence[Pass]) -> Iterator[Task]:

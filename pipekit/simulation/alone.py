@@ -20,7 +20,7 @@ from pipekit.clusters.paths import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.dependencies import PLACES
-from pipekit.simulation.costs import StageCosts
+from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
 
 
@@ -132,14 +132,7 @@ class _Things:
 def run(
     schedule: Schedule, costs: Sequence[StageCosts], load: Loads, cluster: Cluster | None = None
 ) -> Times | None:
-    """Return when everything happens, or None if messages meet on a link and share it.
-
-    Args:
-        schedule: the table; no stage is on several workers.
-        costs: of its stages, which share no weights.
-        load: of its tasks.
-        cluster: None: links cost nothing.
-    """
+    """Return when everything happens, or None if messages meet on a link and share it."""
     sent = routes(schedule, costs)
     messages, things = _messages(schedule, sent), _Things(schedule, load)
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
@@ -150,10 +143,7 @@ def run(
         left = came = np.array(clock.ends)[messages.sender]
         return things.times(clock, _transfers(messages, sent, left, came, left))
     # Messages from one worker to another are on one connection, and follow one another there.
-    workers = schedule.worker_count
-    ends_of, line = np.unique(messages.source * workers + messages.destination, return_inverse=True)
-    known = Paths(cluster)
-    paths = [known.message(*divmod(int(ends), workers)) for ends in ends_of]
+    paths, line = _connections(cluster, messages.source, messages.destination)
     rates = [(path.flow, path.alone, path.latency_s) for path in paths]
     flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
     here = things.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
@@ -170,12 +160,8 @@ def run(
 
 
 def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, host: Host) -> Times:
-    """Return when everything happens where all workers share one host and carry their messages.
-
-    Raises:
-        ValueError: stages are on several workers, or share weights.
-    """
-    if any(cost.buckets or cost.ties for cost in costs):
+    """Return when everything happens where all workers share one host and carry their messages."""
+    if sums_between_workers(costs):
         raise ValueError(
             "the cost of sums of gradients between workers on one host has not been "
             "measured: leave "
@@ -243,6 +229,23 @@ def _transfers(
         "bytes": messages.size,
     }
     return pd.DataFrame({name: column[order] for name, column in columns.items()})
+
+
+def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:
+    """Return whether messages of a trace shared a link of the cluster."""
+    ends = (transfers[name].to_numpy(np.int64) for name in ("source", "destination"))
+    times = (transfers[name].to_numpy(np.float64) for name in ("start_s", "end_s"))
+    return _meet(*_connections(cluster, *ends), *times)
+
+
+def _connections(
+    cluster: Cluster, source: Numbers, destination: Numbers
+) -> tuple[list[Path], Numbers]:
+    """Return the path of each connection, and which connection each message is on."""
+    workers = 1 + int(destination.max(initial=0))
+    ends_of, line = np.unique(source * workers + destination, return_inverse=True)
+    known = Paths(cluster)
+    return [known.message(*divmod(int(ends), workers)) for ends in ends_of], line
 
 
 def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:

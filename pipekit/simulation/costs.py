@@ -131,9 +131,6 @@ class StageCosts:
 
         Before layer l goes backward, the activations of layers up to l are still there, and the
         gradients of layers behind l are there already; within it the ones come as the others go.
-
-        Args:
-            op: one that adds to the weights' gradient.
         """
         highest = height = 0.0
         for layer in reversed(self.layers):
@@ -144,11 +141,7 @@ class StageCosts:
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:
-    """Return the costs of every stage.
-
-    Raises:
-        ValueError: schedule, profile and plan do not fit together; the message says how.
-    """
+    """Return the costs of every stage."""
     plan = plan or _one_layer_a_stage(schedule, profile)
     if len(plan.stages) != schedule.stages:
         raise ValueError(
@@ -186,6 +179,11 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
             )
         )
     return costs
+
+
+def sums_between_workers(costs: Sequence[StageCosts]) -> bool:
+    """Return whether stages are on several workers, or share weights."""
+    return any(cost.buckets or cost.ties for cost in costs)
 
 
 def skips_of(costs: Sequence[StageCosts]) -> list[SkipProfile]:

@@ -40,17 +40,7 @@ def run(
     overlap: float | None = None,
     waits: Mapping[int, int] = MappingProxyType({}),
 ) -> Times:
-    """Return when everything happens.
-
-    Args:
-        schedule: the table.
-        costs: of its stages.
-        load: of its tasks.
-        cluster: None: links cost nothing.
-        overlap: see :func:`pipekit.simulation.simulate`.
-        waits: tasks, by their number, that wait until all workers have come to an update, with its
-            number.
-    """
+    """Return when everything happens; ``waits`` names the update for which a task waits."""
     return _LinkedRun(schedule, costs, load, cluster, overlap, waits).finish()
 
 

@@ -18,9 +18,10 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
-from pipekit.simulation.costs import Costs
+from pipekit.simulation.alone import share_links
+from pipekit.simulation.costs import Costs, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Seconds
-from pipekit.simulation.simulate import simulated
+from pipekit.simulation.simulate import simulate
 from pipekit.traces import RECOMPUTE, Trace
 
 _LOOKED_AT = (8, 16, 32, 50)
@@ -91,16 +92,22 @@ def long_run(
     if not schedule.period:
         raise ScheduleError(f"{schedule.title} has an end: repeat() makes a schedule without one")
 
-    def run(some: Schedule) -> tuple[Trace, bool]:
-        return simulated(some, profile, plan, cluster, **options)
+    def run(some: Schedule) -> Trace:
+        return simulate(some, profile, plan, cluster, **options)
 
-    varies = isinstance(profile, Costs) and bool(profile.microbatches or profile.tasks)
+    given = profile if isinstance(profile, Costs) else Costs(profile)
+    varies = (
+        given.microbatches
+        or given.tasks
+        or sums_between_workers(stage_costs(schedule, given.profile, plan))
+    )
     reach, each = periods_under_way(schedule), len(schedule.batch_stops)
     for periods in () if varies else _LOOKED_AT:
         if periods + 4 * reach > batches // each:
             break
-        trace, is_shared = run(beginning(schedule, periods + reach))
-        if is_shared:
+        trace = run(beginning(schedule, periods + reach))
+        assert trace.transfers is not None
+        if cluster is not None and share_links(trace.transfers, cluster):
             break
         cycle = _cycle(schedule, trace, periods, reach)
         if cycle is None:
@@ -110,13 +117,13 @@ def long_run(
         more = (batches - (cycle.settled + 3 * reach) * each) // step
         if more < 1:
             continue
-        less, first = (run(schedule.take(batches - n * step))[0] for n in (more, more - 1))
+        less, first = (run(schedule.take(batches - n * step)) for n in (more, more - 1))
         if abs(first.makespan_s - less.makespan_s - cycle.seconds) > _CLOSE * first.makespan_s:
             continue
         makespan = first.makespan_s + (more - 1) * cycle.seconds
         busy = _busy(first) + (more - 1) * (_busy(first) - _busy(less))
         return _of(batches, makespan, busy, cycle.seconds / step, first, periods)
-    trace, _ = run(schedule.take(batches))
+    trace = run(schedule.take(batches))
     return _of(batches, trace.makespan_s, _busy(trace), trace.makespan_s / batches, trace, None)
 
 

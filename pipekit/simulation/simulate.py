@@ -7,7 +7,7 @@ import pandas as pd
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
@@ -15,12 +15,13 @@ from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
-from pipekit.simulation.costs import Costs, StageCosts, stage_costs
+from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
 
 
+@not_collected()
 def simulate(
     schedule: Schedule,
     profile: Profile | Costs,
@@ -72,33 +73,7 @@ def simulate(
         ScheduleError: the schedule cannot be executed.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
-    return simulated(
-        schedule.excerpt(batches),
-        profile,
-        plan,
-        cluster,
-        optimizer_states=optimizer_states,
-        overlap=overlap,
-        validate=validate,
-        mitigation=mitigation,
-        host=host,
-    )[0]
-
-
-@not_collected()
-def simulated(
-    schedule: Schedule,
-    profile: Profile | Costs,
-    plan: Plan | None = None,
-    cluster: Cluster | None = None,
-    *,
-    optimizer_states: float = 0.0,
-    overlap: float | None = None,
-    validate: str | None = None,
-    mitigation: Mitigation | str | None = None,
-    host: Host | None = None,
-) -> tuple[Trace, bool]:
-    """Return the trace of a finite schedule, and whether messages or sums shared links."""
+    schedule = schedule.excerpt(batches)
     require_choice("validate", validate, (None, "first", "later"))
     check(schedule, joint_updates=validate is not None)
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
@@ -109,20 +84,18 @@ def simulated(
         cluster.require_room(schedule.worker_count)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
-    together = any(cost.buckets or cost.ties for cost in costs)
-    times, is_shared = None, False
+    times = None
     if host is not None:
         if cluster is not None or overlap is not None or waits:
             raise ValueError(
                 "host holds the costs of one host: leave cluster, overlap and validate out"
             )
         times = alone.run_on_host(schedule, costs, load, host)
-    elif overlap is None and not waits and not together:
+    elif overlap is None and not waits and not sums_between_workers(costs):
         times = alone.run(schedule, costs, load, cluster)
     if times is None:
         times = events.run(schedule, costs, load, cluster, overlap, waits)
-        is_shared = cluster is not None or together
-    trace = Trace(
+    return Trace(
         _events(schedule, costs, load, times),
         "simulated",
         schedule.name,
@@ -130,7 +103,6 @@ def simulated(
         transfers=times.transfers,
         memory=memory(schedule, costs, times, optimizer_states, rule),
     )
-    return trace, is_shared
 
 
 def _events(

@@ -1,6 +1,6 @@
 """When workers sum gradients: a stage's over its copies, and of weights that stages share.
 
-As the engine does it (:mod:`pipekit.engine.updates.tied_gradients`), every worker of a tie
+As the engine does it (:mod:`pipekit.engine.updates.all_reduce`), every worker of a tie
 waits, before its first update of a version, until all of them have come to theirs, and has its ties
 one after the other.
 """
@@ -59,9 +59,6 @@ class SharedSum(NamedTuple):
 
 class TiedSums:
     """Which ties' gradients are being shared.
-
-    Args:
-        costs: of the stages.
 
     Attributes:
         ties: by number; none whose copies are all on one worker.

@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipekit.staleness.basis_rotation import BasisRotation
     from pipekit.staleness.by_name import named
-    from pipekit.staleness.error_feedback import ErrorFeedback
-    from pipekit.staleness.gap_aware import GapAware
     from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
-    from pipekit.staleness.nadam import nesterov
     from pipekit.staleness.pipemare import PipeMare
     from pipekit.staleness.prediction import (
         Ahead,
@@ -31,12 +28,13 @@ if TYPE_CHECKING:
         SpecTrain,
         expected_step,
     )
+    from pipekit.staleness.stale_gradients import ErrorFeedback, GapAware, nesterov
 
 _HOMES = {
     "Ahead": "prediction",
     "BasisRotation": "basis_rotation",
-    "ErrorFeedback": "error_feedback",
-    "GapAware": "gap_aware",
+    "ErrorFeedback": "stale_gradients",
+    "GapAware": "stale_gradients",
     "Mitigation": "mitigation",
     "Pass": "mitigation",
     "PipeMare": "pipemare",
@@ -47,7 +45,7 @@ _HOMES = {
     "Weight": "mitigation",
     "expected_step": "prediction",
     "named": "by_name",
-    "nesterov": "nadam",
+    "nesterov": "stale_gradients",
 }
 """The file of each name."""
 

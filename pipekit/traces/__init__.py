@@ -1,6 +1,6 @@
 """What happened, or would happen: events, bytes, where the time went, and Perfetto's format."""
 
-from pipekit.traces.bubbles import describe_bubbles
+from pipekit.traces.breakdown import describe_bubbles
 from pipekit.traces.gaps import CAUSES, GAPS, Cause, describe_gaps
 from pipekit.traces.memory import PARTS, Memory
 from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule, Task
 from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.traces.record import RECOMPUTE
+from pipekit.traces.record import COLUMNS, RECOMPUTE
 
 Times = NDArray[np.float64]
 REMEMBERED = 4
@@ -50,6 +50,22 @@ class EventGraph(NamedTuple):
         ends = self.frame["end_s"].tolist()
         return [max(each, key=ends.__getitem__, default=NOTHING) for each in self.waits()]
 
+    def critical_path(self) -> pd.DataFrame:
+        """Return the events from the last one back, each time to the event that it waited for."""
+        starts, ends = self.frame["start_s"].tolist(), self.frame["end_s"].tolist()
+        latest = self.latest()
+        number = max(range(len(ends)), key=ends.__getitem__)
+        path, waited = [], []
+        while number != NOTHING:
+            path.append(number)
+            before = latest[number]
+            waited.append(
+                max(0.0, starts[number] - (min(starts) if before == NOTHING else ends[before]))
+            )
+            number = before
+        rows = self.frame.loc[path[::-1], COLUMNS].reset_index(drop=True)
+        return rows.assign(waited_s=waited[::-1])
+
     def makespan(self, durations: Times, gaps: Times | float = 0.0) -> float:
         """Return what the run would take with such events, each so long after it is ready."""
         over = [(number, 0.0) for number in range(len(self.rows))]
@@ -60,11 +76,7 @@ class EventGraph(NamedTuple):
 
 
 def event_graph(frame: pd.DataFrame) -> EventGraph:
-    """Return a trace's events in order.
-
-    Raises:
-        ScheduleError: they cannot have happened.
-    """
+    """Return a trace's events in order."""
     # Whole numbers may have become floats, where frames were joined.
     numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
     columns = (tuple(numbers[name].tolist()) for name in numbers)

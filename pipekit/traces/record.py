@@ -1,6 +1,6 @@
 """What a trace consists of, for the files that the class Trace itself stands on."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -12,8 +12,9 @@ RECOMPUTE = "RECOMPUTE"
 """In the column of ops: a forward that is run again, as part of its backward's task."""
 
 
-class TraceRecord(NamedTuple):
-    """The fields of :class:`pipekit.traces.Trace`, in their order; they are described there."""
+@dataclass(frozen=True)
+class TraceRecord:
+    """What a :class:`pipekit.traces.Trace` consists of, described there."""
 
     frame: pd.DataFrame
     label: str

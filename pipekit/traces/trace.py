@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,17 +15,14 @@ from pipekit.schedules.clock import PAPER_SLOTS, slots
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import perfetto
-from pipekit.traces.breakdown import breakdown
-from pipekit.traces.bubbles import bubbles
-from pipekit.traces.critical_path import critical_path
+from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
-from pipekit.traces.memory import Memory
 from pipekit.traces.record import TraceRecord
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(TraceRecord):
     """A table of events and what its numbers are.
 
     Attributes:
@@ -43,15 +40,6 @@ class Trace:
         memory: bytes over time, if they were followed.
         origin_ns: the Unix time of 0, in nanoseconds; None if nothing ran.
     """
-
-    frame: pd.DataFrame
-    label: str
-    name: str
-    workers: int
-    unit: str = "s"
-    transfers: pd.DataFrame | None = None
-    memory: Memory | None = None
-    origin_ns: int | None = None
 
     @classmethod
     def from_schedule(
@@ -250,7 +238,7 @@ class Trace:
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
-        return critical_path(self._graph)
+        return self._graph.critical_path()
 
     @cached_property
     def _graph(self) -> EventGraph:
@@ -292,8 +280,7 @@ class Trace:
             ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
                 so that it has no place in time.
         """
-        record = TraceRecord(*(getattr(self, item.name) for item in fields(self)))
-        perfetto.write(record, path, provenance, torch_profiles)
+        perfetto.write(self, path, provenance, torch_profiles)
 
     @classmethod
     def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":
@@ -303,4 +290,4 @@ class Trace:
             ValueError: the file is no such trace; the message names the event.
             OSError: there is no such file, or it cannot be opened.
         """
-        return cls(*perfetto.read(path))
+        return cls(**vars(perfetto.read(path)))

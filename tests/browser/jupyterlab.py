@@ -199,8 +199,7 @@ def jupyterlab(folder: Path, chromium: str, scratch: Path, script: str = "") -> 
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path=chromium,
-                args=["--no-sandbox"] if os.geteuid() == 0 else [],
+                executable_path=chromium, args=["--no-sandbox"] if os.geteuid() == 0 else []
             )
             page = browser.new_page(viewport={"width": 1280, "height": 1400})
             page.set_default_timeout(1000 * START_S)

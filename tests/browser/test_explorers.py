@@ -1,10 +1,10 @@
 """The notebooks in a real JupyterLab: sliders move, figures follow, and no request leaves the page.
 
-Times are printed, and decide nothing.  Screenshots go to results/runs/browser.
+Screenshots go to results/runs/browser; experiments/benchmarks/dragging.py has the times.
 """
 
 import re
-import statistics
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,24 +18,7 @@ from tests.browser.jupyterlab import CELLS_S, FRAMES, WIDTHS, Lab
 
 pytestmark = pytest.mark.browser
 
-WAIT = """canvas => {
-    window.pressed = null;
-    window.painted = new Promise(resolve => {
-        document.addEventListener('keydown', event => { window.pressed = event.timeStamp; }, {once: true, capture: true});
-        const seen = new MutationObserver(() => {
-            if (window.pressed === null) return;
-            window.first ??= performance.now() - window.pressed;
-            if (canvas.dataset.explained !== 'true') return;
-            seen.disconnect();
-            resolve([window.first, performance.now() - window.pressed]);
-        });
-        window.first = null;
-        seen.observe(canvas, {attributes: true, attributeFilter: ['data-painted']});
-    });
-}"""
-"""What is to be known of the next key: ms until the new picture, and until its gaps are explained."""
 TOLD = ".pipekit-title, .pipekit-chart .g-gtitle, .pipekit-explorer .jp-RenderedHTMLCommon"
-DURATIONS = "name => performance.getEntriesByName(name).map(entry => entry.duration)"
 INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
 CUT_OFF = """chart => {
     const room = chart.getBoundingClientRect();
@@ -46,7 +29,6 @@ CUT_OFF = """chart => {
 PANEL = """chart => chart.querySelector('.nsewdrag').getBoundingClientRect().width
     / chart.clientWidth"""
 """What part of a chart's width is its panel."""
-KEYS = 7
 BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
 
 
@@ -76,16 +58,6 @@ def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
     assert tip[:4] == ["forward", "worker 0, stage 0", "microbatch 0", "reads version 0"]
 
 
-def test_both_timelines_zoom_together_and_show_all_again(lab: Lab) -> None:
-    notebook = at_its_beginning(lab)
-    canvases = notebook.locator(".pipekit-timeline > canvas")
-    whole = pixels(canvases)
-    canvases.first.press("+")
-    lab.until(lambda: differ(pixels(canvases), whole))
-    canvases.first.press("0")
-    lab.until(lambda: pixels(canvases) == whole)
-
-
 def differ(some: list[str], others: list[str]) -> bool:
     """Return whether all images of one list differ from those of the other."""
     return all(now != then for now, then in zip(some, others, strict=True))
@@ -96,25 +68,29 @@ def pixels(canvases: Locator) -> list[str]:
     return images
 
 
-def test_the_critical_path_is_shown_and_hidden_by_a_key(lab: Lab, screenshots: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "back"),
+    [
+        ("zoom", lambda canvas, _: canvas.press("+"), lambda canvas, _: canvas.press("0")),
+        ("critical_path", lambda canvas, _: canvas.press("c"), lambda canvas, _: canvas.press("c")),
+        ("until", lambda _, clock: clock.fill("0.5"), lambda _, clock: clock.fill("1")),
+    ],
+)
+def test_both_timelines_change_together_and_back_again(
+    name: str,
+    change: Callable[[Locator, Locator], None],
+    back: Callable[[Locator, Locator], None],
+    lab: Lab,
+    screenshots: Path,
+) -> None:
     notebook = at_its_beginning(lab)
     canvases = notebook.locator(".pipekit-timeline > canvas")
-    without = pixels(canvases)
-    canvases.first.press("c")
-    lab.until(lambda: differ(pixels(canvases), without))
-    lab.page.screenshot(path=screenshots / "critical_path.png", scale="css")
-    canvases.first.press("c")
-    lab.until(lambda: pixels(canvases) == without)
-
-
-def test_a_run_is_shown_until_the_sliders_time_on_all_canvases(lab: Lab) -> None:
-    notebook = at_its_beginning(lab)
-    canvases = notebook.locator(".pipekit-timeline > canvas")
-    whole = pixels(canvases)
     clock = notebook.locator(".pipekit-tools input").first
-    clock.fill("0.5")
+    whole = pixels(canvases)
+    change(canvases.first, clock)
     lab.until(lambda: differ(pixels(canvases), whole))
-    clock.fill("1")
+    lab.page.screenshot(path=screenshots / f"{name}.png", scale="css")
+    back(canvases.first, clock)
     lab.until(lambda: pixels(canvases) == whole)
 
 
@@ -242,8 +218,7 @@ def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(name: str, lab: La
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")],
+    ("name", "text"), [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")]
 )
 def test_text_stands_out_from_both_themes(name: str, text: str, theme: str, lab: Lab) -> None:
     notebook = lab.opened(name)
@@ -291,41 +266,10 @@ def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screensho
     lab.photographed("own_schedule", screenshots)
 
 
-def test_50_000_bars_are_painted(
-    lab: Lab, screenshots: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notebook = lab.opened("many")
-    canvas = notebook.locator(".pipekit-timeline > canvas")
+def test_50_000_bars_are_painted(lab: Lab, screenshots: Path) -> None:
+    canvas = lab.opened("many").locator(".pipekit-timeline > canvas")
     assert int(canvas.get_attribute("data-bars") or 0) > 50_000
     lab.page.screenshot(path=screenshots / "many.png", scale="css")
-    seconds = max(lab.page.evaluate(DURATIONS, "pipekit timeline")) / 1000
-    with capsys.disabled():
-        print(f"\n50,160 bars painted in at most {seconds:.3f} s (measured)")
-
-
-def test_from_a_key_to_the_new_picture_of_5000_passes(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Prints times, which decide nothing."""
-    notebook = lab.opened("timeline")
-    canvas = notebook.locator(".pipekit-timeline > canvas").first
-    go_to(lab, "method=flush&beside=nothing&stages=8&microbatches=32&batches=10&ratio=0.5")
-    expect(canvas).to_have_attribute("data-bars", "5200", timeout=1000 * CELLS_S)
-    expect(canvas).to_have_attribute("data-explained", "true", timeout=1000 * CELLS_S)
-    handle = row_of(notebook, "backward : forward").locator(".noUi-handle")
-    times = []
-    for _ in range(KEYS):
-        canvas.evaluate(WAIT)
-        handle.press("ArrowRight")
-        times.append(lab.page.evaluate("window.painted"))
-    painted, explained = (statistics.median(each) / 1000 for each in zip(*times, strict=True))
-    paint = statistics.median(lab.page.evaluate(DURATIONS, "pipekit timeline")) / 1000
-    with capsys.disabled():
-        print(
-            f"\n5,120 passes and 80 updates with their memory, from a key: {painted:.3f} s to the "
-            f"picture, {explained:.3f} s to its gaps' causes; painting {paint:.3f} s "
-            f"(measured, medians of {KEYS})"
-        )
 
 
 def row_of(notebook: Locator, slider: str) -> Locator:

@@ -10,8 +10,8 @@ from playwright.sync_api import Locator, expect
 
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import OPS, Task
-from pipekit.schedules.clock import replay
 from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
+from tests.schedules.examples import replay
 
 pytestmark = pytest.mark.browser
 

@@ -14,14 +14,8 @@ PROFILE = Profile.uniform(6, 0.1, 0.2, output_bytes=1e6, parameter_bytes=50e6)
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def profile(elsewhere: Path) -> None:
     PROFILE.save("p.json")
-    return tmp_path
-
-
-def test_help_has_examples(printed: Printed) -> None:
-    assert "pipekit plan vgg16.json" in printed("plan --help").partition("Examples")[2]
 
 
 def test_a_named_cluster(printed: Printed) -> None:

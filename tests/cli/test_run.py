@@ -1,4 +1,4 @@
-"""``pipekit run`` over several files, as a user types it."""
+"""``pipekit run``, as a user types it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 
 @pytest.fixture(autouse=True)
-def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def experiments(elsewhere: Path) -> None:
     """Write two experiments: good.yaml, and bad.yaml whose notebook fails unless it is mended."""
-    monkeypatch.chdir(tmp_path)
-    for name, source in {"good": "1", "bad": "open('mended')"}.items():
+    for name, source in {"good": "print(scale)", "bad": "open('mended')"}.items():
         parameters = new_code_cell(
             "scale = ''\nresults_dir = ''", metadata={"tags": ["parameters"]}
         )
@@ -27,30 +26,35 @@ def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_files_share_a_folder_and_are_continued(
     pipekit: Callable[[str], Any], printed: Callable[[str], str]
 ) -> None:
-    first = pipekit("run good.yaml bad.yaml --jobs 2")
+    first = pipekit("run good.yaml bad.yaml --jobs 2 --scale full")
     assert first.exit_code == 1
     *_, good, bad, where = first.stdout.splitlines()
     assert good.startswith("good: done in ")
     assert "FileNotFoundError" in bad
     folder = Path(where.removeprefix("results: "))
+    assert folder.parent == Path("results/runs").resolve()
     assert {"good.ipynb", "bad.ipynb"} < {path.name for path in folder.iterdir()}
+    assert "full" in (folder / "good.ipynb").read_text()
 
     Path("mended").touch()
-    assert printed("run good.yaml bad.yaml --resume").splitlines()[-1] == where
+    last = printed("run good.yaml bad.yaml --scale full --resume").splitlines()[-1]
+    assert last == where
 
 
 @pytest.mark.slow
 def test_a_quiet_run_shows_no_bar_and_still_says_where_its_results_are(
     pipekit: Callable[[str], Any],
 ) -> None:
-    result = pipekit("run good.yaml --quiet")
-    assert result.stderr == ""
+    result = pipekit("run good.yaml --only good --quiet")
+    assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("results: ")
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("missing.yaml", "no experiment file is named missing.yaml"),
+        ("good.yaml --only ugly", "good has no notebook 'ugly', only good"),
         ("good.yaml good.yaml", "good.yaml and good.yaml both have a notebook called good"),
         ("good.yaml bad.yaml --only ugly", "good + bad has no notebook 'ugly', only good, bad"),
         ("good.yaml --resume", "has no unfinished run of good (quick)"),

@@ -1,11 +1,76 @@
-"""``pipekit schedule``: files of others, as a user types it."""
+"""``pipekit schedule``, as a user types it."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-Refused = Callable[[str], str]
+from pipekit import schedules
+
+Printed = Callable[[str], str]
+
+
+def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
+    picture, _, facts = printed("schedule gpipe --stages 3").rstrip().rpartition("\n")
+    assert schedules.parse(picture) == schedules.gpipe(3, 4).take(2)
+    assert facts == (
+        "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
+        "slots 1 1 1, microbatches in flight 4 4 4 (exact)"
+    )
+
+
+def test_methods_that_update_every_minibatch_get_as_many_passes(printed: Printed) -> None:
+    default = printed("schedule pipedream --microbatches 3 --batches 2")
+    assert str(schedules.pipedream(4).take(6)) in default
+    assert str(schedules.pipedream(4).take(5)) in printed("schedule pipedream --minibatches 5")
+
+
+def test_several_methods_one_after_another(printed: Printed) -> None:
+    text = printed("schedule flush 2bw")
+    assert text.index("PipeDream-Flush: bubble") < text.index("# PipeDream-2BW")
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv"])
+@pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
+def test_a_written_table_reads_back_the_same(
+    method: str, suffix: str, printed: Printed, elsewhere: Path
+) -> None:
+    first = printed(f"schedule {method}")
+    assert f"wrote new/a{suffix}" in printed(f"schedule {method} --output new/a{suffix}")
+    assert printed(f"schedule new/a{suffix}") == first
+
+
+def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
+    text = printed("schedule gpipe flush --output two.svg --versions")
+    assert text.splitlines()[2:] == ["wrote two.svg", "wrote two.csv"]
+    assert "PipeDream-Flush" in Path("two.svg").read_text()
+    assert ">v0<" in Path("two.svg").read_text()
+    assert set(pd.read_csv("two.csv")["schedule"]) == {"GPipe", "PipeDream-Flush"}
+
+
+def test_html_stands_alone(printed: Printed, elsewhere: Path) -> None:
+    printed("schedule gpipe --output a.html")
+    assert "plotly.js" in Path("a.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("gpip", "'gpip' is neither a file nor one of the methods gpipe, flush"),
+        ("2bw --stages 6", "use microbatches >= 6"),
+        ("interleaved --stages 3", "use an even number of stages, not 3"),
+        ("gpipe --stages 0", "stages must be a whole number of at least 1"),
+        ("gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),
+        ("gpipe flush --output a.csv", "name one method"),
+        ("gpipe --output /dev/null/a.svg", "/dev/null"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(
+    arguments: str, says: str, refused: Printed, elsewhere: Path
+) -> None:
+    assert says in refused(f"schedule {arguments}")
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -17,17 +82,19 @@ Refused = Callable[[str], str]
         ("a.csv", b"\xff\n", "a.csv: the CSV cannot be read"),
         ("a.txt", b"worker 0 | F999999999", "F999999999 of stage 0 cannot be"),
         ("a.txt", b"worker 0 stage 999999999 | F0", "F0 of stage 999999999 cannot be"),
+        ("a.txt", b"worker 0 | F0 B0 -^\nworker 1 | B0 - F0 ^0\n", "B0 of stage 1"),
     ],
 )
 def test_a_broken_file_is_named_in_one_line(
-    name: str, content: bytes, says: str, refused: Refused, tmp_path: Path
+    name: str, content: bytes, says: str, refused: Printed, elsewhere: Path
 ) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert says in refused(f"schedule {tmp_path / name}")
+    Path(name).write_bytes(content)
+    assert says in refused(f"schedule {name} --output never.svg")
+    assert not Path("never.svg").exists()
 
 
 def test_too_little_memory_is_said_in_one_line(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch
+    refused: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(*_: object) -> None:
         raise MemoryError

@@ -17,12 +17,6 @@ Printed = Callable[[str], str]
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def gpt(elsewhere: Path) -> str:
     """Return the options for a GPT that learns a short text."""
     Path("alphabet.txt").write_text("abcdefghijklmnopqrstuvwxyz" * 300)  # 110 rows, 12 for testing

@@ -16,7 +16,7 @@ from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.buckets import ParameterBucket
+from pipekit.engine.updates.weights import ParameterBucket
 from tests.device.kind import on
 from tests.device.simulated.process import simulated
 from tests.device.test_distributed import with_lengths

@@ -1,7 +1,13 @@
-"""An explorer is there at once: what takes seconds to load is loaded when it is used."""
+"""All explorers: each is there at once, and has a control for each argument."""
 
 import subprocess
 import sys
+from typing import Any
+
+import pytest
+
+from pipekit.explore import memory, planner, search, timeline
+from pipekit.explore.by_hand import own_schedule, puzzle_board
 
 EXPLORERS = "memory", "planner", "search", "timeline"
 BY_HAND = "own_schedule", "puzzle_board"
@@ -20,3 +26,10 @@ print(*({{"torch", "matplotlib", "networkx", "scipy"}} & sys.modules.keys()))
 def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture() -> None:
     run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "explorer", [memory, planner, search, timeline, own_schedule, puzzle_board]
+)
+def test_every_argument_has_a_control(explorer: Any) -> None:
+    assert {*explorer.controls()} == {*explorer.see.__annotations__} - {"return"}

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from pipekit.explore.timeline import NOTHING, PRESETS, controls, see
+from pipekit.explore.timeline import NOTHING, PRESETS, see
 from pipekit.schedules.methods.by_name import METHODS
 
 
@@ -92,7 +92,3 @@ def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: s
 def test_what_a_method_refuses_is_said_with_its_remedy() -> None:
     with pytest.raises(ValueError, match="needs"):
         see("2bw", stages=8, microbatches=4)
-
-
-def test_every_control_allows_the_default() -> None:
-    assert {*controls()} == {*see.__annotations__} - {"return"}

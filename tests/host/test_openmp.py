@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from pipekit.host import openmp
+from pipekit.host import operator_threads
 
 SCRIPT = """
 import os, torch
-from pipekit.host.openmp import release_threads
+from pipekit.host.operator_threads import release_threads
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -32,7 +32,7 @@ print(threads() - before)
 """
 
 
-@pytest.mark.skipif(not openmp._pauses(), reason="another OpenMP than GNU's")
+@pytest.mark.skipif(not operator_threads._pauses(), reason="another OpenMP than GNU's")
 def test_they_are_released_and_come_again() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=300

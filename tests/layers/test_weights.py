@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.weights import KeptWeights, weights_untouched
+from pipekit.layers.module_state import KeptWeights, weights_untouched
 
 
 def edit(weight: Tensor, how: str) -> None:

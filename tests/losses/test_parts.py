@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.losses.mean_over import MeanOver
+from pipekit.losses.losses import MeanOver
 from tests.engine.examples import mlp, values
 
 CLASSES = torch.tensor([0, 1, 2, 2, 1, 0, 2, 0])

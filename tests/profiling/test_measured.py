@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import pipekit
 from pipekit import Profile, models, schedules
-from pipekit.devices import clock
+from pipekit.devices import streams
 from pipekit.layers.skips import Skippable
 from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile
@@ -59,7 +59,7 @@ CLOCK = HandMovedClock()
 
 @pytest.fixture
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=CLOCK))
+    monkeypatch.setattr(streams, "time", SimpleNamespace(perf_counter=CLOCK))
 
 
 def taking(seconds: float) -> Any:

@@ -1,6 +1,9 @@
 """Schedules that were drawn by hand."""
 
+from collections.abc import Iterator
+
 from pipekit.schedules import Op, Schedule, Task, parse
+from pipekit.schedules.clock import Replay
 
 SPLIT_PICTURE = """\
 # split backward
@@ -34,3 +37,11 @@ LATE_UPDATE = Schedule(
     "late update",
 )
 """Two stages on a worker, of which the second makes its update after the next forward."""
+
+
+def replay(schedule: Schedule, capacity: int | None = None) -> Iterator[tuple[int, int, Task]]:
+    """Yield ``(worker, position, task)`` in an order in which the tasks can run."""
+    graph = schedule.dependencies
+    for number in Replay(graph, capacity).order():
+        worker = graph.worker_of[number]
+        yield worker, number - graph.first[worker], graph.tasks[number]

@@ -16,7 +16,6 @@ from pipekit.schedules import (
     flush,
     lower,
     parse,
-    read_csv,
     replicate,
     slots,
 )
@@ -51,13 +50,6 @@ def test_it_is_executable_with_as_many_in_flight_as_brute_force_counts() -> None
 
 def test_it_is_drawn_as_it_was_written() -> None:
     assert draw(SPLIT) == "\n".join(line.rstrip() for line in SPLIT_PICTURE.splitlines())
-
-
-def test_it_comes_back_from_csv() -> None:
-    text = SPLIT.to_csv()
-    assert "0,BACKWARD_INPUT,0,0,0\n0,FORWARD,0,3,0\n" in text
-    assert "0,BACKWARD_WEIGHT,0,0,0\n" in text
-    assert read_csv(text) == SPLIT
 
 
 def test_each_task_is_in_the_slot_where_it_was_drawn() -> None:

@@ -23,7 +23,7 @@ from pipekit import (
     simulate,
 )
 from pipekit.clusters import V100, flat
-from pipekit.losses.token_loss import token_loss
+from pipekit.losses.losses import token_loss
 from pipekit.profiling import LayerProfile, TieProfile, ValueProfile, merged
 from pipekit.traces import Trace
 

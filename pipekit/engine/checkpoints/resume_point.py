@@ -17,8 +17,8 @@ from pipekit.engine.checkpoints.content import read as read_part
 from pipekit.engine.checkpoints.content import require_alike
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.updates.running_statistics import merged
-from pipekit.layers.buffers import named_buffers, set_buffers
+from pipekit.engine.updates.all_reduce import merged
+from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.partition.recording.stage import owners, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary

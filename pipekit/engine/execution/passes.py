@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
-from pipekit.layers.autocast import autocast
-from pipekit.layers.buffers import buffers_untouched
-from pipekit.layers.pass_state import during
+from pipekit.layers.module_state import buffers_untouched
+from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.random_operators import catch_draws, refuse_draws
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seed, Seeded, seed_number

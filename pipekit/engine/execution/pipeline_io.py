@@ -13,7 +13,7 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.entries import Plain
 from pipekit.engine.execution.stage_io import StageGradients, Target
-from pipekit.layers.autocast import autocast
+from pipekit.layers.pass_state import autocast
 from pipekit.trees import Tree, tree_map
 
 

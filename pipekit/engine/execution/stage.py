@@ -11,11 +11,11 @@ from torch import nn
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.options import Execution, Updates
-from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.engine.updates.global_update import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedOptimizer
+from pipekit.engine.updates.update_synchronizer import UpdatedStage
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
-from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 from pipekit.schedules.lowering.recurring import Recurring

@@ -45,15 +45,7 @@ def link(
     passes: Sequence[Place],
     in_order: bool = True,
 ) -> tuple[Tensor, ...]:
-    """Return the outputs as results of the inputs, by way of the passes.
-
-    Args:
-        minibatch: gets what autograd comes to.
-        inputs: what gradients may be asked for: input tensors and parameters.
-        outputs: the results of the forward, of any shapes.
-        passes: in the order in which they were issued.
-        in_order: whether a stage's backwards must come in the reverse order of its forwards.
-    """
+    """Return the outputs as results of the inputs, by way of the passes."""
     stages = 1 + max(stage for stage, _ in passes)
     microbatches = 1 + max(microbatch for _, microbatch in passes)
     into = _Enter.apply(minibatch, microbatches, *_in_present_streams(inputs))

@@ -20,7 +20,7 @@ from pipekit.engine.checkpoints.content import Tensors
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.parts.part import Part, WorkerRun
-from pipekit.layers.buffers import named_buffers
+from pipekit.layers.module_state import named_buffers
 from pipekit.partition.recording.stage import extra_states
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.boundaries import Boundary, older_versions

@@ -13,7 +13,7 @@ from pipekit.engine.execution.pipeline_io import PipelineIO
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.layers.buffers import named_buffers, set_buffers
+from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.layers.pass_state import set_ends_batch
 from pipekit.schedules import Message, Step
 from pipekit.trees import Tree, tree_map

@@ -13,7 +13,7 @@ from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.layers.buffers import set_buffers
+from pipekit.layers.module_state import set_buffers
 from pipekit.partition.recording.stage import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 

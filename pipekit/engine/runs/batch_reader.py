@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.early_stop import PossibleStops
-from pipekit.engine.entries import has_one_a_row, parted
+from pipekit.engine.entries import copied, has_one_a_row, parted
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -181,6 +181,18 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
 
 Read = Callable[[Any, int, int], Batch]
 """Checks a batch of the user's, given its microbatches and its number."""
+
+
+def kept_apart(batches: Any, read: Read) -> Read:
+    """Return what reads batches into memory of their own, if the next ones may overwrite them.
+
+    A loader may fill one buffer again and again, while microbatches of several batches are in
+    flight.  A list has its batches already, and a ``DataLoader`` stacks rows into new tensors.
+    """
+    stacks = isinstance(batches, DataLoader) and batches.collate_fn is default_collate
+    if stacks or isinstance(batches, (list, tuple)):
+        return read
+    return lambda batch, parts, number: read(copied(batch), parts, number)
 
 
 class BatchSource:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pipekit.engine.config import Loss
 from pipekit.engine.work import WorkerReport
-from pipekit.losses.mean_over import MeanOver
-from pipekit.losses.parts import is_mean
+from pipekit.losses.checks import is_mean
+from pipekit.losses.losses import MeanOver
 from pipekit.trees import Tree
 
 Metric = Callable[[Any, Any], Any]

@@ -19,7 +19,7 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
+from pipekit.engine.runs.batch_reader import BatchReader, BatchSource, kept_apart
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
@@ -161,7 +161,8 @@ class Runs:
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
         self._reader.require_long(batches, parts, start.offset, steps)
-        return self._workers.ready(extent, self._reader.read, self._progress.resume_point)
+        read = kept_apart(batches, self._reader.read)
+        return self._workers.ready(extent, read, self._progress.resume_point)
 
     def infer(
         self,
@@ -178,9 +179,10 @@ class Runs:
         if not self._workers.can_end:
             schedule = schedule.take(count)
         self.read()
-        read = self._reader.read if labelled else self._reader.unlabelled
+        checked = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)
+        read = kept_apart(batches, checked)
         source = self._workers.ready(extent, read, self._progress.resume_point)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain
 
 from pipekit.engine.early_stop import PossibleStops
-from pipekit.host.garbage import not_collected
+from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
 from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_after, updates_before

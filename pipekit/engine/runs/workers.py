@@ -24,8 +24,8 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
-from pipekit.layers.autocast import autocast
-from pipekit.losses.parts import is_torchs, warn_of_other_means
+from pipekit.layers.pass_state import autocast
+from pipekit.losses.checks import is_torchs, warn_of_other_means
 from pipekit.schedules import Schedule, Steps
 from pipekit.trees import Tree, leaves
 

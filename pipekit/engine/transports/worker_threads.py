@@ -18,8 +18,12 @@ import torch
 
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
-from pipekit.host.openmp import release_threads
-from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
+from pipekit.host.operator_threads import (
+    SWITCH_INTERVAL_S,
+    release_threads,
+    share_cores,
+    share_of_cores,
+)
 
 Event = Any
 Notify = Callable[[Event], None]

@@ -1,4 +1,4 @@
-"""The sum of a stage's gradients over the workers that have it.
+"""Sums over the workers that have the same weights: gradients, ties, running statistics.
 
 Reduce-scatter and all-gather: of m workers each adds up one m-th of the numbers and sends the sum
 to the others, so that it sends 2(m-1)/m of the gradients' bytes and receives as many (PipeDream,
@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from pipekit.devices import synchronize
 from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase, SumPart
+from pipekit.engine.updates.weights import Gradients, Weights, parameter_buckets
+from pipekit.partition.ties import Tie
 
 
 class ReduceKey(NamedTuple):
@@ -39,12 +43,6 @@ PartListener = Callable[[int, PartKey, FlatBucket], object]
 class AllReduce:
     """Sums over the workers that have copies of the same weights: each sends each other one a part.
 
-    Args:
-        members: all of the workers, in order.
-        worker: this one.
-        channel: to the others.
-        listeners: are told of every part that this worker sends.
-
     Attributes:
         sent_bytes: bytes of gradients sent by this worker, by receiver.
     """
@@ -66,9 +64,6 @@ class AllReduce:
         """Return the sum of all contributors' contents; every one of the workers calls this.
 
         It is the caller's to edit, as is what he gave.
-
-        Raises:
-            Ended: the run ends before the sum's microbatch.
         """
         count, place = len(self.members), self.members.index(self._worker)
         pieces = content.numbers.tensor_split(count)
@@ -147,3 +142,114 @@ def _sum(contents: Sequence[FlatBucket]) -> FlatBucket:
         numbers += other.numbers
         present |= other.present
     return FlatBucket(numbers, present)
+
+
+class TiedGradients:
+    """Shares the gradients of one tie with the other workers, on the worker's own thread."""
+
+    def __init__(
+        self,
+        number: int,
+        tie: Tie,
+        worker: int,
+        stage_workers: Sequence[Sequence[int]],
+        weights: Mapping[int, Weights],
+        all_reduce: AllReduce,
+        device: torch.device,
+    ) -> None:
+        self._number, self._all_reduce, self._device = number, all_reduce, device
+        copies = {s: p for s, p in zip(tie.stages, tie.places, strict=True) if s in weights}
+        first, *_ = copies
+        # Where a parameter's copies stand, by the number of the first of them.
+        self._copies = {
+            each[0]: list(zip(copies, each, strict=True))
+            for each in zip(*copies.values(), strict=True)
+        }
+        shared = {p: weights[first].parameters[0][p] for p in copies[first]}
+        self._buckets = parameter_buckets(shared, weights[first].take)
+        # All workers of the first stage have its sum: one gives it.
+        self._giver = stage_workers[tie.stages[0]][0]
+        self._stage = first if worker == self._giver else None
+        self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
+
+    @property
+    def sent_bytes(self) -> dict[int, int]:
+        """Bytes of gradients sent, by receiver."""
+        return dict(self._all_reduce.sent_bytes)
+
+    def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
+        """Put the gradients of the first stage into those of the worker's stages, by index.
+
+        They last until the next call.
+        """
+        contents = []
+        for place, bucket in enumerate(self._buckets):
+            own = None if self._stage is None else gradients[self._stage]
+            content = bucket.flat(own and [own[number] for number in bucket.parameters])
+            number = (update - 1) * len(self._buckets) + place
+            contents.append(
+                self._all_reduce.sum(ReduceKey(self._number, number, [self._giver]), content)
+            )
+        synchronize(self._device)
+        # All workers have finished the last update's sums now, and read what they were sent of it.
+        for bucket, content in zip(self._buckets, self._lent, strict=False):
+            bucket.release(content)
+        self._lent = contents
+        for bucket, content in zip(self._buckets, contents, strict=True):
+            for number, total in bucket.gradients(content):
+                (stage, place), *others = self._copies[number]
+                gradients[stage][place] = total
+                for stage, place in others:  # each scales its own
+                    gradients[stage][place] = None if total is None else total.clone()
+
+
+AVERAGED = ("running_mean", "running_var")
+COUNT = "num_batches_tracked"
+
+
+_FIRST = -(1 << 32)
+"""The number of the first sum: those of gradients are above."""
+
+
+@torch.no_grad()
+def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: AllReduce) -> None:
+    """Give the norms of a stage the same statistics on all of its workers, at the end of a run.
+
+    Each worker's running averages estimate the same mean and variance, and their mean does so
+    better.  The count of batches becomes the first worker's.  No bit changes of what is equal.
+    """
+    norms = [each for each in module.modules() if isinstance(each, _NormBase)]
+    found = (norm._buffers.get(name) for norm in norms for name in (*AVERAGED, COUNT))
+    buffers = [buffer for buffer in found if buffer is not None]
+    buckets = parameter_buckets(dict(enumerate(buffers)), lambda _, ns: [buffers[n] for n in ns])
+    for number, bucket in enumerate(buckets):
+        own: list[Tensor | None] = [buffers[n] for n in bucket.parameters]
+        each = [
+            all_reduce.sum(
+                ReduceKey(stage, _FIRST + number * len(members) + place, [worker]), bucket.flat(own)
+            ).numbers
+            for place, worker in enumerate(members)
+        ]
+        present = torch.ones(len(own), dtype=torch.uint8)
+        for n, value in bucket.gradients(FlatBucket(_mean(each), present)):
+            assert value is not None
+            buffers[n].copy_(value)
+
+
+def merged(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return what :func:`average` would make of the buffers of a stage's workers, by name."""
+    first = dict(buffers[0])
+    for name in first:
+        if name.rpartition(".")[2] in AVERAGED:
+            first[name] = _mean([each[name] for each in buffers])
+    return first
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors; of whole numbers, the first."""
+    first, *others = values
+    if not first.is_floating_point() or not others:
+        return first
+    # As distances from the first, so that what is equal stays as it is.
+    distances = torch.stack([other - first for other in others])
+    return first + distances.sum(0) / len(values)

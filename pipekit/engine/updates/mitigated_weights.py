@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.weight_versions import (
     WeightVersions,
 )
+from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules import Op
 from pipekit.staleness import Mitigation, Pass, Update, Weight
 
@@ -80,12 +80,7 @@ class MitigatedWeights(WeightVersions):
         return self._begin(slot, Op.FORWARD)
 
     def begin_backward(self, slot: int, update: int) -> int:
-        """Return likewise the slot that a backward reads, whose gradients ``update`` sums.
-
-        Raises:
-            ValueError: the mitigation corrects gradients, and those of the update were taken at
-                several versions.
-        """
+        """Return likewise the slot that a backward reads, whose gradients ``update`` sums."""
         read = slot, self._versions[slot]
         if self._read.setdefault(update, read) != read and self._corrects:
             raise ValueError(

@@ -21,15 +21,7 @@ def original_names(layers: nn.Module) -> dict[Tensor, str]:
 
 
 def grouped(parameters: Mapping[str, nn.Parameter], groups: Groups) -> list[dict[str, Any]]:
-    """Return parameters in groups of equal options, as torch's optimizers take them.
-
-    Args:
-        parameters: by their names in the unsplit model.
-        groups: gives the options of each.
-
-    Raises:
-        TypeError: what it gives is no dict.
-    """
+    """Return parameters in groups of equal options, as torch's optimizers take them."""
     found: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
     for name, parameter in parameters.items():
         given = groups(name, parameter)
@@ -67,11 +59,7 @@ class NamedOptimizer:
         return found
 
     def warn_of_changes(self, saved: NamedState) -> None:
-        """Warn of options with which the optimizer was made, and which a checkpoint replaces.
-
-        Warns:
-            UserWarning: naming the options, and what to do.
-        """
+        """Warn of options with which the optimizer was made, and which a checkpoint replaces."""
         for group in self._optimizer.param_groups:
             for name in self._names[group["params"][0]][:1] if group["params"] else ():
                 was = saved.get(name, {}).get("options", {})
@@ -97,9 +85,6 @@ class NamedOptimizer:
         """Take over the state of the parameters; there may be more in it.
 
         A group takes the options of its first parameter.
-
-        Raises:
-            ValueError: the state is another kind of optimizer's, or lacks a parameter.
         """
         packed = self._optimizer.state_dict()
         for group, numbered in zip(

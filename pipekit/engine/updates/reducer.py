@@ -4,20 +4,65 @@ A bucket's sum starts as soon as the last backward of an update has computed its
 thread beside the worker, while the backward goes on.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 
-from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
+from pipekit.devices import (
+    keep_for_current_stream,
+    new_stream,
+    on_stream,
+    record_event,
+    synchronize,
+    wait_event,
+)
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.buckets import Bucket, Gradients
-from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.weights import Weights
+from pipekit.engine.updates.weights import Bucket, Gradients, Weights
+from pipekit.host.operator_threads import share_cores
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
+
+Result = TypeVar("Result")
+_Work = tuple[Callable[[], object], "Future[object]"]
+
+
+class CommThread:
+    """Runs functions one after another, in a thread of its own."""
+
+    def __init__(self, name: str, device: torch.device, workers: int) -> None:
+        self._device, self._workers = device, workers
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, function: Callable[[], Result]) -> "Future[Result]":
+        """Do this after all that was submitted before."""
+        future: Future[Result] = Future()
+        self._work.put((function, future))  # type: ignore[arg-type]  # a future is invariant
+        return future
+
+    def close(self) -> None:
+        """End once everything submitted is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        share_cores(self._workers)
+        with on_stream(new_stream(self._device)):
+            while (work := self._work.get()) is not None:
+                _do(*work)
+                del work  # while it waits for the next, nobody needs this one's gradients
+
+
+def _do(function: Callable[[], object], future: "Future[object]") -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 class SumTurns:
@@ -25,10 +70,6 @@ class SumTurns:
 
     Two workers that share two stages would wait for one another for ever if each made another sum
     first.
-
-    Args:
-        order: the sums over several workers as (stage, update), as
-            :func:`pipekit.schedules.lowering.sums.sum_order` gives them; maybe without end.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:
@@ -38,13 +79,7 @@ class SumTurns:
         self._next: tuple[int, int] | None = None
 
     def begin(self, submit: Mapping[int, Callable[[int], bool]], first: Mapping[int, int]) -> None:
-        """Make the first sums, those that need nothing of this worker.
-
-        Args:
-            submit: for each of the worker's stages that others have as well, what starts the sums
-                of an update as far as its gradients are there, and returns whether that is all.
-            first: the first update of each that is to be summed.
-        """
+        """Make the first sums, those that need nothing of this worker."""
         self._submit = submit
         self._due = ((s, u) for s, u in self._order if s in submit and u >= first[s])
         self._next = next(self._due, None) if submit else None
@@ -69,18 +104,6 @@ class Reducer:
     All workers of the stage sum in one order, of updates and of buckets within each.  A sum to
     which this worker has nothing to give is made as soon as it is its turn: others may have to get
     past it before they can send what this worker needs in order to come to its update.
-
-    Args:
-        stage: its number.
-        worker: this one.
-        weights: of the stage, here.
-        sums: what each update sums, the first one's at 0.
-        stops: behind which microbatch each update's gradients end, likewise.
-        all_reduce: with the other workers.
-        comm_thread: where the sums are done.
-        device: where the gradients lie.
-        advance: starts all sums whose turn it is, by :meth:`submit`.
-        first: the first update to be summed.
     """
 
     def __init__(
@@ -138,9 +161,6 @@ class Reducer:
         """Return the summed gradients of an update, one a trained parameter, once they are here.
 
         They last until those of the next update are asked for.
-
-        Raises:
-            Ended: the run ends before the update.
         """
         result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
@@ -160,11 +180,7 @@ class Reducer:
         self._unwatch()
 
     def _computed_one(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient.
-
-        Raises:
-            ValueError: it has done so before, in parts, and may have more.
-        """
+        """Note that the backward has computed a parameter's gradient."""
         if self._current is None:
             return
         left = self._left[self._bucket_of[parameter]]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -12,14 +12,10 @@ from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.all_reduce import AllReduce
-from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.global_update import Decision, GlobalUpdate
-from pipekit.engine.updates.reducer import Reducer, SumTurns
-from pipekit.engine.updates.running_statistics import average
-from pipekit.engine.updates.tied_gradients import TiedGradients
-from pipekit.engine.updates.weights import Saved, UpdatedStage
+from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
+from pipekit.engine.updates.global_update import Decision, GlobalUpdate, LossScaler
+from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
+from pipekit.engine.updates.weights import Gradients, Saved, Weights
 from pipekit.partition.ties import Tie
 
 
@@ -37,6 +33,22 @@ class _Unvalidated(NamedTuple):
     stage: int
     slot: int
     saved: Saved
+
+
+class UpdatedStage(Protocol):
+    """A stage whose weights are updated."""
+
+    @property
+    def weights(self) -> Weights:
+        """Its weights."""
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The scale of the losses, if they are scaled."""
+
+    @property
+    def numbers(self) -> Sequence[int | None]:
+        """Of its trained parameters in the unsplit model; None for a copy of an earlier stage's."""
 
 
 class UpdateSynchronizer:
@@ -128,11 +140,7 @@ class UpdateSynchronizer:
         return self._pending
 
     def validate(self) -> bool:
-        """Wait until the pending update is decided upon, and make it again if it was wrong.
-
-        Returns:
-            Whether it was right.
-        """
+        """Wait until the pending update is decided upon, and make it again if it was wrong."""
         assert self._global_update, "only what is settled with all workers is validated"
         decision = self._decision(self._global_update, self._pending)
         self._pending = 0

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
 from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
-from pipekit.engine.updates.weights import Saved
-from pipekit.layers.modes import to_training
-from pipekit.layers.twin import twin
+from pipekit.engine.updates.weights import Bucket, Gradients, Saved, parameter_buckets
+from pipekit.layers.module_state import to_training
+from pipekit.layers.python_state import twin
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
@@ -31,17 +30,7 @@ LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 class WeightVersions:
-    """The weights of one stage, in one or several slots.
-
-    Args:
-        layers: the stage's layers on its device, with the newest version.
-        optimizer: makes the stage's optimizer from its trained parameters.
-        lr_scheduler: makes the scheduler that is stepped after every update, or None.
-        slots: the layers once for each slot, ``layers`` among them; empty: they become slot 0.
-        groups: gives the optimizer's options for a parameter, by its name; None: all have the same.
-        steps_lr: whether an update steps the scheduler.
-        copies: places of trained parameters whose gradients an earlier stage adds up.
-    """
+    """The weights of one stage, in one or several slots."""
 
     def __init__(
         self,
@@ -125,12 +114,7 @@ class WeightVersions:
         return {name: p for name, p in layers.named_parameters() if p.requires_grad}
 
     def prepare(self, slots: int, keep: bool = False) -> None:
-        """Make ready for a run with ``slots`` slots.
-
-        Args:
-            slots: how many.
-            keep: whether they stay as they are; or the newest version is put into the first.
-        """
+        """Make ready for a run with ``slots`` slots."""
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
         if not keep:
             for items in each:
@@ -242,12 +226,7 @@ class WeightVersions:
                 alias.copy_(weights[name])
 
     def _make(self, optimizer: OptimizerFactory, groups: Groups | None) -> Optimizer:
-        """Return the stage's optimizer.
-
-        Raises:
-            ValueError: it is not made from the parameters that it was given, or cannot be stepped
-                once an update.
-        """
+        """Return the stage's optimizer."""
         aliases = self._aliases[self._newest]
         given = {id(p) for p in aliases}
         if groups:

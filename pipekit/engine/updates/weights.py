@@ -1,11 +1,111 @@
-"""What updates need of a stage's weights, wherever these are."""
+"""What updates need of a stage's weights, and how their gradients travel."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
+from torch import Tensor
+
+from pipekit.bucketing import buckets
+from pipekit.devices import Event, record_event, wait_event
 from pipekit.engine.observers.observer import StageWeights
-from pipekit.engine.updates.buckets import Bucket, Gradients
-from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.engine.transport import FlatBucket
+
+Gradients = list[Tensor | None]
+
+
+class Bucket(Protocol):
+    """Some of a stage's gradients.
+
+    Attributes:
+        parameters: which trained parameters of the stage, by number.
+    """
+
+    parameters: Sequence[int]
+
+    def take(self, update: int) -> Gradients:
+        """Return, and let go of, this worker's gradients for an update."""
+
+    def flat(self, gradients: Gradients | None) -> FlatBucket:
+        """Return the gradients as a content; None: room for it, without any."""
+
+    def release(self, content: FlatBucket) -> None:
+        """Use a content's memory again: nobody will read it."""
+
+    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield (parameter, gradient) as views of the content."""
+
+
+class ParameterBucket:
+    """Gradients of parameters that have one dtype."""
+
+    def __init__(
+        self,
+        parameters: Sequence[int],
+        like: Sequence[Tensor],
+        take: Callable[[int, Iterable[int]], Gradients],
+    ) -> None:
+        self.parameters, self._like, self._take = parameters, like, take
+        self._sizes = [tensor.numel() for tensor in like]
+        # Fresh pages cost more than the copy into them.  Each waits for the work that read it.
+        self._free: list[tuple[Tensor, Event]] = []
+
+    def take(self, update: int) -> Gradients:
+        """Return, and let go of, this worker's gradients for an update, one a parameter."""
+        return _dense(self._take(update, self.parameters))
+
+    @torch.no_grad()
+    def flat(self, gradients: Gradients | None) -> FlatBucket:
+        """Copy the gradients into one tensor; of those that there are not, zeros."""
+        found = _dense(gradients or [None] * len(self._like))
+        if self._free:
+            numbers, read = self._free.pop()
+            wait_event(numbers.device, read)
+        else:
+            numbers = self._like[0].new_empty(sum(self._sizes)).detach()
+        for piece, gradient in zip(numbers.split(self._sizes), found, strict=True):
+            if gradient is None:
+                piece.zero_()
+            else:
+                piece.view(gradient.shape).copy_(gradient)
+        return FlatBucket(
+            numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
+        )
+
+    def release(self, content: FlatBucket) -> None:
+        self._free.append((content.numbers, record_event(content.numbers.device)))
+
+    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+        pieces = content.numbers.split(self._sizes)
+        for number, piece, like, present in zip(
+            self.parameters, pieces, self._like, content.present.tolist(), strict=True
+        ):
+            yield number, piece.view(like.shape) if present else None
+
+
+def _dense(gradients: Gradients) -> Gradients:
+    if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+        raise ValueError(
+            "sparse gradients cannot be summed by the workers of a stage, or with those of shared "
+            "weights: make the layer with sparse=False, or keep its stage on one worker"
+        )
+    return gradients
+
+
+def parameter_buckets(
+    parameters: Mapping[int, Tensor], take: Callable[[int, Iterable[int]], Gradients]
+) -> list[Bucket]:
+    """Return the buckets of trained parameters, given by their numbers in the stage.
+
+    See :func:`pipekit.bucketing.buckets`.
+    """
+    numbers = list(parameters)
+    sizes = [max(1, p.nbytes) for p in parameters.values()]  # an empty one too has a gradient
+    groups = [
+        [numbers[place] for place in group]
+        for group in buckets(sizes, [p.dtype for p in parameters.values()])
+    ]
+    return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]
 
 
 class Saved(NamedTuple):
@@ -42,24 +142,4 @@ class Weights(StageWeights, Protocol):
         """Copy what puts weights and optimizer back to how they are now, after one update."""
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with a trained parameter's number when a backward added a gradient.
-
-        Returns:
-            What ends it.
-        """
-
-
-class UpdatedStage(Protocol):
-    """A stage whose weights are updated."""
-
-    @property
-    def weights(self) -> Weights:
-        """Its weights."""
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """The scale of the losses, if they are scaled."""
-
-    @property
-    def numbers(self) -> Sequence[int | None]:
-        """Of its trained parameters in the unsplit model; None for a copy of an earlier stage's."""
+        """Call ``listener`` with a trained parameter's number when a backward added a gradient."""

@@ -1,4 +1,4 @@
-"""What a canvas needs of a trace: its texts, and its events, gaps and bytes as columns of bytes."""
+"""A trace for the canvas: its texts, and its events, gaps and bytes as columns of bytes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,20 +34,17 @@ def picture(
     capacity: float | None = None,
     memory_px: float = MEMORY_PX,
 ) -> dict[str, Any]:
-    """Return a trace's events, and what is written around them.
+    """Return a trace's events, and the texts around them.
 
     Args:
         trace: at least one event.
-        notes: what to write beside each worker's row, if anything; it may have several lines.
+        notes: lines beside each worker's row, if any.
         title: in place of the trace's name.
-        longest: makespan of the longest trace with which this one is to share its time axis.
+        longest: makespan of the longest trace on the same time axis.
         legend: whether to name the ops, and the keys.
         most_bytes: the top of the memory's scale, or 0 to leave the memory out.
         capacity: of a worker, in bytes: a dashed line.
-        memory_px: how high a worker's bytes are at most.
-
-    Raises:
-        ValueError: the trace has no events.
+        memory_px: the most height of a worker's bytes.
     """
     frame = trace.frame
     if frame.empty:
@@ -83,13 +80,9 @@ def picture(
 
 
 def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
-    """Return why a trace's workers are idle, and what each event waited for.
+    """Return why a trace's workers are idle, and the event that each event waited for.
 
     A slice of a run has no gaps: its events do not say why its workers wait.
-
-    Args:
-        trace: at least one event.
-        longest: as for :func:`picture`.
     """
     clock = _Clock(trace, longest)
     try:

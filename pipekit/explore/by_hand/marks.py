@@ -1,9 +1,8 @@
-"""Where in a drawn schedule the tasks stand that an error is about."""
+"""The places in a drawn schedule of the tasks that an error names."""
 
 import re
 from collections.abc import Iterator
 from html import escape
-from typing import NamedTuple
 
 from pipekit.schedules import ScheduleError
 from pipekit.schedules.ops import PASSES
@@ -15,24 +14,10 @@ Place = tuple[int, int]
 """The characters from the first to the one before the second."""
 
 
-class _MarkedCell(NamedTuple):
-    """A task of a picture, with the worker in whose row it stands."""
-
-    label: str
-    stage: int
-    worker: int
-    place: Place
-
-
 def faults(picture: str, error: ValueError) -> list[Place]:
-    """Return the characters of a picture's cells that an error is about.
+    """Return the characters of a picture's cells at fault; only a ScheduleError says where.
 
-    What is missing has no cell: then it is the names of the rows that have its stage.
-
-    Args:
-        picture: as :func:`pipekit.schedules.parse` reads it.
-        error: that it, or :func:`pipekit.schedules.check`, has raised; only a ScheduleError says
-            where.
+    A missing task has no cell: then the names of the rows that have its stage are at fault.
     """
     if not isinstance(error, ScheduleError):
         return []
@@ -43,9 +28,9 @@ def faults(picture: str, error: ValueError) -> list[Place]:
         for task, worker in zip(error.tasks, error.workers, strict=True)
     }
     places = [
-        cell.place
-        for cell in _cells(picture)
-        if {(*cell[:2], cell.worker), (*cell[:2], None)} & named
+        place
+        for (label, stage, worker), place in _cells(picture)
+        if {(label, stage, worker), (label, stage, None)} & named
     ]
     return sorted(places) or _rows(picture, {task.stage for task in error.tasks})
 
@@ -86,8 +71,8 @@ def _lines(picture: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _cells(picture: str) -> Iterator[_MarkedCell]:
-    """Yield each pass and update of a picture."""
+def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
+    """Yield the label, stage and worker of each pass and update, and its place."""
     for start, line in _lines(picture):
         row = _ROW.match(line)
         if not row:
@@ -98,11 +83,9 @@ def _cells(picture: str) -> Iterator[_MarkedCell]:
             at = start + row.end() + cell.start()
             if found := _PASS.match(cell[0]):
                 stage = int(found[3] or own)
-                yield _MarkedCell(
-                    f"{found[1]}{int(found[2])}", stage, worker, (at, at + found.end())
-                )
+                yield (f"{found[1]}{int(found[2])}", stage, worker), (at, at + found.end())
             for update in _UPDATE.finditer(cell[0]):
                 stage = int(update[1] or own)
                 updates[stage] = updates.get(stage, 0) + 1
-                place = (at + update.start(), at + update.end())
-                yield _MarkedCell(f"U{updates[stage]}", stage, worker, place)
+                place = at + update.start(), at + update.end()
+                yield (f"U{updates[stage]}", stage, worker), place

@@ -1,23 +1,13 @@
 """A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import ipywidgets as widgets
 
 from pipekit.explore.by_hand.marks import faults, marked
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import (
-    check,
-    flush,
-    gpipe,
-    interleaved,
-    parse,
-    pipedream,
-    two_bw,
-    zb_h1,
-)
+from pipekit.schedules import check, flush, gpipe, interleaved, parse, pipedream, two_bw, zb_h1
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
@@ -38,15 +28,7 @@ PRESETS = {
 
 
 def see(picture: str = PICTURE) -> View:
-    """Return a picture's schedule, drawn in time slots and simulated as the network's training.
-
-    Args:
-        picture: as :func:`pipekit.schedules.parse` reads it.
-
-    Raises:
-        ScheduleError: it cannot be read, or not be executed; the message names the tasks.
-        ValueError: it has more stages than the network has layers.
-    """
+    """Return a picture's schedule, drawn in time slots and simulated as the network's training."""
     from pipekit.explore.by_hand.training import split  # here, since torch takes seconds
 
     schedule = parse(picture)
@@ -65,12 +47,7 @@ def see(picture: str = PICTURE) -> View:
 
 
 def trained(picture: str = PICTURE) -> View:
-    """Return what :func:`see` does, and beside it a real training by the engine.
-
-    Raises:
-        ScheduleError: as :func:`see`, or nothing goes backward.
-        ValueError: likewise.
-    """
+    """Return :func:`see` with a real training by the engine."""
     from pipekit.explore.by_hand.training import with_training
 
     return with_training(see(picture), parse(picture))
@@ -115,23 +92,25 @@ class OwnSchedule(Explorer):
             self._button.description = "Train with it"
 
 
-def controls() -> Mapping[str, widgets.ValueWidget]:
-    """Return the control of :func:`see`."""
-    area = widgets.Textarea(rows=8, layout={"width": "auto"}, continuous_update=True)
+def text_area(rows: int) -> widgets.Textarea:
+    """Return the control of a picture."""
+    area = widgets.Textarea(rows=rows, layout={"width": "auto"}, continuous_update=True)
     area.add_class("pipekit-picture")
-    return {"picture": area}
+    return area
 
 
-def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(
-        see,
-        controls,
-        interactive,
-        results_dir,
-        explorer=OwnSchedule,
-        still=trained,
-        presets=PRESETS,
-        waits_for="loading torch and timing the network's layers on this machine, once",
-        **start,
-    )
+def controls() -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    return {"picture": text_area(8)}
+
+
+own_schedule = partial(
+    explore,
+    see,
+    controls,
+    explorer=OwnSchedule,
+    still=trained,
+    presets=PRESETS,
+    waits_for="loading torch and timing the network's layers on this machine, once",
+)
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""

@@ -1,12 +1,11 @@
 """The game: a puzzle's tasks as buttons, the board as picture and as text, and training with it."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit.explore.by_hand.own_schedule import OwnSchedule
+from pipekit.explore.by_hand.own_schedule import OwnSchedule, text_area
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
@@ -19,15 +18,7 @@ FIRST = next(iter(PUZZLES))
 
 
 def see(puzzle: str = FIRST, picture: str = PUZZLES[FIRST].empty) -> View:
-    """Return a board, drawn in time slots, and how far it is.
-
-    Args:
-        puzzle: of :data:`pipekit.explore.by_hand.puzzles.PUZZLES`.
-        picture: of the tasks placed, as :func:`pipekit.schedules.parse` reads it.
-
-    Raises:
-        ScheduleError: a task cannot be where it is; the message says why.
-    """
+    """Return a board, drawn in time slots, and how far it is; ``picture`` has the tasks placed."""
     chosen = PUZZLES[puzzle]
     board = chosen.board(picture)
     drawn = Trace.from_schedule(board)
@@ -108,25 +99,15 @@ class PuzzleBoard(OwnSchedule):
         self._controls["picture"].value = str(self.puzzle.best)
 
 
-def controls() -> Mapping[str, widgets.ValueWidget]:
+def controls() -> dict[str, widgets.ValueWidget]:
     """Return the controls of :func:`see`."""
-    area = widgets.Textarea(rows=6, layout={"width": "auto"}, continuous_update=True)
-    area.add_class("pipekit-picture")
-    return {"puzzle": choice("Puzzle", PUZZLES), "picture": area}
+    return {"puzzle": choice("Puzzle", PUZZLES), "picture": text_area(6)}
 
 
-def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the game; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(
-        see,
-        controls,
-        interactive,
-        results_dir,
-        explorer=PuzzleBoard,
-        still=solved,
-        waits_for="loading torch",
-        **start,
-    )
+puzzles = partial(
+    explore, see, controls, explorer=PuzzleBoard, still=solved, waits_for="loading torch"
+)
+"""Display the game; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 def _row(members: list[widgets.Widget]) -> widgets.HBox:

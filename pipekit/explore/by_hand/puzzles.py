@@ -1,7 +1,7 @@
 """Puzzles: the tasks of a known method, to be put in an order by hand.
 
-A board is a picture in which some of them are placed.  Whoever has placed all of them without
-waiting longer than the best schedule known has found that method, or one as good.
+A board is a picture with some of them placed.  A complete board that takes no longer than the best
+schedule known is that method, or one as good.
 """
 
 from collections import Counter
@@ -41,9 +41,8 @@ class Puzzle:
 
     Attributes:
         name: of the method to be found.
-        task: what to do, in a few sentences.
-        best: the best schedule known; it says which tasks there are, which weights each reads, and
-            where each of them runs.
+        task: the puzzle, in a few sentences.
+        best: the best schedule known: its tasks, their workers and weights are the puzzle's.
         capped: whether no worker may have more microbatches in flight than with it.
     """
 
@@ -77,19 +76,11 @@ class Puzzle:
         return str(replace(self.best, head=tuple(workers), name=self.name))
 
     def board(self, picture: str) -> Schedule:
-        """Return what a picture places.
-
-        Raises:
-            ScheduleError: it cannot be read, or a task cannot be where it is; the message says why.
-        """
+        """Return the schedule of a picture; a ScheduleError names a task that cannot be there."""
         return self._checked(parse(picture))
 
     def place(self, picture: str, worker: int, task: Task) -> str:
-        """Return the picture with one more task, at the end of its worker's row.
-
-        Raises:
-            ScheduleError: as :meth:`board`.
-        """
+        """Return the picture with one more task, its worker's last, or raise as :meth:`board`."""
         workers = [tuple(tasks) for tasks in self.board(picture).workers]
         workers[worker] += (task,)
         self._checked(replace(self.best, head=tuple(workers)))
@@ -172,9 +163,10 @@ class Puzzle:
         return seen
 
     @cached_property
-    def _numbers(self) -> Mapping[tuple[int, Task], int]:
+    def _numbers(self) -> Mapping[tuple[object, ...], int]:
+        """By worker, op, stage and microbatch."""
         graph = self._graph
-        return {(graph.worker_of[n], task): n for n, task in enumerate(graph.tasks)}
+        return {(graph.worker_of[n], *task[:3]): n for n, task in enumerate(graph.tasks)}
 
     @property
     def _graph(self) -> Dependencies:
@@ -182,12 +174,7 @@ class Puzzle:
 
     def _number(self, worker: int, task: Task, newest: int) -> int:
         """Return a task's number among the best schedule's, if it may come now."""
-        same = (
-            n
-            for (home, known), n in self._numbers.items()
-            if home == worker and known[:3] == task[:3]
-        )
-        number = next(same, None)
+        number = self._numbers.get((worker, *task[:3]))
         if number is None:
             raise ScheduleError(f"worker {worker} has no {task} in this puzzle", [(task, worker)])
         wanted = self._graph.tasks[number].version

@@ -1,4 +1,4 @@
-"""What a schedule by hand trains: a small network, its costs on this machine, and a real run."""
+"""Training with a schedule by hand: a small network, its costs on this machine, and a real run."""
 
 import math
 from functools import cache, partial
@@ -9,7 +9,7 @@ from torch import nn
 
 from pipekit import plots
 from pipekit.clusters import flat
-from pipekit.datasets import Batch, Dataset, digits
+from pipekit.datasets import Batch, digits
 from pipekit.engine import Pipeline, Run
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
@@ -29,14 +29,7 @@ OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 
 
 def with_training(view: View, schedule: Schedule) -> View:
-    """Return a view of a schedule with the run and the losses of a real training by it.
-
-    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
-
-    Raises:
-        ScheduleError: nothing goes backward.
-        ValueError: it has more stages than the network has layers.
-    """
+    """Return a view with the run and the losses of a training on scikit-learn's digits."""
     run, losses = _train(schedule)
     data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
     figure = plots.curves(
@@ -59,6 +52,9 @@ def split(schedule: Schedule) -> tuple[Profile, Plan]:
     balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
     replicas = [len(workers) for workers in schedule.stage_workers]
     return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
+
+
+_data = cache(digits)
 
 
 def _network() -> nn.Sequential:
@@ -105,8 +101,3 @@ def _costs() -> Profile:
         optimizer=OPTIMIZER,
         tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
     )
-
-
-@cache
-def _data() -> Dataset:
-    return digits()

@@ -43,13 +43,9 @@ def choice(label: str, options: Iterable[Any]) -> widgets.Dropdown:
 
 
 def written_as(control: widgets.ValueWidget, value: Any) -> Any:
-    """Return the value of a control that is this one, or is written so, as in a link.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the value of a control that is this one, or has this text, as in a link."""
     if isinstance(control, widgets.SelectionSlider | widgets.Dropdown):
-        known = [option[1] if isinstance(option, tuple) else option for option in _options(control)]
+        known = [option[1] if isinstance(option, tuple) else option for option in control.options]
         for each in known:
             if value == each or str(value) == str(each):
                 return each
@@ -66,8 +62,3 @@ def written_as(control: widgets.ValueWidget, value: Any) -> Any:
             f"{control.description} cannot be {value}: it goes from {control.min} to {control.max}"
         )
     return found
-
-
-def _options(control: Any) -> list[Any]:
-    options = control.options
-    return [*options.items()] if isinstance(options, dict) else [*options]

@@ -10,13 +10,10 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
-from pipekit.explore.browser.canvas import TimelineCanvas
-from pipekit.explore.browser.chart import Chart
 from pipekit.explore.browser.picture import MEMORY_PX
-from pipekit.explore.browser.setting import Setting
+from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
 from pipekit.explore.page.controls import written_as
-from pipekit.explore.page.still import static, styled
-from pipekit.explore.page.view import View
+from pipekit.explore.page.view import View, static, styled
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -31,18 +28,11 @@ _SHARED = "view", "until", "colored", "critical", "transfers"
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotated
-    """Controls, and what ``see`` shows for them from :meth:`begin` on.
+    """Controls, by the names of ``see``'s arguments, and its view of them from :meth:`begin` on.
 
-    A setting that cannot be is answered by its error's sentence, above the pictures of the last
+    The answer to a setting that cannot be is its error's sentence, above the pictures of the last
     one that could.  The browser holds slider moves back while the kernel is busy, so that none is
-    drawn late.
-
-    Args:
-        see: what to show.
-        controls: by the names of ``see``'s arguments.
-        start: values of controls that begin elsewhere than at ``see``'s defaults.
-        presets: settings to go to.
-        waits_for: what ``see`` may take time for.
+    drawn late.  See :func:`explore`.
     """
 
     def __init__(
@@ -88,7 +78,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, values: Mapping[str, Any]) -> None:
-        """Set some controls, each to a value of its own or to that as text, and the others back."""
+        """Set some controls, each to a value or its text, and the others to their defaults."""
         wanted = dict(self._first)
         for name in self._controls.keys() & values.keys():
             try:
@@ -195,15 +185,15 @@ def explore(
     """Display an explorer, or the static figures of the setting that it would begin with.
 
     Args:
-        see: what to show.
+        see: from the values of the controls to the view of them.
         controls: makes the controls.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
         explorer: the kind of explorer.
-        still: what to show statically; by default ``see``.
+        still: in place of ``see`` for static figures.
         presets: settings to go to.
-        waits_for: what ``see`` may take time for.
-        start: where to begin; by default at ``see``'s defaults.
+        waits_for: the reason for a delay, if ``see`` takes long.
+        start: the controls' first values; by default those of ``see``.
     """
     if interactive:
         live = explorer(see, controls(), start, presets, waits_for)

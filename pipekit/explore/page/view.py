@@ -1,24 +1,24 @@
-"""What an explorer shows for one setting, whether live or as static figures."""
+"""What an explorer shows for one setting, live or as figures that need no kernel."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.display import display
 
+from pipekit import plots
 from pipekit.traces import Memory, Trace
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A trace to draw.
+    """A trace to draw, with a note beside each worker's row, if any.
 
-    Attributes:
-        trace: its events.
-        notes: what to write beside each worker's row, if anything.
-        title: in place of the trace's name.
-        memory: whether to draw each worker's bytes below its row.
-        capacity: of a worker, in bytes, to draw with them.
+    ``memory`` draws each worker's bytes below its row, with the ``capacity`` of a worker in bytes.
     """
 
     trace: Trace
@@ -29,7 +29,6 @@ class Timeline:
 
     @property
     def name(self) -> str:
-        """What the timeline is called."""
         return self.title or self.trace.name
 
     @property
@@ -56,12 +55,7 @@ class Plot:
 class View:
     """Everything to show for one setting, from the top.
 
-    Attributes:
-        text: lines to read first.
-        timelines: those in the same unit share one time axis.
-        plots: by name, which is also their file's.
-        table: labelled numbers; the caption says what they are.
-        caption: of the table.
+    Timelines in the same unit share one time axis; the name of a plot is also its file's.
     """
 
     text: str = ""
@@ -69,3 +63,46 @@ class View:
     plots: Mapping[str, Plot] = field(default_factory=dict)
     table: pd.DataFrame | None = None
     caption: str = ""
+
+
+def styled(view: View) -> Any:
+    """Return the table, ready to be shown."""
+    assert view.table is not None
+    numbers = view.table.select_dtypes("number").columns
+    shown = view.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
+    return shown.set_caption(view.caption)
+
+
+def static(view: View, results_dir: str | Path) -> None:
+    """Display a view as figures that need no kernel; save an SVG and a CSV of each."""
+    folder = Path(results_dir).resolve()
+    if view.text:
+        print(view.text)
+    if view.timelines:
+        traces = [timeline.trace for timeline in view.timelines]
+        figure = plots.compare(*traces, titles=[each.name for each in view.timelines])
+        events = [each.trace.frame.assign(shown=each.name) for each in view.timelines]
+        _show(figure, folder / "timelines", pd.concat(events))
+    if held := [timeline for timeline in view.timelines if timeline.memory]:
+        first, other = held[0], held[1] if len(held) > 1 else None
+        figure = plots.memory(
+            first.held,
+            title=first.name,
+            capacity=first.capacity,
+            other=other.held if other else None,
+            other_name=other.name if other else None,
+        )
+        numbers = [timeline.held.frame.assign(shown=timeline.name) for timeline in held]
+        _show(figure, folder / "memory", pd.concat(numbers))
+    for name, plot in view.plots.items():
+        _show(plot.figure, folder / name, plot.data)
+    if view.table is not None:
+        view.table.to_csv(folder / "table.csv", index=False)
+        display(styled(view))
+
+
+def _show(figure: Any, stem: Path, data: pd.DataFrame) -> None:
+    """Save a figure and display it: live in Jupyter, as SVG where no script runs (GitHub)."""
+    svg = plots.save(figure, stem, data)["svg"].read_text(encoding="utf-8")
+    live = json.loads(figure.to_json())
+    display({"application/vnd.plotly.v1+json": live, "image/svg+xml": svg}, raw=True)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.modes import modes_put_back
+from pipekit.layers.module_state import modes_put_back, weights_untouched
 from pipekit.layers.python_state import PythonState, module_names, state_untouched
-from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     decode,

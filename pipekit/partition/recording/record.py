@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pipekit.layers.modes import in_evaluation, set_mode
+from pipekit.layers.module_state import in_evaluation, set_mode
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import (

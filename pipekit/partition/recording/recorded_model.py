@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
-from pipekit.layers.modes import exceptions, in_evaluation
+from pipekit.layers.module_state import exceptions, in_evaluation
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.names import ModelNames
 from pipekit.partition.recording.program import Program, RecordedStep

@@ -40,9 +40,7 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
     - no worker runs a stage's forward of a later batch before one of an earlier batch, so that
       there is a moment at which running statistics have counted the batches before it and no other.
 
-    Args:
-        schedule: the table.
-        every: take, of these, the first at or after every so many batches; None: only the end.
+    Of these, ``every`` takes the first at or after every so many batches; None: only the end.
     """
     ends = [[summed.stop for summed in stage] for stage in schedule.updates]
     crossed, last = _crossed(schedule), len(schedule.batches)
@@ -60,12 +58,7 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
 
 
 def updates_before(schedule: Schedule, microbatch: int) -> tuple[int, ...]:
-    """Return how many updates each stage makes of the microbatches before one alone.
-
-    Args:
-        schedule: without end.
-        microbatch: the first that they do not sum.
-    """
+    """Return how many updates each stage makes of the microbatches before one alone."""
     size = schedule.period_microbatches
     periods, rest = divmod(microbatch, size)
     stops: list[set[int]] = [set() for _ in range(schedule.stages)]
@@ -79,15 +72,7 @@ def updates_before(schedule: Schedule, microbatch: int) -> tuple[int, ...]:
 
 
 def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict[int, set[int]]]:
-    """Return, for each boundary, the versions older than its newest that are read again after it.
-
-    Args:
-        tasks: one worker's list.
-        cuts: boundaries, in order.
-
-    Returns:
-        For each boundary the versions of each stage.
-    """
+    """Return for each boundary the versions older than its newest that are read again after it."""
     read: list[dict[int, set[int]]] = [defaultdict(set) for _ in cuts]
     firsts = [cut.microbatches for cut in cuts]
     newest = [*zip(*(cut.versions for cut in cuts), strict=True)]
@@ -104,10 +89,6 @@ def steps_after(steps: Steps, boundary: Boundary) -> Steps:
 
     Of the tasks before the boundary, those that add gradients and updates stay in their places,
     without messages: they tell where the weight versions and sums of gradients lie.
-
-    Args:
-        steps: what it does in a whole run, which is finite.
-        boundary: after which the run is taken up.
     """
 
     def left(step: Step) -> Step | None:

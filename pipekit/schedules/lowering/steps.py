@@ -50,12 +50,7 @@ Endpoints = tuple[tuple[Message, int], ...]
 
 
 def runs_again(mode: str, ends_batch: bool) -> bool:
-    """Return whether a stage's ``recompute`` has a forward run again before its backward.
-
-    Args:
-        mode: "never", "always" or "except_last".
-        ends_batch: whether the microbatch is the worker's last one of a batch.
-    """
+    """Return whether a stage's ``recompute`` has a forward run again before its backward."""
     return mode == "always" or (mode == "except_last" and not ends_batch)
 
 

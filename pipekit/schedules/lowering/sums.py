@@ -34,13 +34,7 @@ def of_updates(
     find: Callable[[Schedule], Sequence[Sequence[T]]],
     later: Callable[[T, int], T] = same,
 ) -> tuple[Recurring[T], ...]:
-    """Return something of each update of each stage, found in a finite schedule.
-
-    Args:
-        schedule: finite, or without end.
-        find: returns it for all updates of a finite schedule.
-        later: returns it for the same update so many periods later.
-    """
+    """Return something of each update of each stage; ``find`` gives it for a finite schedule."""
     if not schedule.period:
         return tuple(Recurring(tuple(found)) for found in find(schedule))
     settled, some = periods_under_way(schedule), find(beginning(schedule, 1))
@@ -86,14 +80,6 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn
     a replay of the table completes their gradients, those of a stage in the order of its updates.
     If all workers keep to it, none waits for another in a circle: a task that waits for a sum comes
     later in the replay than all gradients of that sum and of those before it.
-
-    Args:
-        schedule: one that :func:`pipekit.schedules.check` has accepted.
-        joint_updates: whether updates wait for one another, as in
-            :class:`pipekit.schedules.clock.Replay`.
-
-    Raises:
-        ScheduleError: the workers would wait for one another for ever.
     """
     shared = {stage for stage, workers in enumerate(schedule.stage_workers) if len(workers) > 1}
     if not shared:

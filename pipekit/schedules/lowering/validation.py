@@ -40,15 +40,7 @@ class Validation(NamedTuple):
 
 
 def validations(schedule: Schedule, steps: Sequence[Steps]) -> tuple[Validation, ...]:
-    """Return what each worker does if updates are validated later.
-
-    Args:
-        schedule: a finite one whose updates can wait for one another on all stages.
-        steps: what :func:`pipekit.schedules.lower` made of it.
-
-    Raises:
-        ScheduleError: if an update had to be made again, workers would wait for ever.
-    """
+    """Return what each worker does if updates are validated later."""
     graph = schedule.dependencies
     newest = _newest(graph)
     found = tuple(_worker(schedule, worker, newest) for worker in range(len(schedule.workers)))
@@ -62,15 +54,7 @@ def validations(schedule: Schedule, steps: Sequence[Steps]) -> tuple[Validation,
 
 
 def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
-    """Return the tasks that wait until all workers have come to an update, and its number.
-
-    Args:
-        schedule: the table.
-        later: whether updates are validated later; otherwise each worker's first one of them waits.
-
-    Returns:
-        By the task's number in the table's graph.
-    """
+    """Return the tasks that wait until all workers have come to an update, and its number."""
     graph, found = schedule.dependencies, {}
     newest = _newest(graph) if later else []
     for worker, tasks in enumerate(schedule.workers):

@@ -30,15 +30,10 @@ def weight_slots(
     the slot of a version that is dead.  So a stage has as many slots as it ever has versions
     alive at once, and nothing is copied back.
 
-    Args:
-        tasks: one worker's list, with versions that :func:`check` accepts.
-        cut_every: whether a run may end before a microbatch of which the number is a multiple, and
-            another one go on from there: no update before it then writes over a version that
-            passes behind it read, also if they come first in the list.
-        stashing: whether it is known that each backward reads its forward's version.
-
-    Raises:
-        ScheduleError: a backward would read a version that does not lie where its forward's did.
+    With ``cut_every`` a run may end before a multiple of so many microbatches, and another one go
+    on from there: no update before it writes over a version that passes behind it read.  With
+    ``stashing`` it is known that each backward reads its forward's version; else a backward whose
+    version does not lie where its forward's did raises ScheduleError.
     """
     last_reader = {
         (stage, version): position

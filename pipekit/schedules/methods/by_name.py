@@ -70,11 +70,7 @@ def stages_a_worker(name: str) -> int:
 
 
 def parse_replicas(text: str) -> list[int]:
-    """Return the workers of each stage from PipeDream's notation: "2-1-1" (Table 1).
-
-    Raises:
-        ValueError: the text is not numbers joined by hyphens.
-    """
+    """Return the workers of each stage from PipeDream's notation: "2-1-1" (Table 1)."""
     if not re.fullmatch(r"[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})*", text):
         raise ValueError(f"replicas are the workers of each stage, e.g. 2-1-1, not {text!r}")
     return [int(part) for part in text.split("-")]

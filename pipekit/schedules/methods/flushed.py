@@ -1,19 +1,17 @@
-"""Batches one after the other, an update behind each: what methods with one version share."""
+"""Batches one after the other, written down phase by phase: what methods with a flush share."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
 from pipekit.schedules.table import require_room
 from pipekit.schedules.task import ScheduleError
 
 
 def require_positive(**counts: int) -> None:
-    """Raise ScheduleError for the first count that is not an integer of at least 1.
-
-    Raises:
-        ScheduleError: or the counts together would make a table that fits no memory.
-    """
+    """Raise ScheduleError for the first count that is not an integer of at least 1."""
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ScheduleError(f"{name} must be a whole number of at least 1, not {count!r}")
@@ -28,3 +26,75 @@ def flushed(
 ) -> Schedule:
     """Return the schedule without end of such batches (:meth:`.Schedule.one_batch`)."""
     return Schedule.one_batch(name, workers, overlaps).repeat()
+
+
+_COUNTED = {
+    Op.FORWARD: (Op.FORWARD,),
+    Op.BACKWARD: (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT),
+    Op.BACKWARD_INPUT: (Op.BACKWARD_INPUT,),
+    Op.BACKWARD_WEIGHT: (Op.BACKWARD_WEIGHT,),
+}
+"""What each op counts as: a whole backward as both its parts."""
+
+
+class Turns:
+    """Passes in order, in which each stage takes the microbatches in turn.
+
+    Attributes:
+        passes: those written down so far.
+        overlaps: of these, forwards and backwards that run together.
+    """
+
+    def __init__(self) -> None:
+        self.passes: list[Pass] = []
+        self.overlaps: list[tuple[Pass, Pass]] = []
+        self._done: Counter[tuple[Op, int]] = Counter()
+        self._waiting: list[int] = []  # stages, in the order of their parts for the input
+
+    def count(self, op: Op, stage: int) -> int:
+        """Return how many microbatches have had an op on a stage, which is no whole backward."""
+        return self._done[op, stage]
+
+    def add(self, op: Op, *stages: int) -> None:
+        """Write down an op for the next microbatch, on each of some stages."""
+        for stage in stages:
+            counted = _COUNTED[op]
+            self.passes.append((op, stage, self._done[counted[0], stage]))
+            for each in counted:
+                self._done[each, stage] += 1
+            if op is Op.BACKWARD_INPUT:
+                self._waiting.append(stage)
+            elif op is Op.BACKWARD_WEIGHT:
+                self._waiting.remove(stage)
+
+    def add_split(self, stage: int) -> None:
+        """Write down both parts of a backward; the one for the weights may be an older one's."""
+        self.add(Op.BACKWARD_INPUT, stage)
+        self.add(Op.BACKWARD_WEIGHT, stage)
+
+    def add_weights(self) -> None:
+        """Write down the part for the weights that has waited longest, if there is any."""
+        if self._waiting:
+            self.add(Op.BACKWARD_WEIGHT, self._waiting[0])
+
+    def add_overlap(self, forward: int, backward: int) -> None:
+        """Write down one stage's forward and another's whole backward, which run together."""
+        self.add(Op.FORWARD, forward)
+        self.add(Op.BACKWARD, backward)
+        self.overlaps.append((self.passes[-2], self.passes[-1]))
+
+
+def v_workers(stages: int, microbatches: int, method: str, straight: str) -> int:
+    """Return how many workers share the stages, two each; else name the ``straight`` method."""
+    require_positive(stages=stages, microbatches=microbatches)
+    if stages % 2:
+        raise ScheduleError(
+            f"{method} has two stages a worker: use an even number of stages, not {stages} "
+            f"(one stage a worker is {straight})"
+        )
+    return stages // 2
+
+
+def v_stages(worker: int, workers: int) -> tuple[int, int]:
+    """Return a worker's stages: the last worker has two in a row, and the first the ends."""
+    return worker, 2 * workers - 1 - worker

@@ -1,9 +1,11 @@
-"""Several stages a worker, passed in a loop: 1F1B, with split backwards, or breadth first."""
+"""Several stages a worker, passed in a loop or in waves: 1F1B, split backwards, breadth first."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from pipekit.schedules.list_scheduler import Policy, choose, in_slots
 from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate, split_backwards
 from pipekit.schedules.ops import Op
@@ -112,3 +114,46 @@ def _interleaved(own: range, microbatches: int, workers: int, *, ahead: int) -> 
     in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
     for op, position in alternate(range(len(own) * microbatches), in_flight):
         yield op, *order[op][position]
+
+
+def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return Hanayo's schedule: every microbatch of batch ``t`` reads version ``t``.
+
+    The stages go down the workers and back, once for each wave: with ``p`` workers and W waves
+    worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``, ... ``2 W`` of them (Hanayo:
+    Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is Chimera without the
+    second copy of the weights: where that sends microbatches from both ends, here the same ones
+    come back.
+
+    The paper draws its order and gives no rule for it.  Here a free worker takes, of what is ready,
+    a backward before a forward, and of each kind the earliest microbatch's, the last of its stages
+    first; a microbatch begins when fewer than ``p`` are on their way, so that no worker keeps more
+    activations than 1F1B's first; and each pass takes one slot.
+
+    Args:
+        stages: how many stages, ``2 W`` a worker.
+        microbatches: microbatches in each batch.
+        workers: how many workers share the stages.
+
+    Raises:
+        ScheduleError: a count is below 1, or the stages are no whole number of waves.
+    """
+    require_positive(stages=stages, microbatches=microbatches, workers=workers)
+    if stages % (2 * workers):
+        raise ScheduleError(
+            f"{stages} stages are not a whole number of waves over {workers} workers: use a "
+            "multiple "
+            f"of {2 * workers}"
+        )
+    homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
+    policy = Policy(
+        depth=(workers, *[math.inf] * (stages - 1)),
+        waiting=(0,) * workers,
+        patience=(0,) * workers,
+        forwards_first=(False,) * workers,
+    )
+    rows = choose(in_slots(homes, microbatches), policy)
+    # A backward stands in its two parts there, the second of which takes no time.
+    whole = {Op.FORWARD: Op.FORWARD, Op.BACKWARD_INPUT: Op.BACKWARD}
+    each = ([(whole[op], stage, k) for op, stage, k in row if op in whole] for row in rows)
+    return flushed("Hanayo", each)

@@ -116,13 +116,7 @@ def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
 
 
 def split_backwards(passes: Iterable[Pass], waiting: int) -> Iterator[Pass]:
-    """Yield a worker's passes of a batch with every backward in its two parts.
-
-    Args:
-        passes: with whole backwards.
-        waiting: how many parts for the weights wait; each further part for the input is followed by
-            the part for the weights that has waited longest.  The rest comes last.
-    """
+    """Yield a worker's passes with backwards in two parts; so many for the weights may wait."""
     left: deque[Pass] = deque()
     for op, stage, k in passes:
         if op is not Op.BACKWARD:
@@ -142,12 +136,7 @@ def without_end(
 
     Its passes are numbered by their place, from 0: of all minibatches on a worker without
     replicas.  ``in_flight`` forwards ahead of the backwards, it goes on as :func:`alternate` does.
-
-    Args:
-        tasks: what it runs for a pass: the pass, and the updates behind it.
-        in_flight: microbatches in flight, with the forward before each backward.
-        settled: the backward from which on the tasks are those of a period before, but later.
-        period: how many backwards a period has.
+    From the backward ``settled`` on, tasks are those of ``period`` backwards before, but later.
     """
 
     def rounds(first: int, count: int) -> Iterator[Task]:

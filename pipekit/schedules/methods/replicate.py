@@ -68,9 +68,6 @@ def late_updates(schedule: Schedule) -> Schedule:
     An update stays where it is if stages begin to read its version at different microbatches, as
     PipeDream's do.  For where all stages update together (gradients clipped by the norm over the
     whole model), none may put off an update for which another one waits.
-
-    Args:
-        schedule: whose updates come after the backwards that they sum.
     """
     if not schedule.period:
         versions, lists = _begun_together(schedule), []

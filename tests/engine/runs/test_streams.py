@@ -322,6 +322,27 @@ def test_a_generator_is_trained_to_its_end(method: str, transport: str) -> None:
     assert run.losses == by_equations(mixed(), data(8), method, BALANCE).losses
 
 
+def refilled(batches: Any) -> Iterator[Any]:
+    """Yield batches one after another in the same memory, as a loader with one buffer does."""
+    arrays = [part.numpy().copy() for part in batches[0]]
+    buffers = tuple(map(torch.from_numpy, arrays))
+    for batch in batches:
+        for array, part in zip(arrays, batch, strict=True):
+            array[:] = part.numpy()
+        yield buffers
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loader_may_fill_one_buffer_again_and_again(method: str, transport: str) -> None:
+    batches = data(6)
+    pipe = pipeline(mixed(), method, BALANCE, transport=transport)
+    truth = by_equations(mixed(), batches, method, BALANCE)
+    assert pipe.evaluate(refilled(batches)) == pipe.evaluate(batches)
+    assert pipe.train(refilled(batches)).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
 def test_batches_of_a_stream_are_read_when_they_are_needed() -> None:
     read = list[int]()
     run = list[int]()

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from pipekit import bucketing
 from pipekit.bucketing import BUCKET_BYTES
-from pipekit.engine.updates.buckets import (
+from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.engine.updates.weights import (
     Bucket,
     Gradients,
     ParameterBucket,
     parameter_buckets,
 )
-from pipekit.engine.updates.weight_versions import WeightVersions
 from tests.engine.examples import mlp, sgd
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]

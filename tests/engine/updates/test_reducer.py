@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from pipekit import bucketing
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.reducer import Reducer, SumTurns
+from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
 from tests.engine.examples import mlp, sgd

@@ -1,11 +1,10 @@
-from typing import Any
-
 import ipywidgets as widgets
 import pytest
 
 from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, controls, see, trained
 from pipekit.schedules import interleaved, parse, pipedream, v_half
 from pipekit.traces import Trace
+from tests.explore.inside import inside
 
 MINE = str(pipedream(2).take(3))
 STUCK = "worker 0 | B0 F0^"
@@ -37,22 +36,13 @@ def test_the_engine_trains_with_it(picture: str) -> None:
 def test_an_error_is_marked_and_nothing_can_be_trained_until_it_is_mended() -> None:
     area = controls()["picture"]
     live = OwnSchedule(see, {"picture": area}, {})
-    found: dict[type, list[Any]] = {widgets.Button: [], widgets.HTML: []}
-
-    def collect(widget: Any) -> None:
-        for kind in found:
-            found[kind] += [widget] if isinstance(widget, kind) else []
-        for child in getattr(widget, "children", ()):
-            collect(child)
-
-    collect(live)
-    (button,) = found[widgets.Button]
+    (button,), texts = inside(live, widgets.Button), inside(live, widgets.HTML)
     area.value = STUCK
     assert button.disabled
-    assert any("<mark>B0</mark> <mark>F0</mark>^" in html.value for html in found[widgets.HTML])
+    assert any("<mark>B0</mark> <mark>F0</mark>^" in html.value for html in texts)
     area.value = MINE
     assert not button.disabled
-    assert not any("<mark>" in html.value for html in found[widgets.HTML])
+    assert not any("<mark>" in html.value for html in texts)
 
 
 def test_more_stages_than_layers_are_refused() -> None:

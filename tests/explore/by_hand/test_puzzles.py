@@ -8,7 +8,8 @@ import pytest
 from pipekit.explore.by_hand.puzzle_board import PuzzleBoard, controls, see, solved
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import Op, ScheduleError, Task, check, gpipe
-from pipekit.schedules.clock import replay
+from tests.explore.inside import inside
+from tests.schedules.examples import replay
 
 GPIPE, ONE_F_ONE_B, PIPEDREAM = (PUZZLES[name] for name in ("2. GPipe", "3. 1F1B", "5. PipeDream"))
 
@@ -73,16 +74,8 @@ class TestBoard:
         return board
 
     def buttons(self, board: PuzzleBoard) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def collect(widget: Any) -> None:
-            if isinstance(widget, widgets.Button):
-                found.setdefault(widget.description, widget)
-            for child in getattr(widget, "children", ()):
-                collect(child)
-
-        collect(board)
-        return found
+        """Return the first button of each name."""
+        return {each.description: each for each in inside(board, widgets.Button)[::-1]}
 
     def test_a_button_places_a_task_and_undo_takes_it_back(self, board: PuzzleBoard) -> None:
         self.buttons(board)["F0"].click()

@@ -8,14 +8,13 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.explore.browser.canvas import TimelineCanvas
-from pipekit.explore.browser.chart import Chart
-from pipekit.explore.browser.setting import code
-from pipekit.explore.page import explorer, still
+from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
+from pipekit.explore.page import explorer, view
 from pipekit.explore.page.controls import choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import in_flight
+from tests.explore.inside import inside
 
 
 def see(stages: int = 3, method: str = "flush") -> View:
@@ -45,14 +44,6 @@ def begun(controls: dict[str, widgets.ValueWidget], **start: Any) -> Explorer:
     return live
 
 
-def inside(widget: Any, kind: type) -> list[Any]:
-    """Return all widgets of a kind in a widget."""
-    found = [widget] if isinstance(widget, kind) else []
-    return found + [
-        each for child in getattr(widget, "children", ()) for each in inside(child, kind)
-    ]
-
-
 def texts(widget: Any) -> str:
     return " ".join(html.value for html in inside(widget, widgets.HTML))
 
@@ -71,10 +62,10 @@ def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
 def test_everything_follows_a_control_in_place() -> None:
     slider = controls()["stages"]
     live = begun({**controls(), "stages": slider})
-    before = inside(live, (TimelineCanvas, Chart))  # type: ignore[arg-type]
+    before = inside(live, (TimelineCanvas, Chart))
     figure = inside(live, Chart)[0].figure
     slider.value = 5
-    assert inside(live, (TimelineCanvas, Chart)) == before  # type: ignore[arg-type]
+    assert inside(live, (TimelineCanvas, Chart)) == before
     assert len(before[0].picture["lanes"]) == 5
     assert inside(live, Chart)[0].figure != figure
     assert "5 stages" in texts(live)
@@ -97,7 +88,7 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(still, "display", lambda *what, **how: shown.extend(what))
+    monkeypatch.setattr(view, "display", lambda *what, **how: shown.extend(what))
     explore(see, controls, False, tmp_path, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
     timelines, memory, curves, _table = shown
@@ -175,16 +166,19 @@ def test_a_links_fragment_leads_to_the_same_setting() -> None:
     assert other.values() == live.values()
 
 
-def test_a_link_that_cannot_be_is_answered_by_a_sentence() -> None:
-    for wrong, says in (
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
         ("stages=60", "stages cannot be 60: it goes from 1 to 8"),
         ("stages=x", "stages cannot be &#x27;x&#x27;"),
         ("method=naive", "choose one of flush, gpipe"),
-    ):
-        live = begun(controls())
-        live._setting._handle_custom_msg({"fragment": f"{__name__}?{wrong}"}, [])
-        assert says in texts(live)
-        assert live.values() == {"stages": 3, "method": "flush"}
+    ],
+)
+def test_a_link_that_cannot_be_is_answered_by_a_sentence(wrong: str, says: str) -> None:
+    live = begun(controls())
+    live._setting._handle_custom_msg({"fragment": f"{__name__}?{wrong}"}, [])
+    assert says in texts(live)
+    assert live.values() == {"stages": 3, "method": "flush"}
 
 
 def test_the_setting_as_python_returns_what_is_shown() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import OPS, Schedule, Step, check, lower
+from pipekit.schedules import OPS, Schedule, Step, lower
 from pipekit.schedules.lowering.lower import loss_versions
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
@@ -108,10 +108,3 @@ def test_steps_begin_anywhere(begin: int, name: str) -> None:
     for steps in lower(schedule):
         expected = [s for s in steps.until(lambda: end) if s.task.microbatch >= first]
         assert [*replace(steps, begin=first).until(lambda: end)] == expected
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 40))
-def test_a_schedule_without_end_is_proved_for_every_number_of_batches(name: str, n: int) -> None:
-    check(SCHEDULES[name])
-    check(SCHEDULES[name].take(n))

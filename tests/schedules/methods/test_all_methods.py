@@ -105,11 +105,22 @@ def test_replicated_it_is_executable(name: str, p: int, m: int, n: int) -> None:
     assert {len(workers) for workers in schedule.stage_workers} <= {2, 4}
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_count_is_at_least_1(name: str) -> None:
+OTHERS: dict[str, Callable[[int, int], Schedule]] = {
+    "model_parallel": lambda p, m: schedules.model_parallel(min(p, m)),
+    "inference": lambda p, m: schedules.inference(min(p, m)),
+    "pipedream": lambda p, m: schedules.pipedream(min(p, m)),
+    "asp": lambda p, m: schedules.asp(min(p, m)),
+    "paci": schedules.paci,
+    "two_bw": schedules.two_bw,
+}
+"""Methods that do not flush, or have no batches of several microbatches."""
+
+
+@pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS.values()])
+def test_every_count_is_at_least_1(method: Callable[[int, int], Schedule]) -> None:
     for p, m, n in ((2, 2, 0), (2, -7, 1), (0, 4, 1)):
         with pytest.raises(schedules.ScheduleError, match="whole number of at least 1"):
-            METHODS[name](p, m).take(n)
+            method(p, m).take(n)
 
 
 def test_a_pass_is_whole_or_in_two_parts() -> None:

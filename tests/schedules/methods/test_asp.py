@@ -82,9 +82,3 @@ def test_alone_it_is_sequential(minibatches: int) -> None:
 def test_a_delay_in_which_they_would_wait_is_refused(delay: int) -> None:
     with pytest.raises(ScheduleError, match="delay must be at least 3 for 4 workers"):
         asp(4, delay).take(8)
-
-
-@pytest.mark.parametrize(("n", "batches"), [(0, 1), (1, 0)])
-def test_counts_below_1_are_refused(n: int, batches: int) -> None:
-    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        asp(n).take(batches)

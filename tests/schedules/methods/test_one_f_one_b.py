@@ -10,7 +10,6 @@ from pipekit.clusters import flat
 from pipekit.profiling import Profile
 from pipekit.schedules import (
     Op,
-    ScheduleError,
     check,
     eager,
     flush,
@@ -106,18 +105,6 @@ def test_fewer_microbatches_than_stages() -> None:
         """)
 
 
-def test_every_microbatch_of_a_batch_reads_the_version_of_that_batch() -> None:
-    for tasks in flush(3, 4).take(3).workers:
-        for op, _, k, version in tasks:
-            assert version == k // 4 + (1 if op is Op.UPDATE else 0)
-
-
-@pytest.mark.parametrize(("d", "m"), [(2, 4), (4, 4), (4, 8), (8, 8), (8, 32)])
-def test_makespan_is_gpipes(d: int, m: int) -> None:
-    for schedule in flush(d, m).take(1), gpipe(d, m).take(1):
-        assert max(worker[:, 1].max() for worker in slots(schedule)) == (m + d - 1) * (1 + 2)
-
-
 @given(stages, microbatches, small, st.integers(1, 3), st.integers(1, 4))
 def test_each_batch_takes_m_plus_d_minus_1_forwards_and_backwards(
     d: int, m: int, batches: int, forward: int, backward: int
@@ -135,17 +122,6 @@ def test_at_most_depth_microbatches_in_flight_where_gpipe_has_m(d: int, m: int, 
     assert report.peak_in_flight == tuple(min(d - stage, m) for stage in range(d))
     assert max(report.peak_in_flight) <= d
     assert check(gpipe(d, m).take(b)).peak_in_flight == (m,) * d
-
-
-@given(stages, microbatches, small)
-def test_one_version_is_alive(d: int, m: int, b: int) -> None:
-    assert check(flush(d, m).take(b)).peak_versions == (1,) * d
-
-
-@pytest.mark.parametrize(("d", "m", "batches"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_counts_below_1_are_refused(d: int, m: int, batches: int) -> None:
-    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        flush(d, m).take(batches)
 
 
 def test_two_workers() -> None:

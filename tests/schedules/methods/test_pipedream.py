@@ -188,12 +188,6 @@ def test_vertical_sync_without_stashing_is_refused() -> None:
         pipedream(2, stashing=False, vertical_sync=True).take(3)
 
 
-@pytest.mark.parametrize(("d", "batches"), [(0, 1), (1, 0)])
-def test_counts_below_1_are_refused(d: int, batches: int) -> None:
-    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        pipedream(d).take(batches)
-
-
 def test_two_stages_that_update_every_other_backward() -> None:
     drawn = parse(str(paci(2, 2).take(2)))
     assert [[task.version for task in tasks] for tasks in paci(2, 2).take(2).workers] == [

@@ -106,12 +106,6 @@ def test_a_batch_smaller_than_the_depth_is_refused_with_the_remedy() -> None:
         two_bw(4, 3).take(2)
 
 
-@pytest.mark.parametrize(("d", "m", "batches"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_counts_below_1_are_refused(d: int, m: int, batches: int) -> None:
-    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        two_bw(d, m).take(batches)
-
-
 @given(stages, st.integers(0, 3), st.integers(1, 6), st.sets(st.integers(0, 6)))
 def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
     d: int, more: int, batches: int, flush_after: set[int]

@@ -34,8 +34,7 @@ from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailbox
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
-from pipekit.host.garbage import not_collected
-from pipekit.host.memory import keep_freed_memory
+from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
 

@@ -1,6 +1,6 @@
-"""The loss of a training that names none."""
+"""Losses: the default, that of tokens, and means over all that counts in a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -50,11 +50,7 @@ def made_up_target(output: Any) -> Tensor:
 
 
 def main_output(output: Any) -> Tensor:
-    """Return what a loss looks at: "logits" if there are such, else the first numbers.
-
-    Raises:
-        ValueError: nothing in the output is floating-point.
-    """
+    """Return what a loss looks at: "logits" if there are such, else the first numbers."""
     logits = output.get("logits") if isinstance(output, dict) else None
     if isinstance(logits, Tensor):
         return logits
@@ -62,3 +58,47 @@ def main_output(output: Any) -> Tensor:
         if tensor.is_floating_point():
             return tensor
     raise ValueError("no tensor of the output is floating-point: it has no loss")
+
+
+def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy over all places of all sequences.
+
+    Args:
+        logits: ``[B, T, V]``.
+        targets: int64 ``[B, T]``; a place with -100 does not count.  A batch cut into microbatches
+            has the whole batch's loss if each row has equally many places that count.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # [B T, V] and [B T]
+
+
+class MeanOver:
+    """A loss that is one mean over a whole batch, however the batch is split.
+
+    If each microbatch has a mean of its own, a token in one with few of them counts more than in
+    the unsplit batch.  This one adds up each microbatch's loss, and divides by what counts in the
+    batch::
+
+        loss = MeanOver(
+            lambda logits, labels: F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+            ),
+            count=lambda labels: (labels != -100).sum(),
+        )
+
+    Args:
+        summed: ``summed(output, target)`` of a microbatch: the sum of the losses of what counts.
+        count: ``count(target)``: how many count in a microbatch, or in a batch; a number.
+    """
+
+    def __init__(
+        self, summed: Callable[[Any, Any], Tensor], count: Callable[[Any], Tensor | float]
+    ) -> None:
+        self._summed, self._count = summed, count
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        """Return the sum over a microbatch; whoever knows the batch divides it."""
+        return self._summed(output, target)
+
+    def count(self, target: Any) -> float:
+        """Return how many count in a target."""
+        return float(self._count(target))

@@ -1,0 +1,116 @@
+"""``pipekit run`` and ``pipekit report``: execute experiments' notebooks, and count the claims."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipekit.cli.options import Quiet
+
+
+class Scale(StrEnum):
+    """The size of a run; the experiment's file has the parameters of each."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+def run(
+    experiments: Annotated[
+        list[Path], typer.Argument(metavar="EXPERIMENT.yaml", help="Experiments to run.")
+    ],
+    scale: Annotated[
+        Scale, typer.Option(help="The size of the run: parameters of this scale, from the file.")
+    ] = Scale.QUICK,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run only this notebook; repeat the option for several."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of notebooks that run at a time.")] = 1,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the newest unfinished run of the same notebooks at the same scale: "
+            "run only notebooks that are not complete there, or have changed.",
+        ),
+    ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dask:ADDRESS",
+            help="Run on a Dask cluster, whose workers share this file system and environment; "
+            "--jobs is the number of notebooks at a time.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Execute experiments' notebooks; the last line printed names the results' folder.
+
+    The exit code is 1 if a notebook failed; the others run nevertheless.
+
+    \b
+    [b]Examples[/b]
+      pipekit run experiments/quickstart.yaml
+      pipekit run experiments/quickstart.yaml --scale full --only quickstart
+      pipekit run experiments/*.yaml --jobs 2 --resume
+      pipekit run experiments/staleness.yaml --scale full --resume
+      pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
+    """
+    from pipekit.ledger.batches import batch
+
+    result = batch.run(
+        *experiments,
+        scale=scale.value,
+        only=only or None,
+        jobs=jobs,
+        resume=resume,
+        quiet=quiet,
+        on=on,
+    )
+    if quiet:
+        typer.echo(result)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A run's folder, or the folder of all runs.")
+    ] = Path("results/runs"),
+    open: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = False,
+) -> None:
+    """Lay the papers' claims beside our values; the last line printed names the report.
+
+    Each claim counts with its newest record below FOLDER. The report goes into the run's folder,
+    or the newest of several: report.html for any browser, and report.csv.
+
+    \b
+    [b]Examples[/b]
+      pipekit report
+      pipekit report results/runs/2026-01-31T12-00-00.000000Z --open
+    """
+    from rich.console import Console
+
+    from pipekit.cli.options import table
+    from pipekit.ledger import claims
+    from pipekit.ledger.outcomes import Status, summaries
+    from pipekit.ledger.report import destination, write
+
+    outcomes = claims.outcomes(folder)
+    path = write(outcomes, destination(folder))
+    papers = summaries(outcomes)
+    met = ("" if its.met_share is None else f"{its.met_share:.0%}" for its in papers.values())
+    rows = [
+        [status.value, *(str(its.having[status]) for its in papers.values())] for status in Status
+    ]
+    last = [
+        ["decided", *(f"{its.decided_share:.0%}" for its in papers.values())],
+        ["of them met", *met],
+        ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
+    ]
+    Console().print(table(["", *papers], rows, last, named=True))
+    typer.echo(f"report: {path.resolve()}")
+    if open:
+        typer.launch(path.resolve().as_uri())

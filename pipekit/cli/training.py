@@ -1,0 +1,155 @@
+"""What ``pipekit train`` trains, and what it prints and writes of a training."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+from torch import Tensor, nn
+
+from pipekit import plots
+from pipekit.cli.options import table
+from pipekit.cli.own import OwnModel, own_batches
+from pipekit.engine import Run
+from pipekit.host import provenance
+from pipekit.host.cores import workers_on_cores
+from pipekit.metrics import Metric
+from pipekit.traces import Trace
+from pipekit.workloads import WORKLOADS
+
+DRAWN_BATCHES = 8
+"""More make bars too narrow to tell apart."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A network, its data, and the metric of its test.
+
+    Attributes:
+        layers: the network.
+        loss: of an output and its target.
+        batches: of an epoch, from 0.
+        test: batches to test on; None if there are none.
+        metric: of the test.
+        source: where the data is from.
+    """
+
+    layers: nn.Sequential
+    loss: Callable[[Any, Any], Tensor]
+    batches: Callable[[int], Sequence[Any]]
+    test: Sequence[Any] | None
+    metric: Metric
+    source: str
+
+
+class Epoch(NamedTuple):
+    """An epoch, from 1: its run, and the score on the test data after it, if there is any."""
+
+    number: int
+    run: Run
+    score: float | None
+
+
+def known(name: str, text: Path | None, batch_rows: int, seed: int) -> Learning:
+    """Return a network of :data:`WORKLOADS` with its data, or with a text file in place of it."""
+    workload = WORKLOADS[name]
+    layers = workload.build()
+    data = workload.data() if text is None or workload.text is None else workload.text(text)
+    return Learning(
+        layers,
+        workload.loss,
+        lambda epoch: data.batches(batch_rows, seed, epoch),
+        data.test_batches(batch_rows),
+        workload.metric,
+        data.source,
+    )
+
+
+def own(
+    model: str, data: str | None, test: str | None, loss: str | None, steps: int | None
+) -> Learning:
+    """Return a network of the user's; data is read again for every epoch, ``steps`` batches."""
+    if data is None:
+        raise ValueError(
+            f"what does {model} learn? Name --data package.module:batches, a function that returns "
+            f"pairs (input, target), whole batches, or dicts"
+        )
+    found = OwnModel(model, data)
+    judge = found.loss(loss)
+    return Learning(
+        found.build(),
+        judge,
+        lambda _: own_batches(data, steps),
+        None if test is None else own_batches(test),
+        Metric("loss", ".4f", judge),
+        data,
+    )
+
+
+def epochs_table(epochs: Sequence[Epoch], learning: Learning) -> Table:
+    """Return a row for each epoch, of which there is one at least."""
+    last = epochs[-1].run
+    tested, scaled = epochs[-1].score is not None, bool(last.loss_scales)
+    machine = last.provenance
+    headings = [
+        "epoch",
+        "loss (nats)",
+        *([f"test {learning.metric.name}"] if tested else []),
+        "wall (s)",
+        "bubble (makespan, spans, steady)",
+        "weight slots",
+        *(["skipped updates"] if scaled else []),
+    ]
+    rows = []
+    for number, run, score in epochs:
+        trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
+        rows.append(
+            [
+                str(number),
+                f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
+                *([learning.metric.shown(score)] if score is not None else []),
+                f"{run.wall_s:.2f}",
+                _bubbles(run.trace) if trained else "",
+                " ".join(map(str, run.weight_slots)),
+                *([str(len(run.skipped_updates))] if scaled else []),
+            ]
+        )
+    return table(
+        headings,
+        rows,
+        title=f"{last.schedule.name}, {last.schedule.stages} stages",
+        caption=f"measured: {workers_on_cores(len(last.schedule.workers))} of {machine['cpu']}, "
+        f"torch {machine['torch']}, seed {machine['seed']}; data: {learning.source}",
+    )
+
+
+def _bubbles(trace: Trace) -> str:
+    """Return the three bubbles of all workers; a run of few batches has no steady one."""
+    shares = trace.bubbles().loc["all"]
+    return ", ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
+
+
+def write(run: Run, data: str, folder: Path) -> list[Path]:
+    """Write what a run did, and where its numbers and ``data`` are from; return the paths."""
+    origin = run.provenance | {"data": data}
+    drawn = first_batches(run, DRAWN_BATCHES)
+    title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
+    figure = plots.timeline(drawn, title=title)
+    paths = plots.save(figure, folder / "timeline", drawn.frame)
+    events, perfetto = folder / "trace.csv", folder / "trace.perfetto.json"
+    run.trace.to_csv(events)
+    run.trace.to_perfetto(perfetto, provenance=origin)
+    record = folder / "provenance.json"
+    provenance.write(record, origin)
+    return [*paths.values(), events, perfetto, record]
+
+
+def first_batches(run: Run, batches: int) -> Trace:
+    """Return the trace up to the last event of so many batches."""
+    frame = run.trace.frame
+    last = run.schedule.batches[:batches][-1][-1]
+    end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
+    frame = frame[frame["start_s"] < end]
+    return replace(run.trace, frame=frame.assign(end_s=frame["end_s"].clip(upper=end)))

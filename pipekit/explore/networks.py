@@ -1,0 +1,75 @@
+"""What explorers simulate: the papers' networks, cut into stages, and methods' schedules."""
+
+import math
+from dataclasses import replace
+from functools import cache, lru_cache
+
+from pipekit.clusters import Device, flat
+from pipekit.planning import plan
+from pipekit.planning.balance import Of
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+
+MODELS = (
+    "vgg16",
+    "resnet50",
+    "amoebanet-d-18-256",
+    "unet-5-64",
+    "bert-large",
+    "gpt-355M",
+    "gpt-1.3B",
+    "gpt-2.2B",
+)
+"""Some of :data:`pipekit.models.PUBLISHED`."""
+ESTIMATES = "loading torch and estimating the network's costs, once"
+"""What the first look at a network takes time for."""
+
+
+REMEMBERED = 64
+"""Schedules that need not be made again when costs change, or a control goes back."""
+
+
+@cache
+def estimated(model: str, device: Device) -> Profile:
+    """Return what each layer of a model costs for a microbatch of one row (a second or two)."""
+    import torch  # here, since it takes seconds, and one explorer needs none of it
+
+    from pipekit.models import PUBLISHED
+
+    published = PUBLISHED[model]
+    with torch.device("meta"):
+        row = published.sample(1)
+    return Profile.analytic(published.build(device="meta"), row, device)
+
+
+@lru_cache(REMEMBERED)
+def made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
+    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
+    if name in PER_MINIBATCH:
+        schedule = METHODS[name]([*replicas], 1).take(microbatches * batches)
+    else:
+        schedule = METHODS[name]([*replicas], microbatches).take(batches)
+    # What repeats is written out: it is gone through a dozen times while a slider moves.
+    return replace(schedule, head=tuple(map(tuple, schedule.workers)))
+
+
+def cut(
+    profile: Profile,
+    schedule: Schedule,
+    *,
+    of: Of = "time",
+    recompute: Recompute = "never",
+    optimizer_states: float = 0.0,
+) -> Plan:
+    """Return a network's layers in as many stages as a schedule has, about equal in ``of``."""
+    planned = plan(
+        profile,
+        flat(schedule.stages, math.inf),
+        "balance",
+        of=of,
+        recompute=recompute,
+        optimizer_states=optimizer_states,
+    )
+    return planned.with_replicas([len(workers) for workers in schedule.stage_workers])
