@@ -53,7 +53,7 @@ CONTRADICTION = "the paper contradicts itself"
 
 @checked_dataclass(frozen=True)
 class Cause:
-    """What may make our value miss, and our ``value``, of its ``label``, with that one thing changed.
+    """What may make our value miss: our ``value``, of its ``label``, with that one thing changed.
 
     Claims that share a cause give it the same ``name``, say "the fitted bandwidth"; ``changed`` is
     what was done instead, say "the printed one".
