@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from experiments.pipedream.links import MessageCounter
+from experiments.pipedream.timelines import MessageCounter
 from pipekit.engine import Pipeline, Watch, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 

@@ -18,10 +18,8 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import DATA, TRAININGS
-from experiments.pipedream.table1.best_cut import best_cut
-from experiments.pipedream.table1.calibration import calibrated, profile_of
-from experiments.pipedream.table1.rows import Setting
-from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
+from experiments.pipedream.table1.plans import best_cut, compute_seconds, simulated_seconds
+from experiments.pipedream.table1.rows import Setting, calibrated, profile_of
 from experiments.study.training import PipelineTraining, Recipe, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.clusters import Cluster

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from experiments import study
 from experiments.pipedream.settings import ROWS
-from experiments.pipedream.table1.speeds import data_parallel
+from experiments.pipedream.table1.plans import data_parallel
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1

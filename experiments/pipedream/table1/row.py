@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 from experiments import study
 from experiments.pipedream.steady_state import seconds_a_minibatch, window
-from experiments.pipedream.table1 import speeds
-from experiments.pipedream.table1.best_cut import best_cut
-from experiments.pipedream.table1.calibration import bsp_speedup, calibrated, profile_of
-from experiments.pipedream.table1.rows import Setting, printed, replicas_of
-from experiments.pipedream.table1.traffic import Sent, reduction, sent
+from experiments.pipedream.table1 import plans
+from experiments.pipedream.table1.plans import Method, Sent, best_cut, reduction, sent
+from experiments.pipedream.table1.rows import (
+    Setting,
+    bsp_speedup,
+    calibrated,
+    printed,
+    profile_of,
+    replicas_of,
+)
 from experiments.study.rounds import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
@@ -43,7 +48,7 @@ def run(
     minibatches: int,
     faster: float,
     repeats: int = 1,
-    method: speeds.Method = speeds.pipelined,
+    method: Method = plans.pipelined,
 ) -> Ran:
     """Emulate a plan ``repeats`` times in time that runs ``faster``."""
     count = window(plan.replicas, minibatches).minibatches
@@ -73,7 +78,7 @@ class Row:
     profile: Profile
     cluster: Cluster
     given: Plan | None = None
-    method: speeds.Method = speeds.pipelined
+    method: Method = plans.pipelined
     runs: Mapping[str, Ran] = field(default_factory=dict)
 
     @classmethod
@@ -84,7 +89,7 @@ class Row:
     @cached_property
     def compute_s(self) -> float:
         """Seconds a minibatch on one machine."""
-        return speeds.compute_seconds(self.profile)
+        return plans.compute_seconds(self.profile)
 
     @cached_property
     def plan(self) -> Plan:
@@ -118,12 +123,12 @@ class Row:
     def plan_of(self, system: str) -> Plan:
         """Return a system's plan."""
         if system == BSP:
-            return speeds.data_parallel(self.profile, self.setting.workers)
+            return plans.data_parallel(self.profile, self.setting.workers)
         return self.plan if system == PIPEDREAM else self._straight
 
-    def method_of(self, system: str) -> speeds.Method:
+    def method_of(self, system: str) -> Method:
         """Return a system's schedule."""
-        alone = {MODEL_PARALLEL: speeds.one_at_a_time, BSP: speeds.pipelined}
+        alone = {MODEL_PARALLEL: plans.one_at_a_time, BSP: plans.pipelined}
         return alone.get(system, self.method)
 
     def seconds(self, system: str) -> float:
@@ -135,7 +140,7 @@ class Row:
             self._simulated_s[system] = (
                 self.compute_s / bsp_speedup(self.profile, self.cluster)
                 if system == BSP
-                else speeds.simulated_seconds(self.profile, chosen, self.cluster, how)
+                else plans.simulated_seconds(self.profile, chosen, self.cluster, how)
             )
         return self._simulated_s[system]
 
@@ -175,7 +180,7 @@ class Row:
         """The printed configuration's time over that of the best plan: by formula, simulated."""
         best, theirs = plan(self.profile, self.cluster), self.paper_plan
         best_s, theirs_s = (
-            speeds.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
+            plans.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
         )
         return theirs.predicted_s / best.predicted_s, theirs_s / best_s
 

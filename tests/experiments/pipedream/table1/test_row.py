@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
+from experiments import pipedream as names
 from experiments import study
-from experiments.pipedream import cause_names as names
 from experiments.pipedream.table1 import table
-from experiments.pipedream.table1.changes import changes
+from experiments.pipedream.table1.plans import Sent, data_parallel, sent
 from experiments.pipedream.table1.row import BSP, PIPEDREAM, SYSTEMS, Ran, Row, run
 from experiments.pipedream.table1.rows import FOUR, S2VT, Setting
-from experiments.pipedream.table1.speeds import data_parallel
-from experiments.pipedream.table1.traffic import Sent, sent
+from experiments.pipedream.table1.table import changes
 from experiments.study.claims import Changed
 from experiments.study.rounds import Emulated
 from pipekit import Plan, Profile, simulate
