@@ -62,10 +62,9 @@ which travel for as long as a minibatch takes."""
 
 @dataclass(frozen=True)
 class Digits:
-    """A training: a method, a seed, passes over 4,000 images of digits.
+    """A training: a method, a seed, passes over 4,000 images of digits, drained after each.
 
-    The network has ``depth`` linear layers of ``width`` features, cut into stages of equally many;
-    the pipeline drains after each epoch.
+    The network has ``depth`` linear layers of ``width`` features, equally many a stage.
     """
 
     method: str
@@ -91,8 +90,7 @@ def training(digits: Digits) -> PipelineTraining:
 def train(digits: Digits) -> Course:
     """Return a training's course by epoch, from 0, the untrained network's.
 
-    ``accuracy`` is that of the test images (%), ``loss`` the mean of the epoch's minibatches (none
-    before the first).
+    ``accuracy`` is of the test images (%), ``loss`` the mean of the epoch's minibatches.
     """
     data, done = mnist(), training(digits)
     with torch.no_grad():
@@ -198,7 +196,6 @@ class Ratio(NamedTuple):
 
     @property
     def time(self) -> float:
-        """In time to accuracy."""
         return self.epochs * self.seconds
 
     def __str__(self) -> str:

@@ -26,9 +26,8 @@ def worker_list(
 ) -> tuple[Task, ...]:
     """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
 
-    It never looks at another worker: round robin says which minibatches are its own, 1F1B in which
-    order it runs them, and its own updates which weights it has. It owes at most ``in_flight``
-    backwards.
+    Round robin says which minibatches are its own, 1F1B in which order it runs them, and its own
+    updates which weights it has. It owes at most ``in_flight`` backwards.
     """
     width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
 
@@ -56,9 +55,9 @@ def by_preference(
 ) -> Schedule:
     """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
 
-    Every worker, as soon as it is free, runs the pass it prefers if one is ready, else the other. A
-    stage's forward and backward take ``stage_s`` whole time units; at most ``admitted`` minibatches
-    are in the pipeline, None: as many as there are.
+    Every free worker runs the pass it prefers if one is ready, else the other. A stage's forward
+    and backward take ``stage_s`` whole time units; at most ``admitted`` minibatches are in the
+    pipeline.
     """
     stages, limit = len(stage_s), admitted or minibatches
     lists: list[list[Task]] = [[] for _ in range(stages)]
@@ -126,8 +125,8 @@ class MessageCounter(Observer):
 def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFrame:
     """Return when each message of an emulated run was on its link, as ``Trace.transfers`` does.
 
-    The engine sends a message when its pass ends and keeps it back as long as the cluster's links
-    take; here the same links serve the same messages in the same order.
+    The engine keeps a message back as long as the cluster's links take; here the same links serve
+    the same messages in the same order.
     """
     sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
     traffic, rows, flows = Traffic(cluster), [], []
@@ -148,8 +147,8 @@ def hidden_fraction(
 ) -> float:
     """Return the share of the steady state's time on links in which their machine computes.
 
-    A message counts once for the machine that sends it and once for the one that receives it;
-    ``margin`` is that of :func:`.steady_state.window`.
+    A message counts once for each of the two machines; ``margin`` is that of
+    :func:`.steady_state.window`.
     """
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]

@@ -30,7 +30,6 @@ class Problem(NamedTuple):
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
         return len(self.profile)
 
     def plan(self) -> Plan:
@@ -81,8 +80,8 @@ class Problem(NamedTuple):
     def base_cases_hold(self) -> bool:
         """Return whether the planner's answers are A(i, 1) = T(1->i, 1) and A(1, m) = T(1->1, m).
 
-        One layer may leave machines idle, so that the second is compared with the best T(1->1, m')
-        of m' <= m machines.
+        One layer may leave machines idle: the second is compared with the best T(1->1, m'), m' <=
+        m.
         """
 
         def planned(layers: int, machines: int) -> float:
@@ -127,10 +126,10 @@ def relative_error(ours: float, expected: float) -> float:
 
 
 def candidates(layers: int, widths: Sequence[int]) -> int:
-    """Return how many candidates the planner's dynamic program looks at, by a run.
+    """Return how many candidates the planner's dynamic program looks at, for layers all alike.
 
-    A candidate is a first stage, so many machines for it, and a place where the rest begins. The
-    layers are all alike; ``widths`` are members of each level of links, innermost first.
+    A candidate is a first stage, its machines, and a place where the rest begins; ``widths`` are
+    members of each level of links, innermost first.
     """
     profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]

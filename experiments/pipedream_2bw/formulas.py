@@ -47,7 +47,6 @@ class EqualStages:
 
     @property
     def schedule(self) -> Schedule:
-        """The system's schedule."""
         return TABLES[self.system](self.depth, self.microbatches)
 
     @property
@@ -57,7 +56,6 @@ class EqualStages:
 
     @property
     def plan(self) -> Plan:
-        """As many blocks for each stage."""
         balance = [self.blocks // self.depth] * self.depth
         return Plan.by_hand(balance, rows=self.rows, recompute=self.recompute)
 
@@ -68,7 +66,6 @@ class EqualStages:
 
     @property
     def sizes(self) -> Sizes:
-        """Those of the formulas."""
         (stage, *_) = stage_costs(self.schedule.take(1), self.profile, self.plan)
         return Sizes(stage.whole.parameter_bytes, stage.kept_bytes, stage.received_bytes)
 

@@ -46,8 +46,8 @@ GIB = 2**30
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
 
-    The gradients of all of them make one update. A flush of 1 each is inter-layer model parallelism
-    with gradient accumulation. A count below 1 is a ScheduleError.
+    All gradients make one update. A flush of 1 each is inter-layer model parallelism with gradient
+    accumulation. A count below 1 is a ScheduleError.
     """
     require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
     last = sum(sizes) - 1

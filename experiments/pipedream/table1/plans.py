@@ -40,8 +40,8 @@ def one_at_a_time(plan: Plan) -> Schedule:
 def twice_in_flight(plan: Plan) -> Schedule:
     """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
 
-    NOAM minibatches (section 3.2) are as many as can be at work: none is left over to travel, or to
-    wait for the others of its round.  For study: weights get as much staler.
+    NOAM minibatches (section 3.2) leave none over to travel, or to wait for the others of its
+    round. For study: weights get as much staler.
     """
     counts = [2 * count for count in optimal_in_flight(plan.replicas)]
     return pipedream(plan.replicas, in_flight=counts)
@@ -77,7 +77,6 @@ class Sent(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Both."""
         return self.weights + self.activations
 
 
@@ -105,10 +104,7 @@ def reduction(ours: Sent, bsp: Sent, activations_once: bool = False) -> float:
 
 
 def link_seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
-    """Return the seconds a minibatch that the busiest link needs in each direction.
-
-    A plan cannot be faster; it can be as fast if its messages and sums share links perfectly.
-    """
+    """Return the seconds a minibatch that the busiest link needs: no plan can be faster."""
     return max(
         (
             all_reduce_bytes(profile.stage(s.first, s.stop).parameter_bytes, s.replicas)
@@ -132,8 +128,8 @@ def best_cut(
 ) -> Plan:
     """Return the plan with these replicas that the planner's cost model finds the fastest.
 
-    It tries all cuts: a configuration as published says how many workers a stage has, not where it
-    ends. The cluster has one level of links; if no cut fits its memory it is a ValueError.
+    It tries all cuts, as a published configuration does not say where stages end. The cluster has
+    one level of links; if no cut fits its memory it is a ValueError.
     """
     (level,), spans, layers = cluster.levels, LayerRanges(profile), len(profile)
     objective = Seconds(

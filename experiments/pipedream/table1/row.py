@@ -71,7 +71,7 @@ class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
 
     ``given`` stands in for the planner's plan, ``method`` is the pipelines' schedule, ``runs`` are
-    the systems that were emulated: all others are simulated, as is a row with one thing changed.
+    the emulated systems: all others are simulated, as is a row with one thing changed.
     """
 
     setting: Setting
@@ -121,13 +121,11 @@ class Row:
         return replace(self, given=self.plan, runs=kept)
 
     def plan_of(self, system: str) -> Plan:
-        """Return a system's plan."""
         if system == BSP:
             return plans.data_parallel(self.profile, self.setting.workers)
         return self.plan if system == PIPEDREAM else self._straight
 
     def method_of(self, system: str) -> Method:
-        """Return a system's schedule."""
         alone = {MODEL_PARALLEL: plans.one_at_a_time, BSP: plans.pipelined}
         return alone.get(system, self.method)
 

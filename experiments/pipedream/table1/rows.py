@@ -100,13 +100,10 @@ class Cell(NamedTuple):
 def effective(cells: Sequence[Cell]) -> float:
     """Return the bytes/s with which simulated data parallelism is as fast as published.
 
-    One bandwidth for all cells, with which the geometric mean of simulated over published speedups
-    is 1.  What is fitted is one number for all that the simulator does not know: copies between GPU
-    and host, serialisation, other users of the network.
-
-    Raises:
-        ValueError: no bandwidth gives the speedup of one of the cells; the message says what is
-            possible.
+    With one bandwidth for all cells the geometric mean of simulated over published speedups is 1.
+    It stands for all that the simulator does not know: copies between GPU and host, serialisation,
+    other users of the network. A ValueError says what is possible where no bandwidth gives a
+    speedup.
     """
     low, high = map(math.log, BANDWIDTHS)
     for cell in cells:
@@ -145,10 +142,7 @@ def fitted(cells: tuple[Setting, ...], files: str = "") -> float:
 
 
 def calibrated(setting: Setting, files: str = "", on: tuple[Setting, ...] | None = None) -> Cluster:
-    """Return a setting's machines with the bandwidth of its cluster's cells, or of those of ``on``.
-
-    ``files`` are as for :func:`profile_of`.
-    """
+    """Return a setting's machines with the bandwidth of its cluster's cells, or of those ``on``."""
     rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines()
     origin = f"BSP of {' and '.join(row.name for row in rows)}, Table 1"
     return machines.calibrated(machines.levels[0].name, fitted(rows, files), origin)

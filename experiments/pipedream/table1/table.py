@@ -34,10 +34,7 @@ INSTEAD = {
 
 
 def changes(row: Row, files: str = "") -> Iterator[tuple[str, Row]]:
-    """Yield a row with each change that can be made to it, by its cause.
-
-    ``files`` as for :func:`.calibration.profile_of`.
-    """
+    """Yield a row with each change that can be made to it, by its cause."""
     kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
     yield names.NOMINAL, row.nominal
     yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=twice_in_flight)
@@ -105,8 +102,8 @@ def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str
 class Claims:
     """Records claims of rows of Table 1, by name, that were emulated ``repeats`` times.
 
-    ``changed`` are rows with one thing changed, by its cause, see :func:`.changes.changes`;
-    ``known`` is what the note of a row's claims says besides.
+    ``changed`` are rows with one thing changed, by its cause (:func:`changes`); ``known`` is what
+    the note of a row's claims says besides.
     """
 
     nb: study.Notebook
@@ -127,18 +124,11 @@ class Claims:
     ) -> Callable[[F], F]:
         """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
 
-        It is called with the rows of each round of emulations, with them as simulated, and with
+        It is called with the ``rows`` of each round of emulations, with them as simulated, and with
         each change that all of them know. A change that leaves the simulated value as it is
         explains nothing; nor does one that is ``circular``, since it puts in what the claim says.
-
-        Args:
-            id: of the claim, without the paper's name.
-            rows: that the function gets.
-            note: as ``figure``, for :meth:`.Notebook.claim`.
-            label: of a value with no clock in it; all others rest on emulations ``of`` systems.
-            of: by their names.
-            circular: causes.
-            figure: the file that shows it.
+        ``id`` is the claim's without the paper's name; ``label`` that of a value with no clock in
+        it: all others rest on emulations ``of`` systems.
         """
         rounds = study.Rounds[list[Row]](
             tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.pipedream_2bw import parity
-from experiments.pipedream_2bw.recipe import AdamRecipe
+from experiments.pipedream_2bw.settings import AdamRecipe
 
 
 def frame(method: str, *ends: float, loss: float = 1.0, steps: int = 10) -> pd.DataFrame:

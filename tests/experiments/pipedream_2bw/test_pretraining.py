@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.pipedream_2bw import finetuning
-from experiments.pipedream_2bw.movement import Movement
 from experiments.pipedream_2bw.pretraining import (
     METHODS,
     PIPEDREAM,
     POINTS,
     TWO_BW,
     VANILLA,
+    FineTuning,
+    Movement,
     PreTraining,
     course,
+    fine_tune,
     take,
     trainings,
 )
@@ -127,7 +128,7 @@ def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Pa
     )
     assert found["loss"].tolist()[1:] == judge.losses  # validations leave no trace
 
-    tuned = finetuning.FineTuning("BERT", POINTS, BERT, 10, classes=2, rows=96, test_rows=16)
+    tuned = FineTuning("BERT", POINTS, BERT, 10, classes=2, rows=96, test_rows=16)
     kept = torch.load(BERT.weights(tmp_path, POINTS), weights_only=True)
     trunk = {name: weight for name, weight in kept.items() if int(name.split(".")[0]) < 2}
     start, untrained = (case.model(tmp_path) for case in (tuned, replace(tuned, point=0)))
@@ -138,7 +139,7 @@ def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Pa
     assert not torch.equal(untrained.state_dict()[embedding], trunk[embedding])
     assert torch.equal(untrained.state_dict()[head], loaded[head])
 
-    points = finetuning.train(tuned, tmp_path).points
+    points = fine_tune(tuned, tmp_path).points
     assert points["step"] == list(range(11))
     assert all(0 <= share <= 100 for share in points["accuracy"] if share is not None)
 

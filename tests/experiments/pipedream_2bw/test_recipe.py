@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from experiments.pipedream_2bw.recipe import PRE_TRAINING, AdamRecipe, describe
+from experiments.pipedream_2bw.settings import PRE_TRAINING, AdamRecipe, describe
 from experiments.study.training import learning_rates
 from pipekit.ledger import claims
 
