@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -74,13 +73,11 @@ def _square(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
 
 VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"
 
-METHODS: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
-    {
-        VANILLA: lambda stages: flush(stages, stages),
-        TWO_BW: lambda stages: two_bw(stages, stages),
-        PIPEDREAM: pipedream,
-    }
-)
+METHODS: Mapping[str, Callable[[int], Schedule]] = {
+    VANILLA: lambda stages: flush(stages, stages),
+    TWO_BW: lambda stages: two_bw(stages, stages),
+    PIPEDREAM: pipedream,
+}
 """By name, each from the number of stages to its schedule; all with the same batch,
 which Flush and 2BW cut into as many microbatches as there are stages."""
 

@@ -6,7 +6,6 @@ bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers'
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -57,13 +56,11 @@ class Panel(NamedTuple):
     batches: tuple[int, int]
 
 
-FIGURE6: Mapping[str, Panel] = MappingProxyType(
-    {
-        "a": Panel("2.2B", servers=1, depth=8, batches=(64, 256)),
-        "b": Panel("2.2B", servers=8, depth=8, batches=(512, 2048)),
-        "c": Panel("3.8B", servers=8, depth=16, batches=(512, 2048)),
-    }
-)
+FIGURE6: Mapping[str, Panel] = {
+    "a": Panel("2.2B", servers=1, depth=8, batches=(64, 256)),
+    "b": Panel("2.2B", servers=8, depth=8, batches=(512, 2048)),
+    "c": Panel("3.8B", servers=8, depth=16, batches=(512, 2048)),
+}
 """By letter.  The text prints panel c's caption, a batch of 2048 (section 5.2), of 64 on 8 GPUs
 (section 5.3) and a tick of 256; that a GPU gets 8 or 32 sequences in every panel follows if the
 three belong together.  Models and depths of a and b are section 5.2's.
@@ -127,12 +124,10 @@ class AdamRecipe:
         return min((step + 1) / warm_up, (self.steps - step) / max(1, self.steps - warm_up))
 
 
-PRE_TRAINING: Mapping[str, AdamRecipe] = MappingProxyType(
-    {
-        "bert": AdamRecipe(1024, steps=2_000_000, warm_up=0.005),
-        "gpt": AdamRecipe(512, steps=300_000, warm_up=0.01),
-    }
-)
+PRE_TRAINING: Mapping[str, AdamRecipe] = {
+    "bert": AdamRecipe(1024, steps=2_000_000, warm_up=0.005),
+    "gpt": AdamRecipe(512, steps=300_000, warm_up=0.01),
+}
 """By model; steps and warm-up are Megatron's, since the paper prints neither."""
 
 

@@ -19,16 +19,28 @@ _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, each kind counted apart; only the first two are decided."""
+    """What became of a claim, each kind counted apart; only the first two are decided.
 
-    PASS = "pass"
-    MISS = "miss"
-    UNDECIDED = "undecided"
-    INVALID = "invalid"
-    REPORTED = "reported"
-    PRESET = "preset"
-    NOT_RUN = "not run"
-    OUT_OF_REACH = "out of reach"
+    Each has a sign, as words alone are slow to scan and colours not always seen, and the word by
+    which it is counted.
+    """
+
+    PASS = "pass", "✔", "met"
+    MISS = "miss", "✘", "missed"
+    UNDECIDED = "undecided", "≈", "undecided"
+    INVALID = "invalid", "!", "invalid on this host"
+    REPORTED = "reported", "●", "only shown"
+    PRESET = "preset", "=", "about the paper's own set-up"
+    NOT_RUN = "not run", "○", "not run"
+    OUT_OF_REACH = "out of reach", "–", "out of reach here"
+
+    sign: str
+    counted: str
+
+    def __new__(cls, value: str, sign: str, counted: str) -> "Status":
+        status = str.__new__(cls, value)
+        status._value_, status.sign, status.counted = value, sign, counted
+        return status
 
 
 MEANING = {

@@ -182,11 +182,6 @@ class Row:
         )
         return theirs.predicted_s / best.predicted_s, theirs_s / best_s
 
-    @property
-    def config_ratio(self) -> float:
-        """The larger of both."""
-        return max(self.config_ratios)
-
     @cached_property
     def _straight(self) -> Plan:
         return plan(self.profile, self.cluster, replicate=False)

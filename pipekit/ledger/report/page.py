@@ -12,7 +12,7 @@ from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.scoreboard import SYMBOLS, template
+from pipekit.ledger.report.scoreboard import template
 from pipekit.ledger.report.tables import changes, experiments, frame, scores
 
 TITLES = {
@@ -101,7 +101,6 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
-        symbols=SYMBOLS,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
         recorded=sum(outcome.record is not None for outcome in outcomes),

@@ -10,29 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
 from pipekit.units import plural
 
-SYMBOLS = {
-    Status.PASS: "✔",
-    Status.MISS: "✘",
-    Status.UNDECIDED: "≈",
-    Status.INVALID: "!",
-    Status.REPORTED: "●",
-    Status.PRESET: "=",
-    Status.NOT_RUN: "○",
-    Status.OUT_OF_REACH: "–",
-}
-"""A sign beside each status: the words alone are slow to scan, and colours not always seen."""
-
 NOTHING = "No claim is judged yet: cards appear here as the cells below run."
-
-_COUNTED = {
-    Status.PASS: "met",
-    Status.MISS: "missed",
-    Status.UNDECIDED: "undecided",
-    Status.INVALID: "invalid on this host",
-    Status.REPORTED: "only shown",
-    Status.PRESET: "about the paper's own set-up",
-    Status.OUT_OF_REACH: "out of reach here",
-}
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
@@ -49,7 +27,6 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
         template("scoreboard.html.j2").render(
             sentences=sentences(recorded) or [NOTHING],
             groups={name: members for name, members in groups.items() if members},
-            symbols=SYMBOLS,
             unknown=CAUSE_UNKNOWN,
         )
     )
@@ -60,7 +37,7 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
     if not recorded:
         return []
     statuses = Counter(outcome.status for outcome in recorded)
-    counts = [f"{statuses[status]} {what}" for status, what in _COUNTED.items() if statuses[status]]
+    counts = [f"{statuses[each]} {each.counted}" for each in Status if statuses[each]]
     causes = Counter(outcome.cause for outcome in recorded if outcome.cause)
     unknown = causes.pop(CAUSE_UNKNOWN, 0)
     reasons = [f"{cause} ({plural(number, 'claim')})" for cause, number in causes.most_common()]
