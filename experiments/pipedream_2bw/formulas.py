@@ -100,10 +100,6 @@ class EqualStages:
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
         return measure_memory(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)))
 
-    def crossover(self) -> float:
-        """Return the m above which GPipe needs more than 2BW: d + |W| / (d |A_input|) (3.1)."""
-        return self.depth + self.sizes.weights / self.sizes.inputs
-
 
 def counted(memory: Memory) -> float:
     """Return the most bytes of any worker as the formulas count: no gradients, no optimizer."""

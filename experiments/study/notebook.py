@@ -91,13 +91,16 @@ class Notebook:
 
         return record
 
-    def proved(self, id: str, *, by: str, label: str = "exact", note: str = "") -> None:
-        """Record that a claim holds as a test of the toolkit proves it, which is run here.
+    def proved(self, claims: Mapping[str, str], note: str = "", figure: str | None = None) -> None:
+        """Record that claims hold as tests of the toolkit prove them, which are run here.
 
-        ``by`` is the test, say ``tests/planning/test_balance.py::test_equal_layers``; no such test,
-        or no pytest, is a ValueError that says what to install.
+        By claim the test, say ``tests/planning/test_balance.py::test_equal_layers``, or several,
+        separated by spaces; no such test, or no pytest, is a ValueError that says what to install.
         """
-        self.claim(id, label, note)(lambda: passes(by))
+        are_all_passed = passes(*claims.values())
+        for id, tests in claims.items():
+            kept = "; ".join(filter(None, [note, f"proved by {tests}"]))
+            self.record(id, are_all_passed or passes(tests), "exact", kept, figure)
 
     def record(
         self,
