@@ -146,18 +146,16 @@ class Row:
         """Return a system's speedup over one machine."""
         return self.compute_s / self.seconds(system)
 
-    @property
     def over_bsp(self) -> float:
-        """How many times as fast as data parallelism the plan is."""
+        """Return how many times as fast as data parallelism the plan is."""
         return self.seconds(BSP) / self.seconds(PIPEDREAM)
 
     def overhead(self, system: str = BSP) -> float:
         """Return the percentage of the time in which a system's workers do not compute."""
         return 100 * (1 - self.speedup(system) / self.setting.workers)
 
-    @property
     def overhead_removed(self) -> float:
-        """The percentage of BSP's overhead that the plan has not."""
+        """Return the percentage of BSP's overhead that the plan has not."""
         return 100 * (1 - self.overhead(PIPEDREAM) / self.overhead(BSP))
 
     def sent(self, system: str) -> Sent:

@@ -60,7 +60,7 @@ def changes(row: Row, files: str = "") -> Iterator[tuple[str, Row]]:
 @cache
 def over_bsp_otherwise(setting: Setting) -> dict[str, float]:
     """Return a row's speedup over data parallelism with each change, by its cause."""
-    return {cause: row.over_bsp for cause, row in changes(Row.of(setting))}
+    return {cause: row.over_bsp() for cause, row in changes(Row.of(setting))}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
