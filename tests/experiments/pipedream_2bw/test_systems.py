@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.pipedream_2bw.settings import FIGURE6, OPTIMIZER_STATES
+from experiments.pipedream_2bw.settings import FIGURE6
 from experiments.pipedream_2bw.systems import (
     FLUSH,
     GIB,
@@ -94,7 +94,3 @@ def test_smaller_batches_have_as_many_microbatches_as_stages() -> None:
         assert (small.batch, large.batch) == batches
         assert (small.width * depth, small.microbatches) == (8 * servers, depth)
         assert small.profile.rows == 8
-
-
-def test_two_versions_a_gradient_and_adam_take_18_bytes_a_parameter() -> None:
-    assert 2 * (2 + 1 + OPTIMIZER_STATES) == 18  # as the ledger counts for Figure 9
