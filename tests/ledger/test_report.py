@@ -17,7 +17,7 @@ from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import Outcome, Status, judge
 from pipekit.ledger.report import destination, links, scoreboard, write
-from pipekit.ledger.report.page import Figure, telling
+from pipekit.ledger.report.page import Group, telling
 from pipekit.ledger.report.scoreboard import NOTHING, sentences
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"
@@ -195,11 +195,11 @@ class TestPage:
 
 
 def test_the_first_figures_decide_most_and_are_of_all_papers_in_turn() -> None:
-    def figure(paper: str, statuses: str) -> Figure:
+    def figure(paper: str, statuses: str) -> Group:
         claim = next(claim for claim in load().values() if claim.paper == paper)
         found = {"p": Status.PASS, "m": Status.MISS, "r": Status.REPORTED}
         outcomes = tuple(Outcome(claim, None, found[status], "") for status in statuses)
-        return Figure(f"{paper}-{statuses}", Path("x.svg"), outcomes)
+        return Group(f"{paper}-{statuses}", Path("x.svg"), outcomes)
 
     many = [figure("gpipe", "p" * n) for n in range(1, 12)]
     others = [figure("pipedream", "rrrrrrrrrrrrrr"), figure("pipedream", "pm")]
