@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 
-class Turns:
+class CallLock:
     """Gives one call after another its turn, and refuses one that would have to wait."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Turns:
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def in_turn(method: M) -> M:
-    """Return a method that takes the turn of its object's ``_turns``; raises as :meth:`taken`."""
+def one_at_a_time(method: M) -> M:
+    """Return a method that takes the turn of its object's ``_calls``; raises as :meth:`taken`."""
 
     @wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._turns.taken():
+        with self._calls.taken():
             return method(self, *args, **kwargs)
 
     return cast(M, called)
