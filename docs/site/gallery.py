@@ -6,8 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.batches.experiment import load_all
+from pipekit.ledger.report.links import anchor
 
 TITLES = {
     "": "In general",

@@ -16,7 +16,7 @@ from queue import Empty
 from typing import Any
 
 from experiments.attacks.interrupts import Row, drawn
-from pipekit.ledger.batches.kernels import ThisInterpreter
+from pipekit.ledger.batches.execution import ThisInterpreter
 
 ANSWER_S = 60.0  # in which a kernel has answered, also on a busy machine
 

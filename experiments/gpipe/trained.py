@@ -10,7 +10,7 @@ from torch import nn
 from experiments.gpipe import amoebanet
 from experiments.gpipe.memory import STATES, plan_of, rmsprop
 from experiments.gpipe.scenarios import Scenario
-from experiments.study.search import largest_that_fits
+from experiments.study.tables import largest_that_fits
 from experiments.study.traces import memory_of
 from pipekit import Execution, Watch, models
 from pipekit.engine import Pipeline, measure_memory

@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from pipekit.ledger import claims
-from pipekit.ledger.what_if import BROKEN, STILL_MET, STILL_MISSED, TURNED, experiments, summary
+from pipekit.ledger.report.tables import (
+    BROKEN,
+    STILL_MET,
+    STILL_MISSED,
+    TURNED,
+    changes,
+    experiments,
+)
 
 MISSED = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04, within 15 %
 MET = "pipedream-table1-vgg16-4A-pp-speedup"  # 3.14, within 15 %
@@ -33,7 +40,7 @@ def test_a_change_turns_misses_and_breaks_passes(tmp_path: Path) -> None:
     first = tried.set_index("claim").loc[MET].iloc[0]
     assert (first["instead"], first["ours"], first["changed"]) == ("otherwise", "3.1", "1")
 
-    table = summary(tried).set_index("cause")
+    table = changes(tried).set_index("cause")
     assert table.index.tolist() == [helps, nothing, harms]
     assert table["net"].tolist() == [1, 0, -1]
     assert table["claims"].tolist() == [1, 2, 2]
@@ -43,4 +50,4 @@ def test_without_experiments_there_are_no_rows(tmp_path: Path) -> None:
     claims.record(MISSED, 2.0, "simulated", results_dir=tmp_path)
     tried = experiments(claims.outcomes(tmp_path))
     assert tried.empty
-    assert summary(tried).empty
+    assert changes(tried).empty
