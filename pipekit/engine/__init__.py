@@ -2,8 +2,8 @@
 
 from pipekit.engine.config import Loss
 from pipekit.engine.module.pipelined_module import PipelinedModule
-from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Observer
+from pipekit.engine.observers.reporter import BatchDone
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.runs.run import Run, measure_memory

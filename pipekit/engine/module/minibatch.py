@@ -22,12 +22,11 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.module.watched_stage import ModuleRuntime, ModuleSteps, WatchedStage
+from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
 from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
-from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
@@ -174,8 +173,8 @@ class Minibatch:
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
         states = WorkerStates(len(stages))
-        workers = [ModuleSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
-        watchdog = Watchdog(states, workers, [[stage] for stage in stages], runtime.timeout)
+        own = {stage: Steps(tuple(steps[stage])) for stage in stages}
+        watchdog = Watchdog(states, own, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]

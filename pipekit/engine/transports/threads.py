@@ -24,12 +24,11 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
-from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.trees import tree_map
@@ -169,7 +168,8 @@ class ThreadRunner(Runner):
         feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
-        watchdog = Watchdog(states, workers, config.stage_workers, config.execution.timeout)
+        steps = {worker.index: worker.steps for worker in workers}
+        watchdog = Watchdog(states, steps, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages: list[dict[int, TrainedStage] | None] = []
         for worker in workers:

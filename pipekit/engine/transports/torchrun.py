@@ -18,14 +18,13 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,
     stay_on_loopback,
 )
 from pipekit.engine.transports.runner import Runner
-from pipekit.engine.transports.watchdog import Stalled, Watchdog
+from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerAssignment, WorkerReport, run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
@@ -87,7 +86,9 @@ class TorchrunRunner(Runner):
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
         states = WorkerStates(config.workers)
-        watchdog = Watchdog(states, [own], config.stage_workers, config.execution.timeout)
+        watchdog = Watchdog(
+            states, {own.index: own.steps}, config.stage_workers, config.execution.timeout
+        )
         watched = [states.observer(own.index)]
 
         dist.barrier()

@@ -72,9 +72,9 @@ class ProcessRunner(Runner):
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
-            watchdog = Watchdog(
-                pool.states, workers, config.stage_workers, config.execution.timeout
-            )
+            steps = {worker.index: worker.steps for worker in workers}
+            timeout = config.execution.timeout
+            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout)
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)

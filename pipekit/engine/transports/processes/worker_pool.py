@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.parcels import unpacked
@@ -29,7 +28,7 @@ from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.transports.processes.worker_handle import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.worker_process import READ_STAGES
-from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
+from pipekit.engine.transports.watchdog import LOOK_S, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerReport
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)

@@ -24,7 +24,6 @@ from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
@@ -33,6 +32,7 @@ from pipekit.engine.transports.processes.parcels import Sender
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
+from pipekit.engine.transports.watchdog import WorkerStates
 from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
