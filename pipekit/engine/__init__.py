@@ -7,7 +7,7 @@ from pipekit.engine.observers.reporter import BatchDone
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.runs.run import Run, measure_memory
-from pipekit.engine.transports.processes.worker_handle import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.transports.watchdog import Stalled
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 

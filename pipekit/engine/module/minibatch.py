@@ -12,9 +12,7 @@ from torch.func import functional_call
 from pipekit.devices import (
     ThreadStreams,
     keep_for_current_stream,
-    on_stream,
     record_events,
-    wait_event,
     wait_events,
 )
 from pipekit.engine.execution.executor import Executor
@@ -178,9 +176,7 @@ class Minibatch:
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
-            with on_stream(runtime.workers[stage].stream), _noted(stage, runtime.at_work):
-                for event in self._ready:
-                    wait_event(clock.device, event)
+            with runtime.workers[stage].entered(self._ready), _noted(stage, runtime.at_work):
                 transport = network.transport(stage)
                 state = states.observer(stage)
                 observers = [*watched.observers, state]

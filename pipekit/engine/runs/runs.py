@@ -24,7 +24,7 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.processes.worker_handle import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 
 

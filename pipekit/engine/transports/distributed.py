@@ -206,10 +206,10 @@ def _receive_form(source: int) -> Form:
     return pickle.loads(bytes(data.tolist()))
 
 
-def _receive(tensors: Sequence[Tensor], source: int, **tag: int) -> None:
+def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
     with _abort_if_broken():
         for tensor in tensors:
-            dist.recv(tensor, source, **tag)
+            dist.recv(tensor, source, **how)
 
 
 def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:

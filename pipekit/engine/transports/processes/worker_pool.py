@@ -17,17 +17,15 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.parcels import unpacked
+from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedMailboxes,
     close_others,
     endpoints_for,
 )
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.transports.processes.stages_left import Content
-from pipekit.engine.transports.processes.worker_handle import WorkerDied, WorkerHandle
-from pipekit.engine.transports.processes.worker_process import READ_STAGES
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
+from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerReport
 

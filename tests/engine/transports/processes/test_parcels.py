@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.transports.processes.parcels import Parcel, Sender, dumps, unpacked
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.shared_memory import (
+    Parcel,
+    Sender,
+    SharedBuffer,
+    dumps,
+    unpacked,
+)
 
 TENSORS = {
     "float32": torch.randn(3, 4),
