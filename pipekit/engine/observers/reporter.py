@@ -56,22 +56,18 @@ class Reporter(Observer):
         self._told = config.resume.boundary.batches if config.resume else 0
 
     def begin(self, worker: WorkerView) -> None:
-        """Note the last stage's optimizer."""
         self._last = len(self._config.stage_workers) - 1
         self._optimizer = worker.weights[self._last].optimizer
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        """Note the rates with which the last stage is about to be updated."""
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
             self._rates[step.update] = tuple(float(group["lr"]) for group in groups)
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
-        """Note the norm of an update's gradient."""
         self._norms[update] = None if norm is None else HostNumber(norm)
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        """Tell of what has arrived."""
         if activity == Op.FORWARD.name and not step.sends:
             self._losses.append((step.task.microbatch, HostNumber(outputs.main)))
         elif step.task.op is not Op.UPDATE:
@@ -79,7 +75,6 @@ class Reporter(Observer):
         self._tell_of(lambda number: number.is_here)
 
     def end(self, worker: int) -> None:
-        """Wait for what is left, and tell of it."""
         self._tell_of(lambda number: True)
 
     def _tell_of(self, is_here: Callable[[HostNumber], bool]) -> None:
