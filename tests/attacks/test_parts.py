@@ -9,7 +9,7 @@ import torch
 
 from experiments.attacks import disks, parts
 from pipekit import Pipeline
-from pipekit.engine.checkpoints import content, files
+from pipekit.engine.checkpoints import files
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,6 @@ def test_damage_that_nobody_notices_is_a_fault(
 def test_parts_that_nobody_compares_are_a_fault(
     trainings: parts.Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "require_alike", lambda *_: None)
     monkeypatch.setattr("pipekit.engine.checkpoints.resume_point.require_alike", lambda *_: None)
     row = trainings.tried("part of another training, attempt forged", 0)
     assert row.failure.startswith("trained")
