@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pipekit import datasets
-from pipekit.datasets.standard_library import library
+from pipekit.datasets.text import library
 
 
 def test_classes_are_packages_with_equally_many_snippets() -> None:

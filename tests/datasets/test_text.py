@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipekit import datasets
-from pipekit.datasets.standard_library import library
+from pipekit.datasets.text import library
 
 
 def test_targets_are_the_text_one_byte_later() -> None:
