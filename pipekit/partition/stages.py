@@ -2,14 +2,16 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from pipekit.partition.checks import require_data
-from pipekit.partition.recording.blocks import Wish
-from pipekit.partition.recording.record import record, warn_of_hooks
+from pipekit.partition.recording.modules import Wish
+from pipekit.partition.recording.record import record
+from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import mixed_rows, verify
@@ -67,13 +69,7 @@ def stages(
     _require_module(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
-    warn_of_hooks(model, blocks)
-    recorded = record(model, example, blocks, freeze=freeze)
-    try:
-        seconds = verify(recorded)
-    except NotRecordable:
-        recorded = record(model, example, blocks, freeze=freeze, vary=False)
-        seconds = verify(recorded)
+    recorded, seconds = _verified(record(model, example, blocks, freeze=freeze))
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
@@ -89,6 +85,14 @@ def stages(
             stacklevel=2,
         )
     return RecordedSequence.of(recorded, seconds)
+
+
+def _verified(found: Sequence[RecordedModel]) -> tuple[RecordedModel, list[float]]:
+    """Return the first that does what the unsplit model does, and the seconds of its layers."""
+    for recorded in found[:-1]:
+        with suppress(NotRecordable):
+            return recorded, verify(recorded)
+    return found[-1], verify(found[-1])
 
 
 def _require_module(model: object) -> None:
@@ -141,7 +145,7 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             raise ValueError(
                 f"layer {first} reads what layer {value.source} makes: let that be first"
             )
-    recorded = origin.recorded.in_order(order)
+    recorded = origin.in_order(order)
     try:
         return RecordedSequence.of(recorded, verify(recorded))
     except NotRecordable as error:

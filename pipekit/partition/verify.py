@@ -120,11 +120,7 @@ def _outcome(
     for parameter in kept:
         parameter.grad = None
     inputs: list[Tensor] = []  # each gets its gradient
-    sample = (
-        batches.differentiable_copy(batch, inputs.append)
-        if case.tracked
-        else batches.plain_copy(batch)
-    )
+    sample = batches.copied(batch, tracked=inputs if case.tracked else None)
     outcome: _Outcome = {}
     torch.manual_seed(SEED)
     try:
@@ -261,7 +257,7 @@ def mixed_rows(recorded: RecordedModel) -> str | None:
     for the same batch without its first row.  Outputs without rows, a loss say, tell nothing, nor
     does a model that draws random numbers or takes no such batch.
     """
-    if any(step.random for step in recorded.evaluation.steps):
+    if any(step.random for step in recorded.programs[1].steps):
         return None
     model = recorded.model
     whole = recorded.trial.batch

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Pipeline, schedules
-from pipekit.partition.recording.blocks import find_blocks
+from pipekit.partition.recording.modules import find_blocks
 from pipekit.partition.recording.record import record
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
@@ -43,7 +43,7 @@ def test_a_layer_is_a_modules_call_and_operations_around_it() -> None:
 
 
 def test_what_is_used_later_crosses_every_cut_until_then() -> None:
-    recorded = record(UNet(), torch.randn(2, 1, 16, 16))
+    recorded = record(UNet(), torch.randn(2, 1, 16, 16))[0]
     crossing = [[c.shape for c in recorded.crossing(layer)] for layer in range(1, len(recorded))]
     image, second = (2, 1, 16, 16), (2, 8, 8, 8)
     assert crossing[0] == [image, (2, 4, 8, 8)]  # pooled: fewer bytes than the block gives
@@ -132,7 +132,7 @@ def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str)
 
 def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
     model = Tied()
-    first, last = record(model, torch.randint(50, (4, 7))).stages([2, 3])
+    first, last = record(model, torch.randint(50, (4, 7)))[0].stages([2, 3])
     assert set(first.state_dict()) == {
         "embedding.weight", "scale", "count", "blocks.0.weight", "blocks.0.bias",
     }  # fmt: skip
@@ -236,14 +236,14 @@ def test_no_gradients_flow_where_the_model_has_none() -> None:
                 y = first(x) * 2
             return second(x) * y + third(x).detach()  # type: ignore[no-any-return]
 
-    recorded = record(Teacher(), torch.randn(5, 4))
+    recorded = record(Teacher(), torch.randn(5, 4))[0]
     verify(recorded)
     assert [c.requires_grad for c in recorded.crossing(1)] == [True, False]
 
 
 def test_verifying_finds_a_layer_that_does_something_else() -> None:
     model, x = Twice(), torch.randn(5, 16)
-    recorded = record(model, x)
+    recorded = record(model, x)[0]
     model.head.register_forward_hook(lambda module, args, output: output * 1.0)
     verify(recorded)
     model.forward = lambda x: x * 2  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """What in a forward depends on the sizes of the batch, told by comparing recordings."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,15 +32,13 @@ Sizes = Mapping[Any, int]
 def unify(recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> Program:
     """Return the program of which recordings with batches of other sizes are instances.
 
-    Args:
-        recordings: of the same mode, with the sizes of each batch by name; every one but the first
-            has another number for one of the sizes.
-        device: where the model computes; the same object of it in arguments follows the stage.
+    Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
+    than by numbers that grow with them or are computed from ``x.shape``.
 
-    Raises:
-        NotRecordable: what ran, or with which arguments, depends on the sizes otherwise than by
-            numbers that grow with them or are computed from ``x.shape``; the message names the
-            line.
+    Args:
+        recordings: of the same mode, with the sizes of each batch by name; the second has another
+            number of rows than the first, every later one another length than the second.
+        device: where the model computes; the same object of it in arguments follows the stage.
     """
     return _Unifier(recordings, device).program()
 
@@ -56,13 +54,7 @@ class _Unifier:
         for other, sizes in zip(self._tapes[1:], self._sizes[1:], strict=True):
             self._require_same_steps(first, other, sizes)
         self._made = {
-            number: replace(
-                made,
-                grows=tuple(
-                    self._growth([tape.made[number].shape[dimension] for tape in self._tapes])
-                    for dimension in range(len(made.shape))
-                ),
-            )
+            number: replace(made, grows=tuple(map(self._growth, self._shapes(number))))
             for number, made in first.made.items()
         }
         steps = tuple(map(self._step, *(tape.steps for tape in self._tapes)))
@@ -85,7 +77,8 @@ class _Unifier:
                     f"{known}, and {second.title} with {changed} ({first.place}): put that part "
                     f"into a block by blocks=[...]"
                 )
-            if first.results != second.results or first.grad != second.grad:
+            dims = [[len(tape.made[n].shape) for n in first.results] for tape in (one, other)]
+            if first.results != second.results or first.grad != second.grad or dims[0] != dims[1]:
                 raise NotRecordable(
                     f"{first.title} gives other tensors with {changed} than with {known}: put it "
                     f"into a block by blocks=[...]"
@@ -96,14 +89,19 @@ class _Unifier:
                 f"{changed}: put what depends on the number of rows into a block by blocks=[...]"
             )
 
+    def _shapes(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Yield the lengths of each dimension of a value in all recordings."""
+        return zip(*(tape.made[number].shape for tape in self._tapes), strict=True)
+
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
-        plus, times = numbers[0], {}
-        for number, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
-            for name, size in sizes.items():
-                if size != self._sizes[0][name]:
-                    step = size - self._sizes[0][name]
-                    times[name], rest = divmod(number - numbers[0], step)
+        plus, times = numbers[0], dict[str, int]()
+        bases = [0, *[1] * (len(numbers) - 2)]  # the recordings that differ in one size from others
+        for other, base in enumerate(bases, start=1):
+            for name, size in self._sizes[other].items():
+                if size != self._sizes[base][name]:
+                    step = size - self._sizes[base][name]
+                    times[name], rest = divmod(numbers[other] - numbers[base], step)
                     plus -= times[name] * self._sizes[0][name]
                     if rest:
                         return None
