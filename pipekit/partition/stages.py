@@ -105,32 +105,20 @@ def _require_module(model: object) -> None:
 
 
 def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:
-    """Return layers in the order of a plan, and the plan for them.
-
-    Raises:
-        ValueError: they cannot run in it (:func:`reordered`).
-    """
+    """Return layers in the order of a plan, and the plan for them."""
     if not plan.order:
         return layers, plan
     return reordered(layers, plan.order), replace(plan, order=())
 
 
 def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
-    """Return the layers of a recorded model in another order in which they can run.
+    """Return the layers of a recorded model in another order (:attr:`pipekit.Plan.order`).
 
-    They are compared with the unsplit model as :func:`pipekit.stages` compared them.
-
-    Args:
-        layers: what :func:`pipekit.stages` returned.
-        order: the number that each layer has there, each once (:attr:`pipekit.Plan.order`).
-
-    Raises:
-        ValueError: the layers are no recorded model's, one would come before what it reads, or in
-            this order they do not do the same to the bit: a tensor read by three layers, say, gets
-            its gradient as a sum in the order of these.
+    They are compared with the unsplit model as :func:`pipekit.stages` compared them.  Refused is an
+    order in which one would come before what it reads, or in which they do not do the same to the
+    bit: a tensor read by three layers, say, gets its gradient as a sum in the order of these.
     """
-    origin = layers.origin if isinstance(layers, RecordedSequence) else None
-    if origin is None or not isinstance(layers, RecordedSequence):
+    if not isinstance(layers, RecordedSequence) or layers.origin is None:
         raise ValueError(
             f"the plan has another order of the layers than the model, and only what "
             f"pipekit.stages returned, no copy or part of it, can be put into another: "
@@ -145,7 +133,7 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             raise ValueError(
                 f"layer {first} reads what layer {value.source} makes: let that be first"
             )
-    recorded = origin.in_order(order)
+    recorded = layers.origin.in_order(order)
     try:
         return RecordedSequence.of(recorded, verify(recorded))
     except NotRecordable as error:
