@@ -139,14 +139,18 @@ class Program:
         batch, output: templates of the batch, whose tensors are values, and of what is returned.
         steps: in the order in which they ran.
         made: every value, by number.
-        sizes: of the example, by name, on which steps may depend.
-        limits: what must hold for the batch's sizes; they are true or false.
+        frozen: values read by Python in the forward, which are held to be as in the example.
+        compared: comparisons of lengths of values that were true, each once.
+        sizes, limits: of the example, by name, on which steps may depend; and what must hold for
+            those of a batch.  One recording by itself knows of none.
     """
 
     batch: Template
     steps: tuple[RecordedStep, ...]
     output: Template
     made: Mapping[int, Made]
+    frozen: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     limits: tuple[Size, ...] = ()
 

@@ -23,13 +23,13 @@ from pipekit.partition.recording.batch import (
 from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
-from pipekit.partition.recording.recorder import Recorder, Tape
+from pipekit.partition.recording.recorder import Recorder
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
 
-Tapes = tuple[Tape, Tape]
-"""Of one batch, in training and in evaluation mode."""
+Programs = tuple[Program, Program]
+"""In training and in evaluation mode."""
 
 Dimensions = list[tuple[int, int]]
 """Places of tensors in the batch, and dimensions of these."""
@@ -41,7 +41,7 @@ class _FreeLength(NamedTuple):
     dimensions: Dimensions
     known: int
     other: int
-    tapes: Tapes
+    recorded: Programs
 
 
 def record(
@@ -60,25 +60,24 @@ def record(
     _warn_of_hooks(model, blocks)
     forwards = _Forwards(model, blocks, freeze)
     with left_as_it_was(model), drawing_from_torch():
-        tapes = forwards.tapes(example)
-        few, others, programs = _of_other_rows(forwards, example, tapes)
-        frozen = list(dict.fromkeys(read for tape in tapes for read in tape.frozen))
+        recorded = forwards.record(example)
+        few, others, programs = _of_other_rows(forwards, example, recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
-        fixed = RecordedModel(model, programs, trial=trial, frozen=frozen)
+        fixed = RecordedModel(model, programs, trial)
         free = list(_free_lengths(forwards, example, few, others))
         longer_or_shorter = _trial(forwards, example, free) if free else None
         if longer_or_shorter is None:
             return [fixed]
         sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
         known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
-        recordings = [(known, tapes), (known | {ROWS: few}, others)]
+        recordings = [(known, recorded), (known | {ROWS: few}, others)]
         for name, each in zip(sizes, free, strict=True):
-            recordings.append((known | {ROWS: few, name: each.other}, each.tapes))
+            recordings.append((known | {ROWS: few, name: each.other}, each.recorded))
         try:
             programs = forwards.programs(recordings)
         except NotRecordable:  # of several lengths together
             return [fixed]
-    varying = RecordedModel(model, programs, trial=longer_or_shorter, frozen=frozen)
+    varying = RecordedModel(model, programs, longer_or_shorter)
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
     return [varying, fixed] if len(varying) == len(fixed) else [fixed]
 
@@ -90,11 +89,11 @@ class _Forwards:
         self.model, self.device = model, device_of(model)
         self._blocks, self._freeze, self._kept = blocks, freeze, in_evaluation(model)
 
-    def tapes(self, batch: Any) -> Tapes:
+    def record(self, batch: Any) -> Programs:
         """Return what the forwards of a batch leave, in training and in evaluation mode."""
-        return self._tape(batch, training=True), self._tape(batch, training=False)
+        return self._one(batch, training=True), self._one(batch, training=False)
 
-    def _tape(self, batch: Any, *, training: bool) -> Tape:
+    def _one(self, batch: Any, *, training: bool) -> Program:
         set_mode(self.model, training, self._kept)
         sample = batches.copied(batch, tracked=[])
         with (
@@ -116,10 +115,10 @@ class _Forwards:
                     )
                 raise
 
-    def programs(self, recordings: Sequence[tuple[Sizes, Tapes]]) -> tuple[Program, Program]:
+    def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
         """Return the programs, in training and in evaluation mode, of batches of several sizes."""
         training, evaluation = (
-            unify([(sizes, tapes[mode]) for sizes, tapes in recordings], self.device)
+            unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
             for mode in (0, 1)
         )
         return (
@@ -145,17 +144,17 @@ class _Forwards:
 
 
 def _of_other_rows(
-    forwards: _Forwards, example: Any, tapes: Tapes
-) -> tuple[int, Tapes, tuple[Program, Program]]:
+    forwards: _Forwards, example: Any, recorded: Programs
+) -> tuple[int, Programs, Programs]:
     """Return another number of rows, its recordings, and the programs that hold for both numbers.
 
     Few rows take less time; one more than the example's is for models that want as many.
     """
     rows = batches.rows_of(example)
 
-    def of(other: int) -> tuple[int, Tapes, tuple[Program, Program]]:
-        found = forwards.tapes(batches.with_rows(example, other))
-        return other, found, forwards.programs([({ROWS: rows}, tapes), ({ROWS: other}, found)])
+    def of(other: int) -> tuple[int, Programs, Programs]:
+        found = forwards.record(batches.with_rows(example, other))
+        return other, found, forwards.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
 
     few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
     if few < rows:
@@ -165,9 +164,9 @@ def _of_other_rows(
 
 
 def _free_lengths(
-    forwards: _Forwards, example: Any, few: int, tapes: Tapes
+    forwards: _Forwards, example: Any, few: int, recorded: Programs
 ) -> Iterator[_FreeLength]:
-    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``tapes`` are.
+    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are.
 
     Equal lengths of two tensors are one length.
     """
@@ -181,15 +180,15 @@ def _free_lengths(
                 before = shape[:dimension].count(length)
                 places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
     for length, groups in places.items():
-        found = [_free_length(forwards, small, tapes, each, length) for each in groups.values()]
+        found = [_free_length(forwards, small, recorded, each, length) for each in groups.values()]
         if not any(found) and len(groups) > 1:  # both sides of a square, say
             together = [place for group in groups.values() for place in group]
-            found = [_free_length(forwards, small, tapes, together, length)]
+            found = [_free_length(forwards, small, recorded, together, length)]
         yield from filter(None, found)
 
 
 def _free_length(
-    forwards: _Forwards, example: Any, tapes: Tapes, dimensions: Dimensions, known: int
+    forwards: _Forwards, example: Any, recorded: Programs, dimensions: Dimensions, known: int
 ) -> _FreeLength | None:
     """Return a length with a recording of another one; None: the model wants this one."""
     rows = batches.rows_of(example)
@@ -198,8 +197,8 @@ def _free_length(
     longer = [] if is_image else forwards.longer(2 * known)  # of images four times as long
     for other in [*shorter, *longer]:
         try:
-            found = forwards.tapes(_resized(example, dict.fromkeys(dimensions, other)))
-            recordings = ((known, tapes), (other, found))
+            found = forwards.record(_resized(example, dict.fromkeys(dimensions, other)))
+            recordings = ((known, recorded), (other, found))
             forwards.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
         except Exception:  # whatever the model says of that batch
             continue

@@ -49,20 +49,11 @@ class RecordedModel:
         programs: in training and in evaluation mode.
         layers: the steps of each in both.
         trial: what it is to be verified with.
-        frozen: what Python read from tensors, which is held to be as in the example.
         kept: the modules that stay in evaluation mode.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        programs: tuple[Program, Program],
-        *,
-        trial: Trial,
-        frozen: Sequence[str] = (),
-    ) -> None:
-        self.model, self.programs = model, programs
-        self.trial, self.frozen = trial, tuple(frozen)
+    def __init__(self, model: nn.Module, programs: tuple[Program, Program], trial: Trial) -> None:
+        self.model, self.programs, self.trial = model, programs, trial
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
@@ -80,6 +71,11 @@ class RecordedModel:
     def rows(self) -> int:
         """How many rows the example had."""
         return self.programs[0].sizes["rows"]
+
+    @property
+    def frozen(self) -> list[str]:
+        """What Python read from tensors, which is held to be as in the example."""
+        return list(dict.fromkeys(read for each in self.programs for read in each.frozen))
 
     @property
     def ties(self) -> list[list[str]]:

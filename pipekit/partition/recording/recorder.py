@@ -18,7 +18,7 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, RecordedStep
+from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.partition.recording.templates import (
     Constant,
@@ -33,25 +33,6 @@ from pipekit.partition.recording.traced import traced
 
 LENGTH = "v"
 """How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
-
-
-class Tape(NamedTuple):
-    """What one forward left.
-
-    Attributes:
-        batch, output: templates.
-        steps: in order; numbers are as they were in this forward, lengths of values traced.
-        made: every value, by number.
-        frozen: values read by Python in the forward, which recording holds to be as in the example.
-        compared: comparisons of lengths of values that were true, each once.
-    """
-
-    batch: Template
-    steps: list[RecordedStep]
-    output: Template
-    made: dict[int, Made]
-    frozen: list[str]
-    compared: list[str]
 
 
 class _Before(NamedTuple):
@@ -99,8 +80,8 @@ class Recorder(TorchFunctionMode):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = NamedWeight(name)
 
-    def run(self, call: Callable[[Any], Any], batch: Any) -> Tape:
-        """Record ``call(batch)``, a forward of the model, and return what it left."""
+    def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
+        """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
         with self._watching(), self._kinds, self:
             output = call(batch)
@@ -119,7 +100,14 @@ class Recorder(TorchFunctionMode):
         }
         output = encode(output, self._leaf)
         self._values.clear()  # numbers that a block has kept still know this recorder
-        return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
+        return Program(
+            batch=template,
+            steps=tuple(self._steps),
+            output=output,
+            made=made,
+            frozen=tuple(self._frozen),
+            compared=tuple(self._compared),
+        )
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

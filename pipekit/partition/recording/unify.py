@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipekit.partition.recording.program import Growth, Program, RecordedStep
-from pipekit.partition.recording.recorder import LENGTH, Tape
+from pipekit.partition.recording.recorder import LENGTH
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
@@ -29,7 +29,7 @@ ROWS = "rows"
 Sizes = Mapping[Any, int]
 
 
-def unify(recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> Program:
+def unify(recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> Program:
     """Return the program of which recordings with batches of other sizes are instances.
 
     Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
@@ -44,23 +44,23 @@ def unify(recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> Pro
 
 
 class _Unifier:
-    def __init__(self, recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> None:
+    def __init__(self, recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> None:
         self._sizes = [sizes for sizes, _ in recordings]
-        self._tapes = [tape for _, tape in recordings]
+        self._recorded = [program for _, program in recordings]
         self._device = device
 
     def program(self) -> Program:
-        first = self._tapes[0]
-        for other, sizes in zip(self._tapes[1:], self._sizes[1:], strict=True):
+        first = self._recorded[0]
+        for other, sizes in zip(self._recorded[1:], self._sizes[1:], strict=True):
             self._require_same_steps(first, other, sizes)
         self._made = {
             number: replace(made, grows=tuple(map(self._growth, self._shapes(number))))
             for number, made in first.made.items()
         }
-        steps = tuple(map(self._step, *(tape.steps for tape in self._tapes)))
-        output = self._unified([tape.output for tape in self._tapes], "the output")
-        return Program(
-            batch=first.batch,
+        steps = tuple(map(self._step, *(each.steps for each in self._recorded)))
+        output = self._unified([each.output for each in self._recorded], "the output")
+        return replace(
+            first,
             steps=steps,
             output=output,
             made=self._made,
@@ -68,7 +68,7 @@ class _Unifier:
             limits=tuple(self._limits()),
         ).without_dead_steps()
 
-    def _require_same_steps(self, one: Tape, other: Tape, sizes: Sizes) -> None:
+    def _require_same_steps(self, one: Program, other: Program, sizes: Sizes) -> None:
         known, changed = sizes_text(self._sizes[0]), sizes_text(sizes)
         for first, second in zip(one.steps, other.steps, strict=False):
             if (first.module, first.operation) != (second.module, second.operation):
@@ -77,7 +77,7 @@ class _Unifier:
                     f"{known}, and {second.title} with {changed} ({first.place}): put that part "
                     f"into a block by blocks=[...]"
                 )
-            dims = [[len(tape.made[n].shape) for n in first.results] for tape in (one, other)]
+            dims = [[len(each.made[n].shape) for n in first.results] for each in (one, other)]
             if first.results != second.results or first.grad != second.grad or dims[0] != dims[1]:
                 raise NotRecordable(
                     f"{first.title} gives other tensors with {changed} than with {known}: put it "
@@ -91,7 +91,7 @@ class _Unifier:
 
     def _shapes(self, number: int) -> Iterator[tuple[int, ...]]:
         """Yield the lengths of each dimension of a value in all recordings."""
-        return zip(*(tape.made[number].shape for tape in self._tapes), strict=True)
+        return zip(*(each.made[number].shape for each in self._recorded), strict=True)
 
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
@@ -162,7 +162,7 @@ class _Unifier:
             made = self._made[int(number)]
             if int(dimension) >= len(made.shape):
                 return None  # a view that was edited in place
-            known = {tape.made[int(number)].shape[int(dimension)] for tape in self._tapes}
+            known = {each.made[int(number)].shape[int(dimension)] for each in self._recorded}
             if made.grows[int(dimension)] is None and len(known) > 1:
                 return None
         return Size(_LENGTH.sub(self._length, text))
@@ -178,9 +178,9 @@ class _Unifier:
 
     def _limits(self) -> list[Size]:
         """Return the comparisons that were true in all recordings, and may not be in others."""
-        others = [set(tape.compared) for tape in self._tapes[1:]]
+        others = [set(each.compared) for each in self._recorded[1:]]
         common = [
-            text for text in self._tapes[0].compared if all(text in other for other in others)
+            text for text in self._recorded[0].compared if all(text in other for other in others)
         ]
         limits = {self._in_sizes(text): text for text in common}
         if len(self._sizes[0]) > 1 and (unknown := limits.get(None)):
