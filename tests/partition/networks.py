@@ -3,7 +3,7 @@
 All draw no random numbers in training, so that a plain loop is their judge to the bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +20,34 @@ class Network(NamedTuple):
 
     model: nn.Module
     batch: Any
+
+
+class Net(nn.Module):
+    """Three linear layers or other blocks, further parts, and a forward that a test has written."""
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        blocks: Sequence[nn.Module] = (),
+        width: int = 4,
+        **parts: nn.Module,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(blocks or [nn.Linear(width, width) for _ in range(3)])
+        self.function = forward
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+def in_turn(model: Any, x: Any) -> Any:
+    """Call a net's blocks one after another."""
+    for block in model.blocks:
+        x = block(x)
+    return x
 
 
 Factory = Callable[[], Network]

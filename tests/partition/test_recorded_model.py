@@ -15,7 +15,7 @@ from pipekit.partition.recording.modules import find_blocks
 from pipekit.partition.recording.record import record
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
-from tests.partition.networks import InPlace, Tied, Twice, UNet, build
+from tests.partition.networks import InPlace, Net, Tied, Twice, UNet, build, in_turn
 
 
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
@@ -62,18 +62,13 @@ def test_no_cut_parts_what_is_made_from_its_edit() -> None:
 
 
 def test_a_module_with_buffers_that_is_called_twice_stays_in_one_layer() -> None:
-    class Norms(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-            self.norm = nn.BatchNorm1d(4)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third, fourth = model.blocks
+        x = model.norm(second(model.norm(first(x))))
+        return fourth(third(x))
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third, fourth = self.blocks
-            x = self.norm(second(self.norm(first(x))))
-            return fourth(third(x))  # type: ignore[no-any-return]
-
-    assert modules_of(Norms(), torch.randn(6, 4)) == [
+    model = Net(forward, [nn.Linear(4, 4) for _ in range(4)], norm=nn.BatchNorm1d(4))
+    assert modules_of(model, torch.randn(6, 4)) == [
         ("blocks.0",), ("norm", "blocks.1"), ("blocks.2",), ("blocks.3",),
     ]  # fmt: skip
 
@@ -144,19 +139,8 @@ def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
 
 
 def test_weights_that_no_forward_reads_stay_part_of_the_model() -> None:
-    class Unread(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.unread = nn.Linear(4, 4)
-            self.register_buffer("also_unread", torch.ones(2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    model = Unread()
+    model = Net(in_turn, unread=nn.Linear(4, 4))
+    model.register_buffer("also_unread", torch.ones(2))
     assert stages(model, torch.randn(4, 4)).state_dict().keys() == model.state_dict().keys()
 
 
@@ -202,20 +186,14 @@ def test_hooks_of_the_users_run_as_ever() -> None:
 
 
 def test_training_and_evaluation_may_differ() -> None:
-    class Differs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.only_training = nn.Linear(4, 2)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        y = second(first(x))
+        extra = model.only_training(y) if model.training else None
+        x = third(y)
+        return (x, extra) if model.training else x * 0.5
 
-        def forward(self, x: Tensor) -> Any:
-            first, second, third = self.blocks
-            y = second(first(x))
-            extra = self.only_training(y) if self.training else None
-            x = third(y)
-            return (x, extra) if self.training else x * 0.5
-
-    model, x = Differs(), torch.randn(5, 4)
+    model, x = Net(forward, only_training=nn.Linear(4, 2)), torch.randn(5, 4)
     layers = stages(model, x)
     assert torch.equal(layers(x)[1], model(x)[1])
     model.eval()
@@ -224,19 +202,15 @@ def test_training_and_evaluation_may_differ() -> None:
 
 
 def test_no_gradients_flow_where_the_model_has_none() -> None:
-    class Teacher(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.blocks[2].requires_grad_(False)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        with torch.no_grad():
+            y = first(x) * 2
+        return second(x) * y + third(x).detach()
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third = self.blocks
-            with torch.no_grad():
-                y = first(x) * 2
-            return second(x) * y + third(x).detach()  # type: ignore[no-any-return]
-
-    recorded = record(Teacher(), torch.randn(5, 4))[0]
+    model = Net(forward)
+    model.blocks[2].requires_grad_(False)
+    recorded = record(model, torch.randn(5, 4))[0]
     verify(recorded)
     assert [c.requires_grad for c in recorded.crossing(1)] == [True, False]
 
@@ -299,23 +273,17 @@ def test_over_processes_as_over_threads() -> None:
 
 
 def test_no_grad_and_autocast_between_blocks_are_kept() -> None:
-    class Modes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        with torch.no_grad():
+            scale = first(x).abs() + 1
+        y = second(x) * scale
+        with torch.autocast("cpu", enabled=False):
+            y = third(y.float()) @ y.float().mT
+        with torch.autocast("cpu", torch.bfloat16):
+            return y @ y
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third = self.blocks
-            with torch.no_grad():
-                scale = first(x).abs() + 1
-            y = second(x) * scale
-            with torch.autocast("cpu", enabled=False):
-                y = third(y.float()) @ y.float().mT
-            with torch.autocast("cpu", torch.bfloat16):
-                y = y @ y
-            return y  # type: ignore[no-any-return]
-
-    model, x = Modes(), torch.linspace(-1, 1, 24).view(6, 4)
+    model, x = Net(forward), torch.linspace(-1, 1, 24).view(6, 4)
     with pytest.warns(UserWarning, match="not independent"):
         layers = stages(model, x)
     with torch.autocast("cpu", torch.bfloat16):
