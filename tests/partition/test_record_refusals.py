@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from pipekit import Execution, Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
-from tests.partition.networks import Net, in_turn
+from tests.partition.networks import Net, in_turn, require_as_in_a_plain_loop
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 
@@ -323,7 +323,7 @@ SO_FAR = 0
 class CountsGlobally(Between):
     """Counts its forwards in a global variable."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         global SO_FAR
         SO_FAR += 1
         return super().forward(x)
@@ -360,19 +360,9 @@ def test_state_in_a_block_is_put_back_and_warned_of() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Counts([]), nn.Linear(4, 4))
     layers = stages(model, X)
     assert model[1].calls == []
-    rate = partial(torch.optim.SGD, lr=0.1)
-    pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=rate, loss=nn.functional.mse_loss)
     batches = [(X, X + k) for k in range(3)]
     with pytest.warns(UserWarning, match=r"the forward changes .*calls.*each microbatch.*buffer"):
-        losses = pipeline.train(batches).losses
-    optimizer, expected = rate(model.parameters()), []
-    for x, y in batches:
-        loss = nn.functional.mse_loss(model(x), y)
-        expected.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert losses == expected
+        require_as_in_a_plain_loop(layers, model, batches, schedules.flush(2, 1))
 
 
 @pytest.mark.parametrize("wish", [["nowhere"], [nn.Conv2d], ["blocks", "blocks.0"]])

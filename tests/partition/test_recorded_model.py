@@ -15,7 +15,16 @@ from pipekit.partition.recording.modules import find_blocks
 from pipekit.partition.recording.record import record
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
-from tests.partition.networks import InPlace, Net, Tied, Twice, UNet, build, in_turn
+from tests.partition.networks import (
+    InPlace,
+    Net,
+    Tied,
+    Twice,
+    UNet,
+    build,
+    in_turn,
+    require_as_in_a_plain_loop,
+)
 
 
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
@@ -107,22 +116,9 @@ def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
 def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str) -> None:
     x = torch.linspace(-1, 1, 24).view(6, 4)
     model = Masked(edits=False)
-    pipeline = Pipeline(
-        stages(model, x),
-        schedules.flush(3, 1),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.functional.mse_loss,
-        transport=transport,
-    )
-    pipeline.train([(x, x.flip(0))] * 3)
-    state = pipeline.state_dict()
-    pipeline.close()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), x.flip(0)).backward()
-        optimizer.step()
-    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    layers, batches = stages(copy.deepcopy(model), x), [(x, x.flip(0))] * 3
+    flush = schedules.flush(3, 1)
+    require_as_in_a_plain_loop(layers, model, batches, flush, transport=transport)
 
 
 def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
