@@ -1,14 +1,17 @@
-"""Passes of a model cut into stages by hand, and of the whole one, to be compared to the bit."""
+"""AmoebaNet-D and U-Nets cut anywhere by hand compute what the whole ones do, to the bit."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.skips import Skippable, carrying
+from pipekit.models import amoebanet_d, unet
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
@@ -87,3 +90,46 @@ def popped_by(layers: Sequence[nn.Module]) -> set[str]:
     return {
         layer.full(name) for layer in layers if isinstance(layer, Skippable) for name in layer.pops
     }
+
+
+def images(rows: int, *size: int) -> Tensor:
+    return torch.rand(rows, 3, *size, generator=torch.Generator().manual_seed(1))
+
+
+BALANCES = {
+    "amoebanet": [[border, 12 - border] for border in range(1, 12)] + [[3, 3, 3, 3], [1] * 12],
+    "unet": [[border, 22 - border] for border in range(1, 22)]
+    + [[5, 6, 6, 5], [1, 1, 3, 8, 9], [1] * 22],
+}
+
+
+@pytest.fixture(scope="module")
+def uncut() -> dict[str, tuple[nn.Sequential, Tensor, Passes]]:
+    torch.manual_seed(0)
+    models = {"amoebanet": amoebanet_d(6, 8, classes=5), "unet": unet(1, 2)}
+    inputs = {"amoebanet": images(4, 64, 64), "unet": images(2, 64, 64)}
+    return {n: (model, inputs[n], whole(model, inputs[n])) for n, model in models.items()}
+
+
+@pytest.mark.parametrize(("name", "shape"), [("amoebanet", (4, 5)), ("unet", (2, 1, 64, 64))])
+def test_gradients_reach_all_that_is_trained(name: str, shape: Any, uncut: Any) -> None:
+    model, x, passes = uncut[name]
+    assert passes.output.shape == shape
+    assert all(gradient.any() for gradient in passes.gradients)
+    assert_equal(whole(copy.deepcopy(model), x), passes)
+
+
+@pytest.mark.parametrize(
+    ("name", "balance"), [(n, b) for n, each in BALANCES.items() for b in each], ids=str
+)
+def test_cut_anywhere_it_computes_the_same_to_the_bit(
+    name: str, balance: list[int], uncut: Any
+) -> None:
+    model, x, passes = uncut[name]
+    assert_equal(cut(model, x, balance), passes)
+
+
+def test_two_convolutions_a_cell_as_well() -> None:
+    torch.manual_seed(0)
+    model, x = unet(2, 3), images(1, 64, 96)
+    assert_equal(cut(model, x, [12, 10, 11]), whole(model, x))
