@@ -62,7 +62,7 @@ gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed bes
 	.venv/bin/python -m experiments.gpu.profiles --models vgg16 --models resnet50 \
 	  --models gpt-355M --models bert-large
 
-attack: $(STAMP) ## kill, interrupt and corrupt trainings at random: none may lose a bit (an hour)
+attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit (an hour)
 	.venv/bin/python -m experiments.attacks
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
