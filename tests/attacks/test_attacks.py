@@ -1,17 +1,20 @@
 """A few tries of each kind, as ``make attack`` makes them by the hundred."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from experiments.attacks import interrupts, kills
 from pipekit import WorkerDied
+from pipekit.ledger.batches.kernels import ThisInterpreter
 
 
 @pytest.mark.long
@@ -19,6 +22,28 @@ from pipekit import WorkerDied
 def test_interrupts(way: str) -> None:
     rows = list(interrupts.interrupt(way, 3, 1))
     assert [row["failure"] for row in rows] == [""] * 3
+
+
+@pytest.mark.long
+def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> None:
+    """The kernel's last traceback still holds the whole training."""
+    manager: Any = ThisInterpreter(connection_file=str(tmp_path / "kernel.json"))
+    (temporary := tmp_path / "temporary").mkdir()
+    manager.start_kernel(env={**os.environ, "TMPDIR": str(temporary)}, cwd=os.getcwd())
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        make = "from experiments.attacks.interrupts import Trainings; t = Trainings('processes')"
+        for code in (make, "row = t.interrupted(0.5, again=True)"):
+            assert client.execute_interactive(code, timeout=60)["content"]["status"] == "ok"
+        answer = client.execute_interactive("", user_expressions={"row": "row"}, timeout=60)
+        row = ast.literal_eval(answer["content"]["user_expressions"]["row"]["data"]["text/plain"])
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert row["failure"] == ""
+    assert row["outcome"] in ("interrupted", "ended")
 
 
 @pytest.mark.long
