@@ -85,10 +85,10 @@ chromium: ## install Debian's Chromium
 	fi
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
-	.venv/bin/python experiments/benchmarks/engine.py
-	.venv/bin/python experiments/benchmarks/networks.py
-	.venv/bin/python experiments/benchmarks/planning.py
-	.venv/bin/python experiments/benchmarks/simulation.py
+	.venv/bin/python -m experiments.benchmarks.engine
+	.venv/bin/python -m experiments.benchmarks.networks
+	.venv/bin/python -m experiments.benchmarks.planning
+	.venv/bin/python -m experiments.benchmarks.simulation
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

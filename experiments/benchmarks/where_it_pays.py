@@ -1,6 +1,6 @@
 """Where a pipeline pays on a CPU and where not: a page of what networks.py has measured.
 
-    python experiments/benchmarks/where_it_pays.py results/reference/benchmarks
+    python -m experiments.benchmarks.where_it_pays results/reference/benchmarks
 
 writes the folder's README.md from its networks.csv and networks.json, as networks.py does itself.
 """
@@ -31,7 +31,7 @@ GPT of 10 million parameters with one sequence of 64 bytes, ResNet-50 with two i
 pixels.  "limit" is what the cores give at once: as many processes as stages, each of which trains
 its part of the layers, with nothing passing between them.
 
-    python experiments/benchmarks/networks.py --output results/reference/benchmarks
+    python -m experiments.benchmarks.networks --output results/reference/benchmarks
 """
 
 
