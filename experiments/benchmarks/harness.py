@@ -47,11 +47,7 @@ class Crew:
         self._pipes = pipes
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Have each process call ``function(rank, *arguments)``; return what they return.
-
-        Raises:
-            EOFError: a process died; its traceback is on stderr.
-        """
+        """Have each process call ``function(rank, *arguments)``; return what they return."""
         for pipe in self._pipes:
             pipe.send((function, arguments))
         return [pipe.recv() for pipe in self._pipes]

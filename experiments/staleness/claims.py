@@ -33,12 +33,9 @@ class PaperClaim(NamedTuple):
     other_optimizer: str = ""  # that of the other method, if it is not the same
 
     def verdict(self, told: float, above: bool, below: bool) -> str:
-        """Return whether a comparison agrees with the paper.
+        """Return whether a comparison agrees: ``told`` is the excess if its sign is shown, else 0.
 
-        Args:
-            told: the excess if it is told from none, else 0.
-            above: whether the excess is shown to be less than the margin.
-            below: likewise, to be more than minus the margin.
+        ``above`` and ``below``: the excess is shown to be within that side of the margin.
         """
         higher, lower = told > 0 and not above, told < 0 and not below
         agrees, contradicts = {

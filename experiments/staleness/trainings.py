@@ -69,17 +69,8 @@ class StaleTraining:
 def train(case: StaleTraining, by: str | None = None) -> Course:
     """Carry out one training here, with one intra-op thread: oracle and engine round alike.
 
-    Args:
-        case: which.
-        by: "oracle" or "engine", which give the same bits; by default :attr:`.cheaper`.
-
-    Returns:
-        A course of :data:`POINTS` and the untrained network: ``updates``, ``validation`` (nats),
-        ``training`` (the mean loss of the updates since the point before, at the weights that the
-        method reads), ``cpu_s`` of all.
-
-    Raises:
-        ValueError: the oracle is asked for a mitigation; tests/engine has it judge them all.
+    ``training`` of the course is the mean loss since the point before, at the weights that the
+    method reads. The oracle refuses mitigations; tests/engine has it judge them all.
     """
     by, proxy = by or case.cheaper, case.proxy
     data = proxy.data()
@@ -168,10 +159,6 @@ class WeightsAfter(Observer):
     """Copies every stage's weights after some updates, while the pipeline runs on, over threads.
 
     Validated later, they cost the pipeline no flush, and no stage waits for another.
-
-    Args:
-        updates: how many were made; 0 are the initial weights.
-        initial: those, by their names in the unsplit model.
     """
 
     def __init__(self, updates: Collection[int], initial: Mapping[str, Tensor]) -> None:
