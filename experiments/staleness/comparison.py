@@ -161,18 +161,17 @@ class Pair(NamedTuple):
 
 
 def against(
-    trainings: pd.DataFrame,
+    rows: pd.DataFrame,
     method: str,
     other: str,
     other_optimizer: str | None = None,
     at: str = OWN,
 ) -> list[Pair]:
-    """Return a method's excess over another one in each setting that has both.
+    """Return a method's excess over another one in each setting of :func:`judged` rows with both.
 
     Their depths are equal, or the other's delay does not depend on it; the other is at its own
     rate. At :data:`SYNCS` only where the method's own rate is another, or is not found yet.
     """
-    rows = judged(trainings)
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))
     )
