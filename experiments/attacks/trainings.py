@@ -10,23 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from experiments.torchgpipe.cells import as_drawn
 from pipekit import Checkpoints, Execution, Pipeline, Schedule, Updates, Watch, schedules
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.schedules import Op, Task
 
 EPOCHS, BATCHES, ROWS = 2, 24, 8
 PACE_S = 0.01  # of every batch, so that there are moments to choose from
-
-
-def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
-    """A user's own method: GPipe's Figure 2c, the backwards in reversed order."""
-
-    def worker(stage: int) -> tuple[Task, ...]:
-        forwards = [Task(Op.FORWARD, stage, k, 0) for k in range(microbatches)]
-        backwards = [Task(Op.BACKWARD, stage, k, 0) for k in reversed(range(microbatches))]
-        return (*forwards, *backwards, Task(Op.UPDATE, stage, microbatches - 1, 1))
-
-    return Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe").repeat()
 
 
 METHODS: dict[str, Schedule] = {
@@ -43,7 +32,7 @@ METHODS: dict[str, Schedule] = {
     "ASP on 2": schedules.asp(2),
     "2 x PipeDream-Flush": schedules.replicate(schedules.flush(2, 2), 2),
     "2 x 2BW": schedules.replicate(schedules.two_bw(2, 2), 2),
-    "reversed GPipe (own)": reversed_gpipe(3, 4),
+    "reversed GPipe (own)": as_drawn(3, 4).repeat(),
 }
 BALANCE = {1: [9], 2: [5, 4], 3: [2, 4, 3]}
 
