@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import torch
+from experiments.attacks.crafted import replaced
+from experiments.attacks.crafted import saved as bytes_of
 
 import pipekit as pk
 from experiments.attacks import parts
-from experiments.attacks.crafted import replaced
-from experiments.attacks.crafted import saved as bytes_of
 from pipekit.engine.checkpoints import files
 from pipekit.engine.checkpoints.progress import FolderLock
 from tests.engine.examples import data, different, mlp, pipeline
