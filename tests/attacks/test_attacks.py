@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pipekit.ledger.batches.kernels import ThisInterpreter
 
 from experiments.attacks import interrupts, kills
 from pipekit import WorkerDied
+from pipekit.ledger.batches.execution import ThisInterpreter
 
 
 @pytest.mark.long
