@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.staleness import claims, comparison, figures, findings, speed
+from experiments.staleness import claims, comparison, figures, speed
 from experiments.staleness.sweep import ARM, VALIDATIONS, table
 from experiments.study.trainings import Course
 from pipekit.host.provenance import provenance, write
@@ -53,7 +53,7 @@ def main() -> None:
     said = tables(kept)
     for name, each in said.items():
         each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
-    print(findings.counts(kept), *said["findings"]["text"], sep="\n")
+    print(claims.counts(kept), *said["findings"]["text"], sep="\n")
 
 
 def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -67,7 +67,7 @@ def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "claims": claims.verdicts(trainings),
         "mitigations": claims.mitigations(trainings),
         "time_to_loss": figures.time_to_loss(trainings, seconds),
-        "findings": findings.sentences(trainings),
+        "findings": claims.sentences(trainings),
     }
 
 

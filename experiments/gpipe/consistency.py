@@ -1,6 +1,7 @@
-"""Small networks that learn to read digits, in several precisions (GPipe, 3.2 and 4.3)."""
+"""Small networks in several precisions (GPipe, 3.2 and 4.3), and with batch norm (3.2)."""
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -8,8 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from experiments.study.differences import noted, relative_difference
+from experiments.study.tables import farthest
 from experiments.study.training import Recipe
-from pipekit.datasets import digits
+from pipekit import Execution, Watch, is_checkpointing, is_recomputing
+from pipekit.datasets import Batch, digits
+from pipekit.engine import Pipeline
+from pipekit.layers.batch_norm import DeferredBatchNorm
+from pipekit.plans import Recompute
+from pipekit.schedules import gpipe
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)
 BATCH_ROWS = 64
@@ -71,3 +79,73 @@ def without_kinks(training: Recipe) -> Recipe:
     smooth = {nn.ReLU: nn.Tanh(), nn.MaxPool2d: nn.AvgPool2d(2)}
     layers = (smooth.get(type(layer), layer) for layer in training.model)
     return replace(training, model=nn.Sequential(*layers))
+
+
+NORMS = 1, 4
+"""The layers of :func:`with_batch_norm` that are batch norm."""
+
+
+def with_batch_norm(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:
+    """Return a convolutional network with batch norm for images [B, 1, 8, 8]: 9 layers.
+
+    Always with the same weights; in training mode.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),  # [B, 8, 8, 8]
+        norm(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, padding=1),  # [B, 16, 8, 8]
+        norm(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # [B, 16, 4, 4]
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
+
+
+def moving_averages(
+    batches: Sequence[Batch], stages: int, microbatches: int, recompute: Recompute
+) -> dict[str, float]:
+    """Return how far moving averages are from those of whole minibatches, each counted once.
+
+    "own" is the largest relative difference of a layer's averages from those of ordinary batch norm
+    on the layer's own inputs, unsplit; "unsplit" that from the wholly unsplit network, whose later
+    layers get other inputs; "counted" how often a minibatch counted, the farthest from 1.
+    """
+    watched = with_batch_norm()
+    inputs = [noted([watched[number]], _first_input) for number in NORMS]
+    pipeline = Pipeline(
+        watched,
+        gpipe(stages, microbatches),
+        optimizer=partial(SGD, lr=0.0),
+        loss=nn.CrossEntropyLoss(),
+        execution=Execution(recompute=recompute),
+    )
+    pipeline.train(batches, watch=Watch(trace=False))
+    state = pipeline.state_dict()
+
+    unsplit = with_batch_norm(nn.BatchNorm2d)
+    by_layer = copy.deepcopy(unsplit)
+    with torch.no_grad():
+        for x, _ in batches:
+            unsplit(x)
+        for number, seen in zip(NORMS, inputs, strict=True):
+            own = [x for x in seen if x is not None]
+            for first in range(0, len(own), microbatches):
+                by_layer[number](torch.cat(own[first : first + microbatches]))
+    counted = [float(state[f"{number}.num_batches_tracked"]) / len(batches) for number in NORMS]
+    apart = {"own": _apart(state, by_layer), "unsplit": _apart(state, unsplit)}
+    return apart | {"counted": farthest(counted, 1)}
+
+
+def _apart(state: Mapping[str, Tensor], model: nn.Sequential) -> float:
+    expected = model.state_dict()
+    keys = [f"{number}.running_{name}" for number in NORMS for name in ("mean", "var")]
+    return max(relative_difference({k: state[k]}, {k: expected[k]}) for k in keys)
+
+
+def _first_input(_: nn.Module, x: Tensor, __: Tensor) -> Tensor | None:
+    """Return a layer's input in training, but not when the engine tries the model or recomputes."""
+    first = (torch.is_grad_enabled() or is_checkpointing()) and not is_recomputing()
+    return x.detach().clone() if first else None

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from experiments.staleness.comparison import OWN, arm_name
-from experiments.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
-from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.methods import METHODS, OPTIMIZERS, PACI_MICROBATCHES, SYNC
 from experiments.staleness.proxies import of_setting
 from experiments.study.costs import published
 from experiments.study.traces import mean_interval, memory_of

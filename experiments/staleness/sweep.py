@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import study
-from experiments.staleness.methods import METHODS, SYNC
-from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.methods import METHODS, OPTIMIZERS, SYNC
 from experiments.staleness.proxies import PROXIES, Proxy
 from experiments.staleness.trainings import POINTS, StaleTraining, train
 from pipekit.choices import require_choice

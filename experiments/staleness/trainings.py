@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from experiments.staleness.methods import METHODS
-from experiments.staleness.optimizers import OPTIMIZERS, scheduler
+from experiments.staleness.methods import METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
 from experiments.study.trainings import Course
 from pipekit import Updates, Watch, oracle

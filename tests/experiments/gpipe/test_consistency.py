@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.gpipe import batch_norm, consistency, imagenet
+from experiments.gpipe import consistency, imagenet
 from experiments.study.training import learning_rates
 from pipekit import Watch
 from pipekit.datasets import digits
@@ -25,7 +25,7 @@ def test_other_precisions_leave_the_training_alone() -> None:
 
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
 def test_moving_averages_count_a_whole_minibatch_once(recompute: Recompute) -> None:
-    found = batch_norm.moving_averages(digits().batches(32)[:3], 3, 4, recompute)
+    found = consistency.moving_averages(digits().batches(32)[:3], 3, 4, recompute)
     assert found["own"] < 1e-6
     assert found["counted"] == 1
     assert found["unsplit"] > 1e-5  # the second layer sees other inputs

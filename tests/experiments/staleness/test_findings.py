@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from experiments.staleness import claims, comparison, findings
+from experiments.staleness import claims, comparison
 from experiments.staleness.claims import AGREES, CONTRADICTS, UNDECIDED
 from tests.experiments.staleness.trainings_table import parabola, trainings
 
@@ -83,7 +83,7 @@ def test_the_committed_tables_are_those_of_the_committed_trainings(repository: P
         "summary": comparison.summary(trainings),
         "claims": claims.verdicts(trainings),
         "mitigations": claims.mitigations(trainings),
-        "findings": findings.sentences(trainings),
+        "findings": claims.sentences(trainings),
     }
     for name, table in found.items():
         committed = pd.read_csv(folder / f"{name}.csv")
@@ -92,8 +92,8 @@ def test_the_committed_tables_are_those_of_the_committed_trainings(repository: P
 
 
 def test_untrained_claims_are_said_to_be_so(table: pd.DataFrame) -> None:
-    said = findings.sentences(table)
-    few = findings.sentences(table[table["method"].isin(["flush", "2bw"])])
+    said = claims.sentences(table)
+    few = claims.sentences(table[table["method"].isin(["flush", "2bw"])])
     assert len(few) == len(said) == len(claims.CLAIMS) + 3
     assert few.set_index("name")["text"]["paci"].endswith("not trained.")
     assert not any("<" in text for text in said["text"]), "they go into comments' marks"

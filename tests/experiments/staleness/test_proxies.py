@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.staleness.optimizers import MuonAndAdamW
+from experiments.staleness.methods import MuonAndAdamW
 from experiments.staleness.proxies import PARTS, PROXIES, Proxy, of_setting
 from experiments.staleness.sweep import Sweep
 from experiments.staleness.trainings import StaleTraining, train

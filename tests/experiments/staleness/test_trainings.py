@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.staleness.methods import METHODS
-from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.methods import METHODS, OPTIMIZERS
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
 from pipekit import oracle
