@@ -215,3 +215,21 @@ def few_rows(model: Any, x: Tensor) -> Tensor:
 def test_what_fails_with_other_sizes_is_said() -> None:
     with pytest.raises(NotRecordable, match=r"unsplit model fails in .* too many rows\); name a"):
         stages(Between(few_rows), X)
+
+
+def many_rows(model: Any, x: Tensor) -> Tensor:
+    if x.shape[0] < 5:
+        raise RuntimeError("too few rows")
+    return x
+
+
+def test_a_model_that_wants_many_rows_is_recorded_with_more_of_them() -> None:
+    layers = stages(Between(many_rows), X)
+    assert len(layers) == 3
+    with pytest.raises(ValueError, match=r"batches with rows >= 5, and this one has rows = 4"):
+        layers(X[:4])
+
+
+def test_what_depends_on_whether_rows_are_even_is_noticed() -> None:
+    with pytest.raises(NotRecordable):
+        stages(Between(lambda model, x: x * (1 + len(x) % 2)), X)
