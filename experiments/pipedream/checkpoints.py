@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from experiments.pipedream.links import MessageCounter
+from experiments.pipedream.timelines import MessageCounter
 from pipekit.engine import Pipeline, Watch, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 
@@ -55,9 +55,8 @@ def coordination(
 ) -> tuple[int, int]:
     """Count what checkpoints at the end of every epoch make workers send to one another.
 
-    Returns the messages of a training with checkpoints less those of one without, and the files
-    that there are for each stage and epoch (-1 if not for all alike). There can be two epochs at
-    most, as only the last two checkpoints stay.
+    Returns the messages beyond those of a training without checkpoints, and the files that there
+    are for each stage and epoch (-1 if not for all alike). Only the last two checkpoints stay.
     """
     without = _messages(build("threads"), epochs, None)
     extra = _messages(build("threads"), epochs, folder) - without
@@ -79,9 +78,8 @@ def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) 
 class Restart(NamedTuple):
     """What came of a training that was killed.
 
-    ``resumed`` epochs were complete on all stages, and were not trained again; ``before`` would
-    have been if the newest file of one stage had been lost; ``differences`` are those from a
-    training without a kill.
+    ``resumed`` epochs were complete on all stages; ``before`` would have been if the newest file of
+    one stage had been lost; ``differences`` are those from a training without a kill.
     """
 
     resumed: int
@@ -92,10 +90,7 @@ class Restart(NamedTuple):
 def restart(
     build: Callable[[str], Pipeline], epochs: Sequence[Epoch], worker: int, folder: Path
 ) -> Restart:
-    """Kill -9 a worker in the middle of the last of three or more epochs, and start again.
-
-    A training that ends before the kill is a RuntimeError.
-    """
+    """Kill -9 a worker in the middle of the last of three or more epochs, and start again."""
 
     def train(pipeline: Pipeline, where: Path, strike: Callable[[], object] | None = None) -> None:
         for number in range(pipeline.resume(where), len(epochs)):
@@ -131,9 +126,8 @@ def restart(
 def differences(one: Path, other: Path) -> list[str]:
     """Return where two checkpoints differ by a bit: "/part/entry/..." of every such value.
 
-    Everything is compared that a checkpoint holds: weights, older versions that are still read,
-    buffers, states of optimizer, scheduler and random numbers, losses; but not which training
-    wrote it, and in which attempt.
+    Everything is compared that a checkpoint holds, but not which training wrote it, in which
+    attempt.
     """
     first, second = (dict(_values(_parts(home))) for home in (one, other))
     for each in (first, second):

@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +17,9 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import DATA, TRAININGS
-from experiments.pipedream.table1.best_cut import best_cut
-from experiments.pipedream.table1.calibration import calibrated, profile_of
-from experiments.pipedream.table1.rows import Setting
-from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
-from experiments.study.training import PipelineTraining, Recipe, train_pipeline
+from experiments.pipedream.table1.plans import best_cut, compute_seconds, simulated_seconds
+from experiments.pipedream.table1.rows import Setting, calibrated, profile_of
+from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.clusters import Cluster
 from pipekit.datasets import mnist
@@ -42,32 +39,29 @@ HYBRID = "PipeDream 2-1-1"
 BSP = "BSP, 4 workers"
 ASP, ASP_LATER = "ASP, 4 workers, delay 3", "ASP, 4 workers, delay 7"
 
-METHODS: Mapping[str, Schedule] = MappingProxyType(
-    {
-        SGD: pipedream(1),
-        STASHING: pipedream(4),
-        VERTICAL_SYNC: pipedream(4, vertical_sync=True),
-        NAIVE: pipedream(4, stashing=False),
-        HYBRID: pipedream([2, 1, 1]),
-        BSP: pipedream([4]),
-        ASP: asp(4),
-        ASP_LATER: asp(4, delay=7),
-        "PipeDream 7-1": pipedream([7, 1]),
-        "BSP, 8 workers": pipedream([8]),
-        "PipeDream 9-5-1-1": pipedream([9, 5, 1, 1]),
-        "BSP, 16 workers": pipedream([16]),
-    }
-)
+METHODS: Mapping[str, Schedule] = {
+    SGD: pipedream(1),
+    STASHING: pipedream(4),
+    VERTICAL_SYNC: pipedream(4, vertical_sync=True),
+    NAIVE: pipedream(4, stashing=False),
+    HYBRID: pipedream([2, 1, 1]),
+    BSP: pipedream([4]),
+    ASP: asp(4),
+    ASP_LATER: asp(4, delay=7),
+    "PipeDream 7-1": pipedream([7, 1]),
+    "BSP, 8 workers": pipedream([8]),
+    "PipeDream 9-5-1-1": pipedream([9, 5, 1, 1]),
+    "BSP, 16 workers": pipedream([16]),
+}
 """By name.  ASP's delays are the shortest that there is, without a network, and that of gradients
 which travel for as long as a minibatch takes."""
 
 
 @dataclass(frozen=True)
 class Digits:
-    """A training: a method, a seed, passes over 4,000 images of digits.
+    """A training: a method, a seed, passes over 4,000 images of digits, drained after each.
 
-    The network has ``depth`` linear layers of ``width`` features, cut into stages of equally many;
-    the pipeline drains after each epoch.
+    The network has ``depth`` linear layers of ``width`` features, equally many a stage.
     """
 
     method: str
@@ -78,7 +72,7 @@ class Digits:
     width: int = 32
 
 
-def training(digits: Digits) -> PipelineTraining:
+def training(digits: Digits) -> Training:
     """Train on the real engine, over threads."""
     schedule, model = METHODS[digits.method], _network(digits)
     optimizer = replace(VGG16, lr=digits.lr).optimizer
@@ -93,8 +87,7 @@ def training(digits: Digits) -> PipelineTraining:
 def train(digits: Digits) -> Course:
     """Return a training's course by epoch, from 0, the untrained network's.
 
-    ``accuracy`` is that of the test images (%), ``loss`` the mean of the epoch's minibatches (none
-    before the first).
+    ``accuracy`` is of the test images (%), ``loss`` the mean of the epoch's minibatches.
     """
     data, done = mnist(), training(digits)
     with torch.no_grad():
@@ -148,19 +141,17 @@ def _arms(model: str, workers: int, cluster: str, config: str) -> tuple[Arm, Arm
     return Arm(ours, setting, ours if ours in METHODS else bsp), Arm(bsp, setting, bsp)
 
 
-FIGURES: Mapping[str, tuple[Arm, ...]] = MappingProxyType(
-    {
-        "10a": _arms("vgg16", 8, "A", "7-1"),
-        "10b": _arms("inception-v3", 8, "A", "8"),
-        "11a": _arms("vgg16", 8, "B", "7-1"),
-        "11b": _arms("inception-v3", 8, "B", "7-1"),
-        "12": (
-            *_arms("vgg16", 4, "A", "2-1-1"),
-            *_arms("vgg16", 16, "A", "9-5-1-1"),
-            *(Arm(method, Setting("vgg16", 4, "A"), method) for method in (ASP, ASP_LATER)),
-        ),
-    }
-)
+FIGURES: Mapping[str, tuple[Arm, ...]] = {
+    "10a": _arms("vgg16", 8, "A", "7-1"),
+    "10b": _arms("inception-v3", 8, "A", "8"),
+    "11a": _arms("vgg16", 8, "B", "7-1"),
+    "11b": _arms("inception-v3", 8, "B", "7-1"),
+    "12": (
+        *_arms("vgg16", 4, "A", "2-1-1"),
+        *_arms("vgg16", 16, "A", "9-5-1-1"),
+        *(Arm(method, Setting("vgg16", 4, "A"), method) for method in (ASP, ASP_LATER)),
+    ),
+}
 """The curves of each figure, PipeDream's before its BSP's."""
 
 
@@ -200,7 +191,6 @@ class Ratio(NamedTuple):
 
     @property
     def time(self) -> float:
-        """In time to accuracy."""
         return self.epochs * self.seconds
 
     def __str__(self) -> str:

@@ -46,13 +46,10 @@ Step = Callable[[Tensor, Tensor], None]
 def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
     """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
 
-    Every way of training takes ``steps`` in a row, in ``repeats`` turns: a shared machine is not
-    always equally fast. Without network namespaces it is an OSError; a worker that fails is a
-    RuntimeError with what the workers said.
-
-    Returns:
-        Seconds from one update to the next, by ``way`` and ``turn``; and, as a way of its own, of
-        each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
+    Returns the seconds from one update to the next, by ``way`` and ``turn`` (each way takes
+    ``steps`` in a row, in ``repeats`` turns), and those of each transfer of ``TRANSFERRED_BYTES``
+    between the workers. Without network namespaces it is an OSError; a worker that fails is a
+    RuntimeError.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder, "measured.csv")
@@ -69,7 +66,7 @@ def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFra
 def network() -> nn.Sequential:
     """Return a small AlexNet for images [B, 1, 28, 28]: 26 MB of weights, 99 % in linear layers.
 
-    As in AlexNet and VGG16, the backward comes to the many weights first and then computes longest.
+    As in AlexNet and VGG16, the backward comes to the many weights first.
     """
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding=2),  # [B, 32, 28, 28]

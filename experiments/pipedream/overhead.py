@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from experiments import study
 from experiments.pipedream.settings import ROWS
-from experiments.pipedream.table1.speeds import data_parallel
+from experiments.pipedream.table1.plans import data_parallel
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
@@ -37,9 +37,9 @@ _ROUNDS = 4
 
 @cache
 def profile_of(model: str, gpu: str, efficiency: float, folder: str = "") -> Profile:
-    """Return a model's profile on a GPU of the figure, at a share of the GPU's peak.
+    """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak.
 
-    A measured profile in ``folder``, "vgg16-titan-x.json", replaces the estimated one.
+    A measured profile in ``folder``, "vgg16-titan-x.json", replaces it.
     """
     measured = Path(folder, f"{model}-{gpu.lower().replace(' ', '-')}.json")
     if folder and measured.exists():
@@ -60,8 +60,8 @@ def links(gpu: str, workers: int, way: str) -> Cluster:
 def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
     """Simulate data parallelism on all workers of a cluster.
 
-    Returns seconds of computing, of the exchange of all gradients alone on the links, and of a
-    steady-state step: compute_s, exchange_s, step_s; and the overhead in percent.
+    Returns seconds of computing, of the exchange of all gradients alone, and of a steady-state
+    step: compute_s, exchange_s, step_s; and the overhead in percent.
     """
     workers = cluster.workers
     table = pipedream([workers]).take(_ROUNDS * workers)
@@ -79,8 +79,8 @@ def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
 def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
     """Return the part of the wait-free exchange that is left when the backward is over.
 
-    Layers' gradients take turns on the link, in the order of the backward (section 2.1), at
-    ``bandwidth`` bytes/s in each direction.
+    Layers' gradients take turns on the link (bytes/s in each direction), in the order of the
+    backward.
     """
     computed = sent = 0.0
     for layer in reversed(costs.layers):
@@ -94,8 +94,8 @@ def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
 def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
     """Draw Figure 1 as the paper does: a panel a GPU, a line a model.
 
-    The grid has model, gpu, workers and overhead; the fastest GPU's panel also has the one
-    overhead that is ``printed``, VGG16's largest (section 1).
+    The grid has model, gpu, workers and overhead; the fastest GPU's panel also has the one overhead
+    that is ``printed``, VGG16's largest (section 1).
     """
     space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
     drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)

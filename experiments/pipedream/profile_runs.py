@@ -66,10 +66,10 @@ def pair_of_runs(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the profile runs of two equal workers: processes of one core at a time.
 
-    They take turns, minibatch by minibatch, on one core after the other, so that whatever else a
-    machine does beside one of them it does beside the other, too.  Where a process lies in memory
-    has a part in its times: another pair is of new processes.  A run has a row a minibatch, and the
-    columns of :func:`minibatch`; ``build`` is a function of a module, as both call it.
+    They take turns, minibatch by minibatch, on one core after the other, so that both meet whatever
+    else a machine does. Where a process lies in memory has a part in its times: another pair is of
+    new processes.  A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is
+    a function of a module.
     """
     before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)

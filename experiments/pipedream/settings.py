@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer, RMSprop
@@ -11,9 +10,13 @@ from torch.optim.lr_scheduler import LRScheduler, StepLR
 PROFILED_MINIBATCHES = 1000
 """Minibatches of a profile run (section 3.2)."""
 
-ROWS: Mapping[str, int] = MappingProxyType(
-    {"alexnet": 32, "vgg16": 32, "s2vt": 80, "resnet50": 32, "inception-v3": 32}
-)
+ROWS: Mapping[str, int] = {
+    "alexnet": 32,
+    "vgg16": 32,
+    "s2vt": 80,
+    "resnet50": 32,
+    "inception-v3": 32,
+}
 """Rows of a machine's minibatch by model (section 5.1).  The paper prints none for AlexNet and
 ResNet-50, which get what the other image networks have."""
 
@@ -47,15 +50,13 @@ class PublishedTraining:
         return StepLR(optimizer, step_size=self.decay_epochs, gamma=self.decay)
 
 
-TRAININGS: Mapping[str, PublishedTraining] = MappingProxyType(
-    {
-        "vgg16": PublishedTraining("ILSVRC12", 32, 0.01, 0.9, "top-1 accuracy", 0.68),
-        "inception-v3": PublishedTraining(
-            "ILSVRC12", 32, 0.045, None, "top-1 accuracy", 0.67, decay=0.94, decay_epochs=2
-        ),
-        "s2vt": PublishedTraining("MSVD", 80, 0.01, 0.9, "METEOR", 0.294),
-    }
-)
+TRAININGS: Mapping[str, PublishedTraining] = {
+    "vgg16": PublishedTraining("ILSVRC12", 32, 0.01, 0.9, "top-1 accuracy", 0.68),
+    "inception-v3": PublishedTraining(
+        "ILSVRC12", 32, 0.045, None, "top-1 accuracy", 0.67, decay=0.94, decay_epochs=2
+    ),
+    "s2vt": PublishedTraining("MSVD", 80, 0.01, 0.9, "METEOR", 0.294),
+}
 """By model, as :data:`pipekit.models.PUBLISHED` names them."""
 
 
@@ -68,6 +69,4 @@ class Data:
     validation: int | None = None
 
 
-DATA: Mapping[str, Data] = MappingProxyType(
-    {"ILSVRC12": Data(1_300_000, 1000, 50_000), "MSVD": Data(1970, 12_594)}
-)
+DATA: Mapping[str, Data] = {"ILSVRC12": Data(1_300_000, 1000, 50_000), "MSVD": Data(1970, 12_594)}

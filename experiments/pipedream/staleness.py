@@ -156,7 +156,7 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
 
 
 class _Shards(Observer):
-    """Notes the parts of each sum of gradients that workers send others to be added up.
+    """Notes what workers send others to be added up.
 
     ``parts`` are (begin, stop) of those sent, by the sum's number and the receiver; ``sizes`` are
     the numbers in each sum, and ``senders`` the workers that contributed.
@@ -182,8 +182,7 @@ def first_send(
 ) -> tuple[float, float]:
     """Return when, in an emulated run, a replicated stage first sends gradients of weights.
 
-    Seconds from the start of the backward that makes them: of the first message, and of the end of
-    that backward.
+    Seconds from the start of the backward that makes them: of the first message, and of its end.
     """
     seen = dict[str, float]()
     watch = _FirstSend(seen)

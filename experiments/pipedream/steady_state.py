@@ -24,17 +24,15 @@ class Window(NamedTuple):
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of the whole run."""
         return sum(self)
 
 
 def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
     """Return how long a run of PipeDream's schedule must be to count so many minibatches.
 
-    The stages' rounds meet again after as many minibatches as the least common multiple of their
-    replicas; all parts of the run are multiples of it, so that no round is cut.  Stages that are
-    faster than others take some time to get as far ahead of them as they may: ``margin`` lengthens
-    what is not counted, and must be as large as the in-flight count over NOAM.
+    All parts are multiples of the replicas' least common multiple, after which the stages' rounds
+    meet again.  Stages that are faster than others take some time to get ahead of them: ``margin``
+    lengthens what is not counted, and must be as large as the in-flight count over NOAM.
     """
     fill, drain = _uncounted(replicas, margin)
     return Window(*(_rounds(replicas, n) for n in (fill, at_least, drain)))
@@ -43,10 +41,8 @@ def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
 def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
     """Return start and end of the steady state, and how many minibatches end in it.
 
-    Both are ends of backwards on the input stage; see :func:`window`.
-
-    Raises:
-        ValueError: the run is too short to have one.
+    Both are ends of backwards on the input stage; a run too short for :func:`window` is a
+    ValueError.
     """
     ends = trace.ends("BACKWARD", stage=0)
     warmup, drain = (_rounds(replicas, n) for n in _uncounted(replicas, margin))
@@ -67,10 +63,7 @@ def seconds_a_minibatch(trace: Trace, replicas: Sequence[int], margin: int = 1) 
 
 
 def utilisation(trace: Trace, replicas: Sequence[int], margin: int = 1) -> float:
-    """Return the share of all workers' time in which they compute, in the steady state.
-
-    It goes by the clock: whatever they compute between its start and its end counts.
-    """
+    """Return the share of all workers' time by the clock in which they compute in steady state."""
     start, end, _ = steady(trace, replicas, margin)
     return busy_s(trace.passes, start, end) / (trace.workers * (end - start))
 

@@ -14,9 +14,6 @@ from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 
-EQUAL = 1e-12
-"""The largest relative error of numbers that are added up in another order."""
-
 Stages = Sequence[tuple[int, int, int]]
 """(first layer, layer after the last, workers) of each stage."""
 
@@ -27,11 +24,6 @@ class Problem(NamedTuple):
     profile: Profile
     machines: int
     bandwidth: float
-
-    @property
-    def layers(self) -> int:
-        """How many layers the model has."""
-        return len(self.profile)
 
     def plan(self) -> Plan:
         """Return what pipekit's planner answers."""
@@ -51,21 +43,11 @@ class Problem(NamedTuple):
         """Return 2 C_i: the activations of a layer and their gradients on a link."""
         return 2 * self.profile.layers[layer].output_bytes / self.bandwidth
 
-    def recurrence(self) -> dict[tuple[int, int], float]:
-        """Return A(j, m), j layers on m machines, by the paper's cases as printed."""
-        best: dict[tuple[int, int], float] = {}
-        for j, m in product(range(1, self.layers + 1), range(1, self.machines + 1)):
-            best[j, m] = self.stage_s(0, j, m)
-            for i, last in product(range(1, j), range(1, m)):
-                slowest = max(best[i, m - last], self.transfer_s(i - 1), self.stage_s(i, j, last))
-                best[j, m] = min(best[j, m], slowest)
-        return best
-
     def brute_force(self) -> float:
         """Return the least time of the slowest stage or transfer over every possible plan."""
         stage_s = {
             (first, stop, m): self.stage_s(first, stop, m)
-            for first, stop in combinations(range(self.layers + 1), 2)
+            for first, stop in combinations(range(len(self.profile) + 1), 2)
             for m in range(1, self.machines + 1)
         }
         return min(
@@ -75,24 +57,8 @@ class Problem(NamedTuple):
                 0.0,
             )
             for machines in range(1, self.machines + 1)
-            for stages in every_plan(self.layers, machines)
+            for stages in every_plan(len(self.profile), machines)
         )
-
-    def base_cases_hold(self) -> bool:
-        """Return whether the planner's answers are A(i, 1) = T(1->i, 1) and A(1, m) = T(1->1, m).
-
-        One layer may leave machines idle, so that the second is compared with the best T(1->1, m')
-        of m' <= m machines.
-        """
-
-        def planned(layers: int, machines: int) -> float:
-            profile = Profile(self.profile.layers[:layers])
-            return self._replace(profile=profile, machines=machines).plan().predicted_s
-
-        each = range(1, self.machines + 1)
-        alone = [(planned(i, 1), self.stage_s(0, i, 1)) for i in range(1, self.layers + 1)]
-        one_layer = [(planned(1, m), min(self.stage_s(0, 1, n) for n in each[:m])) for m in each]
-        return all(relative_error(*pair) <= EQUAL for pair in alone + one_layer)
 
 
 def random_problem(generator: random.Random, layers: int = 8, machines: int = 6) -> Problem:
@@ -121,16 +87,11 @@ def every_plan(layers: int, machines: int) -> Iterator[Stages]:
             yield [(a, b, d - c) for (a, b), (c, d) in zip(cuts, given, strict=True)]
 
 
-def relative_error(ours: float, expected: float) -> float:
-    """Return |ours - expected| as a part of what is expected."""
-    return abs(ours - expected) / expected if expected else abs(ours)
-
-
 def candidates(layers: int, widths: Sequence[int]) -> int:
-    """Return how many candidates the planner's dynamic program looks at, by a run.
+    """Return how many candidates the planner's dynamic program looks at, for layers all alike.
 
-    A candidate is a first stage, so many machines for it, and a place where the rest begins. The
-    layers are all alike; ``widths`` are members of each level of links, innermost first.
+    A candidate is a first stage, its machines, and a place where the rest begins; ``widths`` are
+    members of each level of links, innermost first.
     """
     profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]

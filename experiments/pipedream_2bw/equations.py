@@ -24,7 +24,6 @@ class Momentum(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in (p for p in group["params"] if p.grad is not None):
                 state = self.state[parameter]
@@ -57,7 +56,7 @@ def compared(
     """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`.
 
     With ``width`` pipelines side by side a batch has ``width * microbatches`` microbatches. Both
-    trainings have operators with as many threads, as sums over threads are rounded otherwise.
+    have operators with as many threads, as sums over threads are rounded otherwise.
     """
     made: list[Optimizer] = []
 

@@ -47,7 +47,6 @@ class EqualStages:
 
     @property
     def schedule(self) -> Schedule:
-        """The system's schedule."""
         return TABLES[self.system](self.depth, self.microbatches)
 
     @property
@@ -57,7 +56,6 @@ class EqualStages:
 
     @property
     def plan(self) -> Plan:
-        """As many blocks for each stage."""
         balance = [self.blocks // self.depth] * self.depth
         return Plan.by_hand(balance, rows=self.rows, recompute=self.recompute)
 
@@ -68,7 +66,6 @@ class EqualStages:
 
     @property
     def sizes(self) -> Sizes:
-        """Those of the formulas."""
         (stage, *_) = stage_costs(self.schedule.take(1), self.profile, self.plan)
         return Sizes(stage.whole.parameter_bytes, stage.kept_bytes, stage.received_bytes)
 
@@ -102,10 +99,6 @@ class EqualStages:
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
         return measure_memory(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)))
-
-    def crossover(self) -> float:
-        """Return the m above which GPipe needs more than 2BW: d + |W| / (d |A_input|) (3.1)."""
-        return self.depth + self.sizes.weights / self.sizes.inputs
 
 
 def counted(memory: Memory) -> float:

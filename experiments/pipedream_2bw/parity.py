@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.pipedream_2bw.pretraining import TWO_BW, VANILLA
-from experiments.pipedream_2bw.recipe import AdamRecipe
+from experiments.pipedream_2bw.settings import AdamRecipe
 
 
 def finals(frame: pd.DataFrame, method: str) -> pd.Series:
@@ -28,8 +28,8 @@ def distance(frame: pd.DataFrame, method: str) -> float:
 def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step.
 
-    Both see the same batches in the same order, so that the batches' own ease or difficulty is
-    taken out; 2BW's loss is that of the weights which it reads, one update older than vanilla's.
+    Both see the same batches in the same order; 2BW's loss is that of the weights which it reads,
+    one update older than vanilla's.
     """
     wide = frame.dropna(subset="loss").pivot_table(
         index=["seed", "step"], columns="method", values="loss", sort=False
@@ -48,8 +48,8 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
 def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
     """Return how far an update of one method moves the weights after warm-up, relatively.
 
-    The median over training, and that of its last tenth over that of its first tenth, both divided
-    by the learning rate: its decay alone would make the movement fall.
+    The median over training, and that of its last tenth over that of its first, both divided by the
+    learning rate: its decay alone would make the movement fall.
     """
     moved = frame.dropna(subset="moved").set_index("step")["moved"]
     last = moved.index.max()
@@ -62,10 +62,9 @@ def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
 
 
 def matching_share(frame: pd.DataFrame) -> float:
-    """Return after which share of its steps vanilla is where 2BW ends, in validation loss.
+    """Return after which share of its steps vanilla's mean validation loss is where 2BW's ends.
 
-    Means over the seeds; between two validations by a straight line.  Not a number if vanilla
-    itself never gets there.
+    Between two validations by a straight line; not a number if vanilla never gets there.
     """
     points = frame.dropna(subset="validation")
     means = points.groupby(["method", "step"])["validation"].mean()

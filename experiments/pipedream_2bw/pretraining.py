@@ -1,35 +1,83 @@
-"""Small language models trained for real by vanilla, 2BW and PipeDream updates (section 5.1)."""
+"""Small language models trained for real by vanilla, 2BW and PipeDream updates (5.1, Table 1)."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 from torch.types import Device
 
 from experiments import study
-from experiments.pipedream_2bw.movement import Movement
-from experiments.pipedream_2bw.recipe import AdamRecipe
-from pipekit.datasets import Batch, Dataset, masked, python_source
+from experiments.pipedream_2bw.settings import AdamRecipe
+from pipekit.datasets import Batch, Dataset, masked, python_snippets, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
-from pipekit.models import bert_large, gpt, token_loss
+from pipekit.metrics import accuracy
+from pipekit.models import bert_large, classifier, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
+
+Factory = Callable[[list[nn.Parameter]], AdamW]
+
+
+class Movement:
+    """Follows ||W(t) - W(t-1)|| / ||W(t)|| over all stages of a pipeline on threads.
+
+    The optimizer is AdamW, whose count of updates tells which one a stage is at.
+    """
+
+    def __init__(self) -> None:
+        self._squares: dict[int, list[tuple[float, float]]] = {}
+
+    def watching(self, optimizer: Factory) -> Factory:
+        """Return the same, what makes a stage's optimizer, with each of its steps followed."""
+        return lambda parameters: self._watched(optimizer(parameters))
+
+    @property
+    def relative(self) -> list[float]:
+        """The relative movement of each update, in the 2-norm."""
+        stages = (zip(*squares, strict=True) for _, squares in sorted(self._squares.items()))
+        return [math.sqrt(sum(moved) / sum(size)) for moved, size in stages]
+
+    def _watched(self, optimizer: AdamW) -> AdamW:
+        before: list[Tensor] = []
+
+        def keep(optimizer: Optimizer, *_: Any) -> None:
+            before[:] = [p.detach().clone() for p in _parameters(optimizer)]
+
+        def compare(optimizer: Optimizer, *_: Any) -> None:
+            now = _parameters(optimizer)
+            first = optimizer.param_groups[0]["params"][0]
+            update = int(optimizer.state[first]["step"])
+            squares = _square(torch._foreach_sub(now, before)), _square(now)
+            self._squares.setdefault(update, []).append(squares)  # from each stage's thread
+
+        optimizer.register_step_pre_hook(keep)
+        optimizer.register_step_post_hook(compare)
+        return optimizer
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    # An engine's optimizer works on other tensors in every version of the weights.
+    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
+
+
+def _square(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
+    return float(sum(tensor.square().sum() for tensor in tensors))
+
 
 VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"
 
-METHODS: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
-    {
-        VANILLA: lambda stages: flush(stages, stages),
-        TWO_BW: lambda stages: two_bw(stages, stages),
-        PIPEDREAM: pipedream,
-    }
-)
+METHODS: Mapping[str, Callable[[int], Schedule]] = {
+    VANILLA: lambda stages: flush(stages, stages),
+    TWO_BW: lambda stages: two_bw(stages, stages),
+    PIPEDREAM: pipedream,
+}
 """By name, each from the number of stages to its schedule; all with the same batch,
 which Flush and 2BW cut into as many microbatches as there are stages."""
 
@@ -46,10 +94,7 @@ class PreTraining(AdamRecipe):
     """All that a training depends on: of a GPT or BERT of bytes, by a key of :data:`METHODS`.
 
     The seed is of the weights, the order of the rows, the masks and the dropout; ``rows`` windows
-    of text are trained on, as often as the steps need.
-
-    Raises:
-        ValueError: there are more stages than the network has layers.
+    of text are trained on, as often as the steps need. More stages than layers are a ValueError.
     """
 
     network: str  # "gpt" or "bert"
@@ -148,3 +193,44 @@ def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
     """Return so many batches, of as many epochs as that takes."""
     endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
     return list(islice(endless, steps))
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """All that a fine-tuning depends on.
+
+    It starts from the weights of a validation of its pre-training, from 1; 0: the initial ones.
+    ``rows`` and ``test_rows`` are snippets, of so many classes (packages).
+    """
+
+    start: str  # in words
+    point: int
+    before: PreTraining
+    steps: int
+    classes: int
+    rows: int
+    test_rows: int
+
+    def model(self, folder: Path) -> nn.Sequential:
+        """Return the pre-trained trunk with a new head, the same for one seed."""
+        model = self.before.build()
+        if self.point:
+            kept = self.before.weights(folder, self.point)
+            model.load_state_dict(torch.load(kept, weights_only=True))
+        torch.manual_seed(self.before.seed)
+        return classifier(model, self.classes)
+
+
+def fine_tune(case: FineTuning, folder: Path) -> study.Course:
+    """Fine-tune here, from weights in the folder; return step and ``accuracy`` (%) of each test."""
+    before, recipe = case.before, replace(case.before, steps=case.steps)
+    data = python_snippets(before.sequence, case.classes, case.rows, case.test_rows)
+    schedule, loss = METHODS[VANILLA](before.stages), nn.CrossEntropyLoss()
+    how = {"loss": loss, "seed": before.seed, **recipe.of_pipeline}
+    pipeline = Pipeline(case.model(folder), schedule, **how)
+    steps, accuracies = [0], []
+    for losses, share in course(pipeline, data, recipe, before.seed, accuracy):
+        steps.append(steps[-1] + len(losses))
+        accuracies.append(100 * share)
+    about = provenance("measured", before.seed, data=data.source)
+    return study.Course.of(about, step=steps[1:], accuracy=accuracies)

@@ -76,10 +76,9 @@ def rates(
 
 
 def steady_seconds(trace: Trace, batches: int) -> float:
-    """Return the seconds from the end of one batch to that of the next, the mean over a run.
+    """Return the mean seconds from the end of one batch to that of the next on the output stage.
 
-    The output stage has one microbatch in flight, so that it neither drains nor catches up.  A run
-    of a single batch, which ends in a flush, takes what it takes.
+    A run of a single batch, which ends in a flush, takes what it takes.
     """
     if batches == 1:
         return trace.makespan_s
@@ -92,10 +91,9 @@ def steady_seconds(trace: Trace, batches: int) -> float:
 def batch_seconds(job: Pipelines, counts: Sequence[int], longest: int) -> dict[int, float]:
     """Return 2BW's simulated seconds of a batch of so many microbatches, by their number.
 
-    Those beyond the ``longest``, which is even, are not simulated but added at the price of the
-    last ones, since a pipeline that is full repeats itself.  It is not full as long as they cost
-    less than the slowest stage computes, as they are hidden behind sums of gradients over slow
-    links: then twice as many are simulated.
+    Beyond the ``longest``, which is even, a microbatch has the price of the last ones, since a full
+    pipeline repeats itself.  It is not full as long as they cost less than the slowest stage
+    computes, hidden behind sums of gradients over slow links: then twice as many are simulated.
     """
     stages = [job.timed.stage(stage.first, stage.stop) for stage in job.plan.stages]
     slowest_s = max(stage.forward_s + stage.backward_s for stage in stages)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import ceil
-from types import MappingProxyType
 
 import numpy as np
 
@@ -46,8 +45,8 @@ GIB = 2**30
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
 
-    The gradients of all of them make one update. A flush of 1 each is inter-layer model parallelism
-    with gradient accumulation. A count below 1 is a ScheduleError.
+    All gradients make one update. A flush of 1 each is inter-layer model parallelism with gradient
+    accumulation. A count below 1 is a ScheduleError.
     """
     require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
     last = sum(sizes) - 1
@@ -63,14 +62,12 @@ def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name).repeat()
 
 
-TABLES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
-    {
-        INTER_LAYER: lambda depth, microbatches: in_flushes(depth, [1] * microbatches),
-        FLUSH: flush,
-        TWO_BW: two_bw,
-        GPIPE: gpipe,
-    }
-)
+TABLES: Mapping[str, Callable[[int, int], Schedule]] = {
+    INTER_LAYER: lambda depth, microbatches: in_flushes(depth, [1] * microbatches),
+    FLUSH: flush,
+    TWO_BW: two_bw,
+    GPIPE: gpipe,
+}
 """The pipelined systems, each from depth and microbatches to its schedule; in the order of section
 5.3, from the least memory to the most.  GPipe has a single flush a batch."""
 

@@ -9,8 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.study.found import Found
-from experiments.study.rounds import Rounds, settled
+from experiments.study.rounds import Found, Rounds, settled
 from pipekit.ledger.claims import Cause
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +27,9 @@ class Changed(NamedTuple):
 def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed:
     """Return an experiment that may explain a miss: the claim again, with one thing changed.
 
-    Args:
-        cause: in words that other claims of the same cause have, too.
-        instead: what is done instead, in words.
-        values: what the function gets in place of its round, for a claim that is found ``over``
-            rounds.
-        one_thing: the argument that is another, say ``by="time"``.
+    ``cause`` is in words that other claims of the same cause have, too, and ``instead`` says what
+    is done. The function gets ``values`` in place of its round, if it is found ``over`` rounds, and
+    the argument of ``one_thing``, say ``by="time"``.
     """
     return Changed(cause, instead, values, one_thing)
 
@@ -51,8 +47,8 @@ def evaluated(
 ) -> tuple[Found, tuple[Cause, ...]]:
     """Return a claim's value, its label set, and the values with one thing changed.
 
-    ``function`` is called with ``point``, and with a round besides if it is found ``over`` some
-    (:mod:`.rounds`); a value without a label of its own has that of its round, or ``label``.
+    ``function`` is called with ``point``, and with a round besides if it is found ``over`` some; a
+    value without a label of its own has that of its round, or ``label``.
     """
 
     def value(label: str, /, *one: Any, **changes: Any) -> Found:
@@ -86,15 +82,11 @@ def points(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def passes(test: str) -> Found:
-    """Return whether a test of the toolkit passes here, say "tests/planning/test_balance.py::name".
-
-    Raises:
-        ValueError: there is no such test, or no pytest; the sentence says what to install.
-    """
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+def passes(*tests: str) -> bool:
+    """Return whether tests of the toolkit pass here: each "path::name", or several of these."""
+    named = " ".join(tests).split()
     ran = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *named],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -103,7 +95,7 @@ def passes(test: str) -> Found:
     if ran.returncode not in (0, 1):
         last = (ran.stderr or ran.stdout).strip().splitlines()[-1:]
         raise ValueError(
-            f"{test} cannot be run: {' '.join(last)}; it needs a checkout, installed by "
+            f"{' '.join(named)} cannot be run: {' '.join(last)}; it needs a checkout, installed by "
             "pip install -e '.[dev]'"
         )
-    return Found(ran.returncode == 0, f"proved by {test}")
+    return ran.returncode == 0

@@ -1,4 +1,4 @@
-"""Profiles of the papers' networks: estimated for a device, changed, and run at another pace.
+"""Profiles of the papers' networks: estimated, as published, changed, and run at another pace.
 
 The engine takes some tenths of a millisecond between two passes.  An emulation is slowed down so
 that these count little, or sped up so that it ends soon.
@@ -25,8 +25,8 @@ def estimated(
 ) -> Profile:
     """Return what a network costs on a device, from shapes alone (simulated).
 
-    ``build`` and ``sample`` make the network and a microbatch, without numbers ("meta"); ``how``
-    are further arguments of :meth:`pipekit.Profile.analytic`.
+    ``build`` makes the network, ``sample`` a microbatch, both without numbers ("meta"); ``how``
+    goes on to :meth:`pipekit.Profile.analytic`.
     """
     with torch.device("meta"):
         x = sample()
@@ -54,10 +54,10 @@ def with_costs(profile: Profile, **changes: Callable[[LayerProfile], float]) -> 
 
 
 def recomputed_late(profile: Profile) -> Profile:
-    """Return costs whose backwards begin with the recomputation, once the gradient is there.
+    """Return costs whose backwards begin with the recomputation.
 
-    To be run by a plan that recomputes nothing itself: the engine and the simulator recompute
-    while a stage waits for its gradient.
+    Their plan recomputes nothing: the engine and the simulator recompute while a stage waits for
+    its gradient.
     """
     return with_costs(profile, backward_s=lambda layer: layer.forward_s + layer.backward_s)
 
@@ -83,11 +83,10 @@ def faster_links(cluster: Cluster, factor: float) -> Cluster:
 def emulate_at_pace(
     schedule: Schedule, profile: Profile, plan: Plan, cluster: Cluster | None, faster: float
 ) -> Run:
-    """Emulate a schedule in time that runs ``faster`` times as fast as the profile's.
+    """Emulate a schedule in time that runs ``faster`` than the profile's (below 1: slower).
 
-    ``faster`` is above 1 to take less time, below 1 to take more; without a cluster messages are as
-    fast as threads hand them over. The trace is in the profile's own seconds again, without
-    transfers.
+    Without a cluster messages are as fast as threads hand them over. The trace is in the profile's
+    own seconds again, without transfers.
     """
     links = cluster and faster_links(cluster, faster)
     run = emulate(schedule, stretched(profile, 1 / faster), plan, links)

@@ -34,7 +34,7 @@ def relative_difference(a: Tensors, b: Tensors) -> float:
 
 
 class TakeGradient(Optimizer):
-    """An optimizer that puts each gradient in its parameter's place.
+    """An optimizer that puts each gradient, or zero, in its parameter's place.
 
     After one update the weights of the trained model are the gradients that the update got.
     """
@@ -44,7 +44,6 @@ class TakeGradient(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Replace the parameters; those without a gradient become zero."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.zero_()
@@ -78,13 +77,9 @@ def plain_gradients(
 
 
 def noted(modules: Iterable[nn.Module], note: Callable[[nn.Module, Tensor, Tensor], T]) -> list[T]:
-    """Return a list that grows by what is noted of each forward.
+    """Return a list that grows by what is noted (of module, input, output) of each forward.
 
     Copies that an engine makes of a module write into the same list.
-
-    Args:
-        modules: layers, or a loss.
-        note: of a module, its first input and its output.
     """
     found: list[T] = []
 

@@ -19,10 +19,9 @@ def named_rows(
     x_title: str | None = None,
     apart: float = 0,
 ) -> tuple[go.Figure, pd.DataFrame]:
-    """Draw a table's rows one under another, a point for each column, which is a series.
+    """Draw a table's rows one under another, a point for each column, ``apart`` in rows; by series.
 
-    ``x`` says what the numbers are; the points of a row are so far ``apart``, in rows.  Also
-    returns the points: x, place (of the row, from the top), series.
+    ``x`` says what the numbers are. Also returns the points: x, place (of the row), series.
     """
     middle = (len(numbers.columns) - 1) / 2
 

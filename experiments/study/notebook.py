@@ -32,9 +32,9 @@ from experiments.study.rounds import Rounds
 from pipekit import plots
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
-from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import GIVEN
 from pipekit.ledger.batches.ranges import Parameter, read
+from pipekit.ledger.batches.runs import GRID
 from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
 
@@ -76,8 +76,7 @@ class Notebook:
             figure: the file that shows it, as :meth:`show` returned it.
             over: rounds that were run; the function gets one at a time, and the value is their
                 median.  See :mod:`.rounds`.
-            because: the experiments made to explain a miss: the function again, with one thing
-                changed.
+            because: the experiments made to explain a miss, see :func:`.claims.changed`.
             axes: values of the function's arguments.
         """
 
@@ -92,16 +91,16 @@ class Notebook:
 
         return record
 
-    def proved(self, id: str, *, by: str, label: str = "exact", note: str = "") -> None:
-        """Record that a claim holds as a test of the toolkit proves it, which is run here.
+    def proved(self, claims: Mapping[str, str], note: str = "", figure: str | None = None) -> None:
+        """Record that claims hold as tests of the toolkit prove them, which are run here.
 
-        ``by`` is the test, say ``tests/planning/test_balance.py::test_equal_layers``; the claim's
-        criterion is ``holds``.
-
-        Raises:
-            ValueError: there is no such test, or no pytest; the sentence says what to install.
+        By claim the test, say ``tests/planning/test_balance.py::test_equal_layers``, or several,
+        separated by spaces; no such test, or no pytest, is a ValueError that says what to install.
         """
-        self.claim(id, label, note)(lambda: passes(by))
+        are_all_passed = passes(*claims.values())
+        for id, tests in claims.items():
+            kept = "; ".join(filter(None, [note, f"proved by {tests}"]))
+            self.record(id, are_all_passed or passes(tests), "exact", kept, figure)
 
     def record(
         self,
@@ -114,20 +113,21 @@ class Notebook:
     ) -> None:
         """Record a value that is known already, and print the claim's outcome.
 
-        ``more`` are arguments of :func:`pipekit.claims.record`, say ``repeats``.
+        ``more`` goes on to :func:`pipekit.claims.record`, say ``repeats``.
         """
-        self._record(id, value, label, {"note": note, "figure": figure, **more})
-        self._update_scoreboard()
-
-    def _record(self, id: str, value: object, label: str, kept: Mapping[str, Any]) -> None:
-        kept = {**self.origin, **kept}
+        kept = {**self.origin, "note": note, "figure": figure, **more}
         print(claims.record(id, value, label, results_dir=self.folder, **kept))
+        if get_ipython() is not None:
+            for name, shown in self._found():
+                if shown != self._shown.get(name):  # else the figure would flicker at each claim
+                    self._shown[name] = shown
+                    update_display(shown, raw=True, display_id=name)
 
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
-        """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
+        """Display a figure; return its SVG's name, for claims that it supports.
 
-        Jupyter shows the plotly figure; where no script runs (GitHub), the SVG is shown. Returns
-        the SVG's name, for claims that it supports.
+        It is saved as ``<name>.svg``, its numbers as ``<name>.csv``. Jupyter shows the plotly
+        figure; where no script runs (GitHub), the SVG is shown.
         """
         svg = plots.save(figure, self.folder / name, numbers)["svg"]
         pictures = {
@@ -165,8 +165,7 @@ class Notebook:
     ) -> None:
         """Display a table, and save it as ``<name>.csv`` if it has a name.
 
-        ``precision`` counts digits after the point; ``formats`` are of single columns, as
-        ``"{:+.1%}"``.
+        ``precision`` counts digits after the point; ``formats`` are of columns, as ``"{:+.1%}"``.
         """
         if name:
             frame.to_csv(self.folder / f"{name}.csv", index=index)
@@ -178,7 +177,7 @@ class Notebook:
 
     def grid(self, frame: pd.DataFrame) -> None:
         """Leave the numbers of one run of a grid, for the table of them all."""
-        frame.to_csv(self.folder / grid.OWN, index=False)
+        frame.to_csv(self.folder / GRID, index=False)
 
     def claims(self) -> pd.DataFrame:
         """Return the claims recorded so far, a row each."""
@@ -190,13 +189,6 @@ class Notebook:
         for name, shown in self._found():
             self._shown[name] = shown
             display(shown, raw=True, display_id=name)
-
-    def _update_scoreboard(self) -> None:
-        if get_ipython() is not None:
-            for name, shown in self._found():
-                if shown != self._shown.get(name):  # else the figure would flicker at each claim
-                    self._shown[name] = shown
-                    update_display(shown, raw=True, display_id=name)
 
     def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the scoreboard's outputs: name and data, by MIME type."""
@@ -212,24 +204,14 @@ class Notebook:
 
 
 def begin(
-    namespace: Mapping[str, Any],
-    name: str,
-    *,
-    label: str,
-    threads: int | None = None,
+    namespace: Mapping[str, Any], name: str, *, label: str, threads: int | None = None
 ) -> Notebook:
     """Make a notebook's folder of results, with ``provenance.json`` in it.
 
-    Args:
-        namespace: the notebook's ``globals()``, with the parameters of its first cell; a ``seed``
-            among them is kept with every claim.
-        name: of the notebook.
-        label: of most of its numbers: "measured", "emulated", "simulated" or "exact".
-        threads: of torch's operators, here and at most in every worker; None leaves both alone.  A
-            sum that is split over threads is rounded otherwise, so that bits are compared with 1.
-
-    Raises:
-        ValueError: a parameter is out of its range; the sentence names both.
+    ``namespace`` are the notebook's ``globals()``, with its parameters; a ``seed`` among them is
+    kept with every claim. ``label`` is that of most of its numbers. ``threads`` are those of
+    torch's operators, here and at most in every worker; None leaves both alone.  A sum that is
+    split over threads is rounded otherwise, so that bits are compared with 1.
     """
     given = parameters(namespace)
     folder = Path(given.pop("results_dir")).resolve()
@@ -245,11 +227,8 @@ def begin(
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
 
-    What the cell tagged ``parameters`` declares must be in the range that its comment says, see
-    :mod:`pipekit.ledger.batches.ranges`: it is refused at once, not by the notebook's fifth figure.
-
-    Raises:
-        ValueError: a parameter is out of its range; the sentence names both.
+    A parameter out of the range that its comment says is a ValueError at once, not by the
+    notebook's fifth figure (:mod:`pipekit.ledger.batches.ranges`).
     """
     declared = _declared(namespace.get("In", ()))
     given = {
@@ -264,9 +243,9 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
-    """Return the parameters that the cell tagged so declares, by the cells run so far.
+    """Return the parameters of the last cell so far that declares what every notebook is given.
 
-    Jupyter tells no tag: it is the last one that declares what every notebook is given.
+    Jupyter tells no tag.
     """
     for cell in reversed(cells):
         if all(f"{name}: " in cell for name in GIVEN):

@@ -9,19 +9,16 @@ PipeDream's released profiles do not name their GPU.  Its experiments are on V10
 images take 5.25 ms there, where a Titan X takes 8.04: they count as a V100's.
 """
 
-import csv
-import io
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from pipekit.clusters import Device
 from pipekit.profiling import Profile
-from pipekit.reading import read_text
 
 _FOLDER = Path(__file__).parents[2] / "data" / "profiles"
 
@@ -54,33 +51,26 @@ class NetworkTime(NamedTuple):
 @cache
 def network_times() -> dict[tuple[str, str], NetworkTime]:
     """Return what is published, by network (as :data:`.models.PUBLISHED` has it) and device."""
-    layers = dict[tuple[str, str], list[LayerTime]]()
-    for row in _rows("layer_times.csv"):
-        found = LayerTime(*_seconds(row), int(row["parameter_bytes"]))
-        layers.setdefault((row["network"], row["device"]), []).append(found)
-    return {
-        (key := (row["network"], row["device"])): NetworkTime(
-            *_seconds(row), f"{row['source']}; {row['software']}", tuple(layers.get(key, ()))
+    layers = {
+        key: tuple(
+            LayerTime(x.forward_s, x.backward_s, x.parameter_bytes) for x in rows.itertuples()
         )
-        for row in _rows("network_times.csv")
+        for key, rows in _read("layer_times.csv").groupby(["network", "device"], sort=False)
+    }
+    return {
+        (key := (x.network, x.device)): NetworkTime(
+            x.forward_s, x.backward_s, f"{x.source}; {x.software}", layers.get(key, ())
+        )
+        for x in _read("network_times.csv").itertuples()
     }
 
 
 def as_published(profile: Profile, network: str, device: Device) -> Profile:
-    """Return a profile whose passes take what was published.
+    """Return a profile of a network of images whose passes take what was published.
 
     If layers were published, every run of layers with the same parameters as a run of those takes
     as long; within such a run, and if only the whole network was published, layers keep their
-    shares of the estimate.
-
-    Args:
-        profile: what a microbatch of a network of images costs, by estimate.
-        network: its name.
-        device: which it was estimated for.
-
-    Raises:
-        KeyError: nothing is published of this network on this device.
-        ValueError: the published layers are not this network's.
+    shares of the estimate. Of other layers it is a ValueError.
     """
     known = network_times()[network, device.name]
     whole = LayerTime(known.forward_s, known.backward_s, int(profile.parameter_bytes))
@@ -114,11 +104,8 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
     return replace(profile, layers=tuple(layers))
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
-    return csv.DictReader(io.StringIO(read_text(_FOLDER / name)), strict=True)
-
-
-def _seconds(row: Mapping[str, str]) -> tuple[float, float]:
-    """Return a row's seconds of an image's forward and backward."""
-    images = 1e3 * int(row["images"])
-    return float(row["forward_ms"]) / images, float(row["backward_ms"]) / images
+def _read(name: str) -> pd.DataFrame:
+    """Return a table with the seconds of an image's forward and backward besides."""
+    table = pd.read_csv(_FOLDER / name, keep_default_na=False)
+    passes = ("forward", "backward")
+    return table.assign(**{f"{p}_s": table[f"{p}_ms"] / (1e3 * table["images"]) for p in passes})

@@ -6,10 +6,9 @@ again at half the pace, so that what the machine adds counts half, and if that d
 simulated value stands in, labelled as what it is.  Where that would say nothing, since the claim is
 about the engine's own doing, the value is invalid (:func:`unless_parted`).
 
-Emulations that count still differ by what the machine adds, and from host to host.  So the
-simulation decides, which has no clock in it: emulations confirm it, and where they are judged
-otherwise, it stands in their place.  A criterion so near to it that an emulation's known error
-could turn the verdict leaves the claim undecided, on every host (:func:`settled`).
+Emulations that count still differ from host to host.  So the simulation decides: emulations confirm
+it, and where they are judged otherwise, it stands in their place.  A criterion so near to it that
+an emulation's known error could turn the verdict leaves the claim undecided (:func:`settled`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +16,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from experiments.study.found import Found
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import show
-from pipekit.ledger.spread import decided
+from pipekit.ledger.spread import Error, decided
 
 BOUND = 0.05
 """How far an emulation's seconds may be from the simulation's, relatively, to count."""
@@ -35,7 +33,25 @@ AGAIN = 1
 take most of a run's time, on a machine that cannot keep the pace."""
 
 T = TypeVar("T")
-V = TypeVar("V", bound=Found)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A claim's value with more than the value: what a function returns where one is not enough.
+
+    ``note`` is what a reader must know, where it is computed; ``label`` stands where it is not the
+    claim's own, say "simulated" for an emulation that cannot count. All others are arguments of
+    :func:`pipekit.claims.record`.
+    """
+
+    value: Any
+    note: str = ""
+    label: str = ""
+    repeats: tuple[Any, ...] = ()
+    invalid: str = ""
+    shown_only: str = ""
+    contradiction: str = ""
+    known_error: Error = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +103,10 @@ class Emulated(NamedTuple):
 
 
 def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) -> Emulated:
-    """Emulate until so many ``repeats`` count, or more than :data:`AGAIN` do not.
+    """Emulate until so many ``repeats`` are within the bound, or more than :data:`AGAIN` are not.
 
-    ``run`` emulates once at a pace, of which 1 is what was asked for and 0.5 takes twice as long,
-    and returns the seconds in simulated time.  With fewer than ``repeats`` within :data:`BOUND` of
-    ``simulated_s`` none counts.
+    ``run`` emulates once at a pace (1 as asked for, 0.5 takes twice as long) and returns the
+    seconds in simulated time.  With fewer than ``repeats`` within :data:`BOUND` none counts.
     """
     counted, parted = list[float](), list[float]()
     while len(counted) < repeats and len(parted) <= AGAIN:
@@ -104,7 +119,7 @@ def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) ->
     return Emulated(simulated_s, tuple(counted) if len(counted) == repeats else (), tuple(parted))
 
 
-def unless_parted(found: V, seconds: float, simulated_s: float) -> V:
+def unless_parted(found: Found, seconds: float, simulated_s: float) -> Found:
     """Return what was emulated, invalid if its seconds part from the simulated ones."""
     beyond = seconds / simulated_s - 1
     if abs(beyond) <= BOUND:
@@ -113,12 +128,12 @@ def unless_parted(found: V, seconds: float, simulated_s: float) -> V:
     return replace(found, invalid=why)
 
 
-def settled(claim: str, rounds: Sequence[V], simulated: V | None) -> V:
+def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Found:
     """Return what rounds have found of a claim, by its id, as one value with its repeats.
 
-    A number is the median of its rounds, each number of a list by itself; a truth value or a text
-    is what most rounds found, and the first of them if these are equally many.  The note is that of
-    the round nearest to it.  Invalid rounds do not count, if there are others.
+    A number is the median of its rounds, each of a list by itself; a truth value or a text is what
+    most rounds found. The note is that of the round nearest to it. Invalid rounds do not count, if
+    there are others.
 
     The simulation, the same with nothing emulated, stands in where not all emulations count or
     confirm it, or where it is within :data:`KNOWN_ERROR` of the criterion: what a host adds to
@@ -143,7 +158,7 @@ def settled(claim: str, rounds: Sequence[V], simulated: V | None) -> V:
     return own if own.label == "emulated" and clear and len(set(both)) == 1 else simulated
 
 
-def _merged(claim: str, rounds: Sequence[V]) -> V:
+def _merged(claim: str, rounds: Sequence[Found]) -> Found:
     if len({each.label for each in rounds}) > 1:
         raise ValueError(f"the rounds differ in what they found of {claim}")
     valid = [each for each in rounds if not each.invalid] or list(rounds)

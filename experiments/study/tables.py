@@ -1,5 +1,6 @@
-"""Tables of a study: a function over a grid, and our numbers beside the printed ones."""
+"""Tables of a study: a function over a grid, ours beside the printed, what is far or just fits."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,26 +38,27 @@ def against(paper: Mapping[Any, Any], **ours: Mapping[Any, Any]) -> pd.DataFrame
 
 
 def printed(claim: str) -> str:
-    """Return the value that a paper prints for a claim, as text.
-
-    Raises:
-        KeyError: the ledger has no such claim.
-    """
+    """Return the value that a paper prints for a claim, as text; of no such claim a KeyError."""
     return claims.load()[claim].value
 
 
 def printed_number(claim: str) -> Any:
-    """Return the number, or the list of numbers, that a claim's criterion compares with.
-
-    Raises:
-        KeyError: the ledger has no such claim.
-    """
+    """Return the number, or the list of numbers, that a claim's criterion compares with."""
     return claims.load()[claim].reference
 
 
 def farthest(values: Iterable[Any], expected: float) -> Any:
     """Return the number that is farthest from what all should be."""
     return max(values, key=lambda value: abs(value - expected))
+
+
+def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> int:
+    """Return the largest number that fits, up to ``most`` or found by doubling; 0 if 1 does not."""
+    if most is None:
+        most = 1
+        while fits(most):
+            most *= 2
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,20 +1,26 @@
-"""Timelines of one schedule in three ways, and what is asked of several traces."""
+"""One schedule's timelines in three ways, questions to several traces, and seconds measured."""
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
+from pipekit.datasets import Batch
 from pipekit.emulation import emulate
+from pipekit.engine import Observer, Pipeline, Watch
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule
+from pipekit.schedules import Op, Schedule, Step
 from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
+from pipekit.trees import Tree
 
 EQUAL_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 1, Op.UPDATE: 0}
 """Both passes take one time unit, as in GPipe's Figure 2 and PipeDream's Figures 3 and 8."""
@@ -40,10 +46,9 @@ def run_three_ways(
     cluster: Cluster | None = None,
     slots: Mapping[Op, float] = PAPER_SLOTS,
 ) -> ThreeWays:
-    """Return a schedule in time slots, simulated and emulated.
+    """Return a schedule in slots (a backward takes two by default), simulated and emulated.
 
-    Without a plan stages have equally many layers; without a cluster links cost nothing; by default
-    a forward takes one slot and a backward two.
+    Without a plan stages have equally many layers; without a cluster links cost nothing.
     """
     return ThreeWays(
         Trace.from_schedule(schedule, slots),
@@ -53,13 +58,7 @@ def run_three_ways(
 
 
 def memory_of(trace: Trace) -> Memory:
-    """Return what lay in the workers' memory, for a trace that has followed it.
-
-    Simulated traces always have; a training's has with ``memory=True``.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Return what lay in the workers' memory; a training's trace has it with ``memory=True``."""
     if trace.memory is None:
         raise ValueError(f"the memory of {trace.name} was not followed: train with memory=True")
     return trace.memory
@@ -76,10 +75,61 @@ def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
     return float(ends[last] - ends[first]) / (last - first)
 
 
-def fastest_interval(ends: Sequence[float]) -> float:
-    """Return the shortest time from one end to the next.
+BATCHES = 3
+"""Of a run that is timed."""
 
-    What else runs on a machine can only make a batch slower.  The time before the first end, which
-    also finds memory that was never touched, does not count.
+K = TypeVar("K", bound=str)
+
+
+class OwnSeconds(Observer):
+    """Adds up the CPU time of a single worker's computing by activity, in ``seconds``."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._start = 0.0
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._start = time.thread_time()
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        self.seconds[activity] += time.thread_time() - self._start
+
+
+def own_activities(
+    pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int
+) -> list[dict[K, dict[str, float]]]:
+    """Return each pipeline's seconds of a batch by activity, in every round (measured).
+
+    Pipelines have a single worker, whose operators have a single thread. They train in turn,
+    :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
     """
-    return min(after - before for before, after in pairwise(ends))
+
+    def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
+        own = OwnSeconds()
+        pipeline.train([batch] * BATCHES, watch=Watch(observers=[own]))
+        return {activity: taken / BATCHES for activity, taken in own.seconds.items()}
+
+    return [{name: seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]
+
+
+def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
+    """Return the same, all activities together: a row a round and a column a pipeline."""
+    each = own_activities(pairs, rounds)
+    return pd.DataFrame({name: sum(own.values()) for name, own in one.items()} for one in each)
+
+
+def in_turns(
+    runs: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] | None = None
+) -> NDArray[np.float64]:
+    """Return the seconds that each of some calls took, taking turns: [rounds, calls].
+
+    By default a thread's own seconds count, without what other programs take of its core.
+    """
+    now = clock or time.thread_time
+
+    def seconds(run: Callable[[], object]) -> float:
+        start = now()
+        run()
+        return now() - start
+
+    return np.array([[seconds(run) for run in runs] for _ in range(rounds)])

@@ -2,7 +2,8 @@
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,7 @@ class Training:
     accuracies: list[float]  # on the test set after each epoch (0..1)
     epoch_s: list[float]  # seconds of each, evaluation left out
     weights: list[dict[str, Tensor]] = field(repr=False)  # the unsplit model's after each epoch
+    run: Run | None = None  # the last epoch's, by the engine
 
     @property
     def last_epoch_loss(self) -> float:
@@ -66,20 +68,13 @@ class Training:
         )
 
 
-@dataclass(frozen=True)
-class PipelineTraining(Training):
-    """A training by the engine, with its last epoch's run."""
-
-    run: Run = field(kw_only=True)
-
-
 def train_pipeline(
     recipe: Recipe,
     name: str,
     schedule: Schedule,
     balance: Sequence[int] | str = "auto",
     transport: str = "threads",
-) -> PipelineTraining:
+) -> Training:
     """Train by a schedule without end; the pipeline drains at the end of each epoch."""
     how: dict[str, Any] = {"optimizer": recipe.optimizer, "loss": recipe.loss, "seed": recipe.seed}
     pipe = Pipeline(recipe.model, schedule, balance=balance, transport=transport, **how)
@@ -89,7 +84,7 @@ def train_pipeline(
         runs.append(pipe.train(recipe.data.batches(recipe.batch_rows, recipe.seed, epoch)))
         accuracies.append(pipe.evaluate(tests, accuracy))
         weights.append(dict(pipe.state_dict()))
-    return PipelineTraining(
+    return Training(
         name,
         schedule.stages,
         len(runs[-1].schedule.batches[0]),
@@ -99,7 +94,7 @@ def train_pipeline(
         accuracies,
         [run.wall_s for run in runs],
         weights,
-        run=runs[-1],
+        runs[-1],
     )
 
 
@@ -109,12 +104,32 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
     The gradients of a batch's microbatches are added up before the update. It cannot reproduce the
     engine's random numbers: a model with dropout will differ.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return _plain(recipe, microbatches, threads)
-    finally:
-        torch.set_num_threads(before)
+    model = copy.deepcopy(recipe.model)
+    optimizer = recipe.optimizer(list(model.parameters()))
+    losses, accuracies, seconds, weights = [], [], [], []
+    with _threads_kept():
+        torch.set_num_threads(threads)
+        for epoch in range(recipe.epochs):
+            model.train()
+            start = time.perf_counter()
+            for batch in recipe.data.batches(recipe.batch_rows, recipe.seed, epoch):
+                optimizer.zero_grad()
+                total = 0.0
+                for x, y in zip(*(each.tensor_split(microbatches) for each in batch), strict=True):
+                    loss = recipe.loss(model(x), y) * (len(x) / len(batch[0]))
+                    loss.backward()
+                    total += loss.item()
+                optimizer.step()
+                losses.append(total)
+            seconds.append(time.perf_counter() - start)
+            model.eval()
+            with torch.no_grad():
+                outputs = model(recipe.data.test_inputs)
+            accuracies.append(float(accuracy(outputs, recipe.data.test_targets)))
+            weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    return Training(
+        "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
+    )
 
 
 def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
@@ -127,39 +142,17 @@ def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> 
     return rates
 
 
-def _plain(recipe: Recipe, microbatches: int, threads: int) -> Training:
-    model = copy.deepcopy(recipe.model)
-    optimizer = recipe.optimizer(list(model.parameters()))
-    losses, accuracies, seconds, weights = [], [], [], []
-    for epoch in range(recipe.epochs):
-        model.train()
-        start = time.perf_counter()
-        for inputs, targets in recipe.data.batches(recipe.batch_rows, recipe.seed, epoch):
-            optimizer.zero_grad()
-            total = 0.0
-            for part in zip(
-                *(t.tensor_split(microbatches) for t in (inputs, targets)), strict=True
-            ):
-                loss = recipe.loss(model(part[0]), part[1]) * (len(part[0]) / len(inputs))
-                loss.backward()
-                total += loss.item()
-            optimizer.step()
-            losses.append(total)
-        seconds.append(time.perf_counter() - start)
-        model.eval()
-        with torch.no_grad():
-            outputs = model(recipe.data.test_inputs)
-        accuracies.append(float(accuracy(outputs, recipe.data.test_targets)))
-        weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
-    return Training(
-        "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
-    )
-
-
 def _threads_of_a_worker(workers: int) -> int:
-    before = torch.get_num_threads()
-    share_cores(workers)
-    try:
+    with _threads_kept():
+        share_cores(workers)
         return torch.get_num_threads()
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Give torch's operators as many threads as before, after something that changes them."""
+    before = torch.get_num_threads()
+    try:
+        yield
     finally:
         torch.set_num_threads(before)

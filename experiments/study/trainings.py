@@ -46,12 +46,8 @@ class Trainings(Generic[S]):
     """Trainings by one function; those that the folder has are read and not run again.
 
     They run side by side, each in a process on one core: the stages of so small a network wait for
-    one another more than they compute.  The folder keeps a JSON file of each training that is done,
-    so that an interrupted study goes on from there.
-
-    Args:
-        train: carries out one training; a function of a module, or a ``functools.partial`` of one.
-        folder: of the files; made if it is missing.
+    one another more than they compute.  The folder keeps a JSON file of each training that is done.
+    ``train`` carries out one; it is a function of a module, or a ``functools.partial`` of one.
     """
 
     def __init__(self, train: Callable[[S], Course], folder: Path) -> None:
@@ -60,10 +56,8 @@ class Trainings(Generic[S]):
     def run(self, settings: Sequence[S]) -> pd.DataFrame:
         """Return a row for each training and point: the settings' fields, and the point's numbers.
 
-        A field that is no number and no text is shown as its text.
-
-        Raises:
-            ValueError: a file in the folder is not a training's; the message names it.
+        A field that is no number and no text is shown as its text. A file that is not a training's
+        is a ValueError that names it.
         """
         frames = [
             pd.DataFrame(course.points).astype(float).assign(**_columns(each))
@@ -116,8 +110,8 @@ def each_seed(
 ) -> pd.DataFrame:
     """Return how each training ended: its last row, and the ``epochs`` after which it reached.
 
-    The columns ``by``, with the seed among them, tell one training from another; ``epochs`` is
-    infinite if the ``value`` did not get to the target.
+    The columns ``by``, with the seed among them, tell trainings apart; ``epochs`` is infinite if
+    the ``value`` did not get to the target.
     """
     rows = []
     for _, run in frame.groupby(list(by), sort=False):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 from torch import Tensor, nn
 
-from experiments.study.timing import own_seconds
+from experiments.study.traces import own_seconds
 from experiments.torchgpipe.cells import pipeline
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.plans import Recompute

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from experiments.study.costs import estimated, images
-from experiments.study.search import largest_that_fits
+from experiments.study.tables import largest_that_fits
 from experiments.study.traces import memory_of
 from experiments.torchgpipe.cells import as_drawn, pipeline
 from experiments.torchgpipe.settings import Benchmark, plain_sgd

@@ -27,12 +27,12 @@ from pipekit.engine.options import (
     require_callable,
 )
 from pipekit.engine.runs.batch_reader import BatchReader
+from pipekit.engine.runs.call_lock import CallLock, one_at_a_time
 from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.runs.tables import Tables
-from pipekit.engine.runs.turns import Turns, in_turn
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.updates.mitigated_weights import StageMitigation
@@ -102,7 +102,7 @@ class Pipeline:
         updates: Updates = Updates(),
         execution: Execution = Execution(),
     ) -> None:
-        self._turns = Turns()
+        self._calls = CallLock()
         layers = sequence_of(model)
         require_data(layers)
         skips.require_matched(list(layers))
@@ -152,7 +152,7 @@ class Pipeline:
         return self._model.balance
 
     @refusing_fields
-    @in_turn
+    @one_at_a_time
     def train(
         self,
         batches: Iterable[Any],
@@ -219,7 +219,7 @@ class Pipeline:
             restart=restart,
         )
 
-    @in_turn
+    @one_at_a_time
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Continue from the newest complete checkpoint in a folder, if there is one.
 
@@ -266,7 +266,7 @@ class Pipeline:
         observers: Watchers = (),
     ) -> dict[str, float]: ...
 
-    @in_turn
+    @one_at_a_time
     def evaluate(
         self,
         batches: Iterable[Any],
@@ -291,7 +291,7 @@ class Pipeline:
         means = metrics.means(self._runs.infer(batches, metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
 
-    @in_turn
+    @one_at_a_time
     def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
         """Return the model's outputs in evaluation mode, on the CPU: one for each input.
 
@@ -305,7 +305,7 @@ class Pipeline:
         """
         return results(self._runs.infer(inputs, output_alone, observers, labelled=False))
 
-    @in_turn
+    @one_at_a_time
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model.
 
@@ -325,7 +325,7 @@ class Pipeline:
         model.load_state_dict(self.state_dict())
         return model
 
-    @in_turn
+    @one_at_a_time
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load weights and buffers by their names in the unsplit model, between runs.
 
@@ -341,7 +341,7 @@ class Pipeline:
         """
         self._runs.load(state, strict)
 
-    @in_turn
+    @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
         """Call a function with the optimizer of every stage, between runs.
 
@@ -360,7 +360,7 @@ class Pipeline:
 
         self.each_optimizer(set_rate)
 
-    @in_turn
+    @one_at_a_time
     def step_lr(self, metric: float | None = None) -> None:
         """Step every stage's learning-rate scheduler, e.g. once an epoch.
 
@@ -385,7 +385,7 @@ class Pipeline:
         self._runs.read()
         self._model.edit(step)
 
-    @in_turn
+    @one_at_a_time
     def optimizer_state(self) -> NamedState:
         """Return the optimizers' state of each parameter, after a run.
 
@@ -397,7 +397,7 @@ class Pipeline:
         self._runs.read()
         return self._runner.gather(self._model.optimizer_state())
 
-    @in_turn
+    @one_at_a_time
     def close(self) -> None:
         """End the worker processes that wait for the next call, which then starts new ones."""
         self._runner.close()

@@ -56,8 +56,7 @@ class Term:
     def in_words(self, aim: str) -> str:
         """Return what must be true of a value, say "within 15 % of the paper's value".
 
-        Args:
-            aim: what ``within``, ``equal`` and ``same order`` compare with.
+        ``aim`` is what ``within``, ``equal`` and ``same order`` compare with.
         """
         if self.word in _PHRASES:
             return _PHRASES[self.word].format(aim)
@@ -135,11 +134,7 @@ _FORMS = (
 
 
 def parse(text: str) -> tuple[Term, ...]:
-    """Read a criterion.
-
-    Raises:
-        ValueError: it is not in the language of this module.
-    """
+    """Read a criterion; one that is not in the language of this module is a ValueError."""
     terms = tuple(_term(part.strip(), text) for part in text.split(" and "))
     if len(terms) > 1 and (alone := [term.word for term in terms if term.word in _ALONE]):
         raise ValueError(f"{alone[0]!r} must stand alone, not as in {text!r}")
@@ -147,18 +142,10 @@ def parse(text: str) -> tuple[Term, ...]:
 
 
 def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
-    """Judge a recorded value.
+    """Judge a recorded JSON value; one of the wrong kind, say text for a number, does not pass.
 
-    A value of the wrong kind, say a text where a number is asked for, does not pass.
-
-    Args:
-        text: the criterion.
-        value: a JSON value: number, truth value, text, or a list of these.
-        target: what ``within``, ``equal`` and ``same order`` compare with; a list may have None
-            where nothing is compared.
-
-    Raises:
-        ValueError: the criterion is not in the language, or lacks its target.
+    ``within``, ``equal`` and ``same order`` compare with the ``target``; a list may have None where
+    nothing is compared. A ValueError: the criterion is not in the language, or lacks its target.
     """
     terms = parse(text)
     if target is None and any(term.needs_target for term in terms):

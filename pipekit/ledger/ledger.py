@@ -32,7 +32,7 @@ class Claim:
         kind: of claim, say throughput or memory.
         claim: in a sentence.
         quantity: what was measured.
-        value: the paper's, as printed.
+        value: the paper's, as printed, in ``unit``.
         unit: of it.
         conditions: under which it holds.
         label: how it is wanted here: one of :data:`pipekit.host.provenance.LABELS`, or
@@ -42,8 +42,7 @@ class Claim:
         check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
         target: what it compares with; by default ``value``.
         record: what to record where that is not simply ``quantity`` in ``unit``.
-        preset: why no experiment of ours can confirm the claim, say because it is about what the
-            authors chose; empty for all that can be tested.
+        preset: why no experiment of ours can confirm the claim; empty for all that can be tested.
     """
 
     id: str

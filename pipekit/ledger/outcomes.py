@@ -19,16 +19,28 @@ _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, each kind counted apart; only the first two are decided."""
+    """What became of a claim, each kind counted apart; only the first two are decided.
 
-    PASS = "pass"
-    MISS = "miss"
-    UNDECIDED = "undecided"
-    INVALID = "invalid"
-    REPORTED = "reported"
-    PRESET = "preset"
-    NOT_RUN = "not run"
-    OUT_OF_REACH = "out of reach"
+    Each has a sign, as words alone are slow to scan and colours not always seen, and the word by
+    which it is counted.
+    """
+
+    PASS = "pass", "✔", "met"
+    MISS = "miss", "✘", "missed"
+    UNDECIDED = "undecided", "≈", "undecided"
+    INVALID = "invalid", "!", "invalid on this host"
+    REPORTED = "reported", "●", "only shown"
+    PRESET = "preset", "=", "about the paper's own set-up"
+    NOT_RUN = "not run", "○", "not run"
+    OUT_OF_REACH = "out of reach", "–", "out of reach here"
+
+    sign: str
+    counted: str
+
+    def __new__(cls, value: str, sign: str, counted: str) -> "Status":
+        status = str.__new__(cls, value)
+        status._value_, status.sign, status.counted = value, sign, counted
+        return status
 
 
 MEANING = {
@@ -53,11 +65,10 @@ CONTRADICTION = "the paper contradicts itself"
 
 @checked_dataclass(frozen=True)
 class Cause:
-    """What may make our value miss, and our value once that one thing is changed.
+    """What may make our value miss: our ``value``, of its ``label``, with that one thing changed.
 
     Claims that share a cause give it the same ``name``, say "the fitted bandwidth"; ``changed`` is
-    what was done instead, say "the printed one".  ``value`` is of the shape of the claim's, and
-    ``label`` its kind.
+    what was done instead, say "the printed one".
     """
 
     name: str
@@ -67,14 +78,10 @@ class Cause:
 
 
 class Record(BaseModel, frozen=True):
-    """A value that a notebook wrote for a claim: a line of its folder's file.
+    """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`.
 
-    ``folder`` is the notebook's folder of results, in which ``figure`` names a file.  ``repeats``
-    are all values that ``value`` is the mean or median of; ``invalid`` says why it says nothing,
-    ``shown_only`` why it is shown but not judged.  ``causes`` are the experiments made to explain a
-    miss; ``contradiction`` says both numbers where the paper has two, so that no experiment can.
-    ``known_error`` is by what part of itself a number may be wrong because of how it was found, or
-    that of each; ``provenance`` is a record of :func:`pipekit.host.provenance.provenance`.
+    ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
+    is a record of :func:`pipekit.host.provenance.provenance`.
     """
 
     id: str
@@ -160,8 +167,8 @@ class Outcome:
     def cause(self) -> str:
         """What makes a miss miss: the first cause whose change meets the claim's criterion.
 
-        If none of those tried does it is :data:`CONTRADICTION` where the paper has two numbers, and
-        else :data:`CAUSE_UNKNOWN`; empty if the claim has not missed.
+        Else it is :data:`CONTRADICTION` where the paper has two numbers, or :data:`CAUSE_UNKNOWN`;
+        empty if the claim has not missed.
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
@@ -196,10 +203,9 @@ class Outcome:
 
 
 def weaker(label: str, wanted: str) -> bool:
-    """Return whether a number is of a weaker kind than wanted.
+    """Return whether a number is of a weaker kind than wanted: simulated, emulated, measured.
 
-    Measured is stronger than emulated, and emulated than simulated.  Exact stands apart: neither
-    replaces the other.
+    Exact stands apart: neither replaces the other.
     """
     if label in _STRENGTH and wanted in _STRENGTH:
         return _STRENGTH.index(label) < _STRENGTH.index(wanted)
@@ -245,7 +251,6 @@ class Summary:
 
     @property
     def claims(self) -> int:
-        """All of them."""
         return sum(self.having.values())
 
     @property

@@ -39,10 +39,7 @@ def half_width(repeats: Sequence[float]) -> float:
 
 
 def spread(value: Any, repeats: Sequence[Any]) -> Any:
-    """Return the half width of each number of a value, in the value's shape.
-
-    None stands for what is no number, or a value that was not repeated.
-    """
+    """Return the half width of each number of a value, in its shape; None for what has none."""
     if isinstance(value, list):
         return [spread(v, [r[i] for r in repeats]) for i, v in enumerate(value)]
     if isinstance(value, bool | str) or not repeats:
@@ -55,14 +52,8 @@ def decided(
 ) -> bool:
     """Return whether a criterion says the same of a value everywhere in its spread.
 
-    Truth values and texts have no spread: all repeats must then be judged alike.
-
-    Args:
-        check: the criterion, in the language of :mod:`pipekit.ledger.criteria`.
-        value: what is judged, say the repeats' mean or median.
-        repeats: values of the same shape.
-        target: what the criterion compares with.
-        known_error: how wrong a number may be, repeated or not.
+    Truth values and texts have no spread: all repeats, of the value's shape, must be judged alike.
+    By ``known_error`` a number may be wrong, repeated or not.
     """
     verdict = evaluate(check, value, target).passed
     others: Iterable[Any] = repeats
@@ -89,8 +80,8 @@ def _within(
 ) -> Iterator[Any]:
     """Yield values all over the spread; of long lists one number at a time is moved.
 
-    Criteria bound numbers from below and above.  A value that one of them breaks is at an edge of
-    the spread; one that meets them is there or, if the spread is wider than they are, at a bound.
+    A value that a bound breaks is at an edge of the spread; a value that meets it is there or, if
+    the spread is wider than the bounds, at a bound.
     """
     if not isinstance(value, list):
         alone = _within(terms, [value], [[repeat] for repeat in repeats], [target], known_error)

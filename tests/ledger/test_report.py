@@ -16,8 +16,8 @@ import pytest
 from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import Outcome, Status, judge
-from pipekit.ledger.report import destination, frame, links, scoreboard, write
-from pipekit.ledger.report.page import Figure, telling
+from pipekit.ledger.report import destination, links, scoreboard, write
+from pipekit.ledger.report.page import Group, telling
 from pipekit.ledger.report.scoreboard import NOTHING, sentences
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"
@@ -195,11 +195,11 @@ class TestPage:
 
 
 def test_the_first_figures_decide_most_and_are_of_all_papers_in_turn() -> None:
-    def figure(paper: str, statuses: str) -> Figure:
+    def figure(paper: str, statuses: str) -> Group:
         claim = next(claim for claim in load().values() if claim.paper == paper)
         found = {"p": Status.PASS, "m": Status.MISS, "r": Status.REPORTED}
         outcomes = tuple(Outcome(claim, None, found[status], "") for status in statuses)
-        return Figure(f"{paper}-{statuses}", Path("x.svg"), outcomes)
+        return Group(f"{paper}-{statuses}", Path("x.svg"), outcomes)
 
     many = [figure("gpipe", "p" * n) for n in range(1, 12)]
     others = [figure("pipedream", "rrrrrrrrrrrrrr"), figure("pipedream", "pm")]
@@ -259,23 +259,18 @@ class TestTable:
         assert table.loc["pipedream-vsync-more-state", "ours"] == "[4, 1]"
         assert table.loc["gpipe-eq-bubble", "status"] == "not run"
 
-    def test_it_is_the_frame(self, run: Path) -> None:
-        assert len(frame(claims.outcomes(run))) == 490
 
-
-class TestDestination:
-    def test_a_run_keeps_its_own_report(self, run: Path) -> None:
-        assert destination(run) == run
-
-    def test_of_several_runs_the_newest_gets_it(self, run: Path) -> None:
-        newer = run.with_name("2026-02-01T00-00-00.000000Z")
-        newer.mkdir()
-        assert destination(run.parent) == run, "a folder without provenance.json is no run"
-        (newer / "provenance.json").write_text("{}")
-        assert destination(run.parent) == newer
-
-    def test_a_folder_without_runs_gets_it_itself(self, tmp_path: Path) -> None:
-        assert destination(tmp_path) == tmp_path
+def test_the_report_goes_into_the_run_the_newest_of_several_or_a_folder_without_any(
+    run: Path, tmp_path: Path
+) -> None:
+    assert destination(run) == run
+    newer = run.with_name("2026-02-01T00-00-00.000000Z")
+    newer.mkdir()
+    assert destination(run.parent) == run, "a folder without provenance.json is no run"
+    (newer / "provenance.json").write_text("{}")
+    assert destination(run.parent) == newer
+    (empty := tmp_path / "empty").mkdir()
+    assert destination(empty) == empty
 
 
 def test_who_reads_results_does_not_wait_for_torch() -> None:

@@ -143,7 +143,7 @@ def test_a_worker_without_tasks_is_all_bubble() -> None:
 
 
 def test_a_trace_without_time_and_one_that_lacks_events_are_refused() -> None:
-    with pytest.raises(ValueError, match="no time to split"):
+    with pytest.raises(ValueError, match="no time can be split"):
         Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2).breakdown()
     trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     with pytest.raises(ScheduleError):

@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 from experiments import study
 from experiments.pipedream.steady_state import seconds_a_minibatch, window
-from experiments.pipedream.table1 import speeds
-from experiments.pipedream.table1.best_cut import best_cut
-from experiments.pipedream.table1.calibration import bsp_speedup, calibrated, profile_of
-from experiments.pipedream.table1.rows import Setting, printed, replicas_of
-from experiments.pipedream.table1.traffic import Sent, reduction, sent
+from experiments.pipedream.table1 import plans
+from experiments.pipedream.table1.plans import Method, Sent, best_cut, reduction, sent
+from experiments.pipedream.table1.rows import (
+    Setting,
+    bsp_speedup,
+    calibrated,
+    printed,
+    profile_of,
+    replicas_of,
+)
 from experiments.study.rounds import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
@@ -43,7 +48,7 @@ def run(
     minibatches: int,
     faster: float,
     repeats: int = 1,
-    method: speeds.Method = speeds.pipelined,
+    method: Method = plans.pipelined,
 ) -> Ran:
     """Emulate a plan ``repeats`` times in time that runs ``faster``."""
     count = window(plan.replicas, minibatches).minibatches
@@ -66,14 +71,14 @@ class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
 
     ``given`` stands in for the planner's plan, ``method`` is the pipelines' schedule, ``runs`` are
-    the systems that were emulated: all others are simulated, as is a row with one thing changed.
+    the emulated systems: all others are simulated, as is a row with one thing changed.
     """
 
     setting: Setting
     profile: Profile
     cluster: Cluster
     given: Plan | None = None
-    method: speeds.Method = speeds.pipelined
+    method: Method = plans.pipelined
     runs: Mapping[str, Ran] = field(default_factory=dict)
 
     @classmethod
@@ -84,7 +89,7 @@ class Row:
     @cached_property
     def compute_s(self) -> float:
         """Seconds a minibatch on one machine."""
-        return speeds.compute_seconds(self.profile)
+        return plans.compute_seconds(self.profile)
 
     @cached_property
     def plan(self) -> Plan:
@@ -116,14 +121,12 @@ class Row:
         return replace(self, given=self.plan, runs=kept)
 
     def plan_of(self, system: str) -> Plan:
-        """Return a system's plan."""
         if system == BSP:
-            return speeds.data_parallel(self.profile, self.setting.workers)
+            return plans.data_parallel(self.profile, self.setting.workers)
         return self.plan if system == PIPEDREAM else self._straight
 
-    def method_of(self, system: str) -> speeds.Method:
-        """Return a system's schedule."""
-        alone = {MODEL_PARALLEL: speeds.one_at_a_time, BSP: speeds.pipelined}
+    def method_of(self, system: str) -> Method:
+        alone = {MODEL_PARALLEL: plans.one_at_a_time, BSP: plans.pipelined}
         return alone.get(system, self.method)
 
     def seconds(self, system: str) -> float:
@@ -135,7 +138,7 @@ class Row:
             self._simulated_s[system] = (
                 self.compute_s / bsp_speedup(self.profile, self.cluster)
                 if system == BSP
-                else speeds.simulated_seconds(self.profile, chosen, self.cluster, how)
+                else plans.simulated_seconds(self.profile, chosen, self.cluster, how)
             )
         return self._simulated_s[system]
 
@@ -143,18 +146,16 @@ class Row:
         """Return a system's speedup over one machine."""
         return self.compute_s / self.seconds(system)
 
-    @property
     def over_bsp(self) -> float:
-        """How many times as fast as data parallelism the plan is."""
+        """Return how many times as fast as data parallelism the plan is."""
         return self.seconds(BSP) / self.seconds(PIPEDREAM)
 
     def overhead(self, system: str = BSP) -> float:
         """Return the percentage of the time in which a system's workers do not compute."""
         return 100 * (1 - self.speedup(system) / self.setting.workers)
 
-    @property
     def overhead_removed(self) -> float:
-        """The percentage of BSP's overhead that the plan has not."""
+        """Return the percentage of BSP's overhead that the plan has not."""
         return 100 * (1 - self.overhead(PIPEDREAM) / self.overhead(BSP))
 
     def sent(self, system: str) -> Sent:
@@ -175,14 +176,9 @@ class Row:
         """The printed configuration's time over that of the best plan: by formula, simulated."""
         best, theirs = plan(self.profile, self.cluster), self.paper_plan
         best_s, theirs_s = (
-            speeds.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
+            plans.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
         )
         return theirs.predicted_s / best.predicted_s, theirs_s / best_s
-
-    @property
-    def config_ratio(self) -> float:
-        """The larger of both."""
-        return max(self.config_ratios)
 
     @cached_property
     def _straight(self) -> Plan:

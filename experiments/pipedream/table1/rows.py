@@ -1,10 +1,23 @@
-"""The rows of PipeDream's Table 1, and what it prints of them (sections 5.1 and 5.2)."""
+"""The rows of PipeDream's Table 1 as printed (5.1, 5.2), and the bandwidth that explains them.
 
+The bandwidths that PipeDream prints do not explain its Table 1.  The *effective* bandwidth does for
+the cells that it is fitted on, one number for all networks of a cluster: with it, simulated data
+parallelism is as fast as the paper's, in the geometric mean.
+"""
+
+import math
 import re
+from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
+from scipy.optimize import brentq
+
 from experiments import study
+from experiments.pipedream.settings import ROWS
+from experiments.pipedream.table1.plans import compute_seconds, data_parallel, simulated_seconds
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
+from pipekit.profiling import Profile
 
 _CLUSTERS = {"A": pipedream_a, "B": pipedream_b}
 
@@ -63,3 +76,73 @@ def replicas_of(config: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
         raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")
     return [int(count) for count in config.split("-")]
+
+
+BANDWIDTHS = 1e6, 1e12
+"""Bytes/s between which an effective bandwidth is looked for."""
+
+
+def bsp_speedup(profile: Profile, cluster: Cluster) -> float:
+    """Return the simulated speedup of data parallelism on all of a cluster over one machine."""
+    plan = data_parallel(profile, cluster.workers)
+    one_round = simulated_seconds(profile, plan, cluster, minibatches=cluster.workers)
+    return compute_seconds(profile) / one_round
+
+
+class Cell(NamedTuple):
+    """A published speedup of data parallelism over one machine."""
+
+    profile: Profile
+    cluster: Cluster
+    speedup: float
+
+
+def effective(cells: Sequence[Cell]) -> float:
+    """Return the bytes/s with which simulated data parallelism is as fast as published.
+
+    With one bandwidth for all cells the geometric mean of simulated over published speedups is 1.
+    It stands for all that the simulator does not know: copies between GPU and host, serialisation,
+    other users of the network. A ValueError says what is possible where no bandwidth gives a
+    speedup.
+    """
+    low, high = map(math.log, BANDWIDTHS)
+    for cell in cells:
+        least, most = _speedup(cell, low), _speedup(cell, high)
+        if not least < cell.speedup < most:
+            raise ValueError(
+                f"no bandwidth gives a speedup of {cell.speedup:g}: on {cell.cluster.workers} "
+                f"workers it is between {least:.2g} and {most:.4g}"
+            )
+
+    def miss(exponent: float) -> float:
+        return sum(math.log(_speedup(cell, exponent) / cell.speedup) for cell in cells)
+
+    return math.exp(brentq(miss, low, high, rtol=1e-9))
+
+
+def _speedup(cell: Cell, exponent: float) -> float:
+    level = cell.cluster.levels[0].name
+    linked = cell.cluster.calibrated(level, math.exp(exponent), "a trial")
+    return bsp_speedup(cell.profile, linked)
+
+
+@cache
+def profile_of(setting: Setting, files: str = "") -> Profile:
+    """Return what a minibatch costs on one worker: estimated, or from ``files``, "{model}.json"."""
+    if files:
+        return Profile.load(files.format(model=setting.model))
+    return study.published(setting.model, ROWS[setting.model], setting.machines().device)
+
+
+@cache
+def fitted(cells: tuple[Setting, ...], files: str = "") -> float:
+    """Return the bytes/s that fit the BSP cells of some rows of Table 1."""
+    known = [(profile_of(row, files), row.machines(), printed(row, "bsp-speedup")) for row in cells]
+    return effective([Cell(profile, on, float(speedup)) for profile, on, speedup in known])
+
+
+def calibrated(setting: Setting, files: str = "", on: tuple[Setting, ...] | None = None) -> Cluster:
+    """Return a setting's machines with the bandwidth of its cluster's cells, or of those ``on``."""
+    rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines()
+    origin = f"BSP of {' and '.join(row.name for row in rows)}, Table 1"
+    return machines.calibrated(machines.levels[0].name, fitted(rows, files), origin)

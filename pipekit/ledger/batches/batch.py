@@ -2,22 +2,25 @@
 
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm.std import tqdm
 
-from pipekit.ledger.batches import places, runs
-from pipekit.ledger.batches.execution import told
+from pipekit.ledger.batches import runs
+from pipekit.ledger.batches.execution import execute, kill_kernels, told
 from pipekit.ledger.batches.experiment import NotebookJob, load_all
-from pipekit.ledger.batches.places import ExecutionPlace
 from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
+_DASK = "dask:"
+_ANSWER_S = 10
+"""For which a cluster's answer is waited."""
 _LOOK_S = 1.0
 """How often a long cell is asked how far it is."""
 
@@ -89,7 +92,7 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with places.executor(on, jobs) as place:  # before there is a folder: nobody may answer
+    with _place(on, jobs) as place:  # before there is a folder: nobody may answer
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
@@ -105,44 +108,81 @@ def run(
     return result
 
 
-def _execute_all(
-    batch: BatchRun, scale: str, width: int, quiet: bool, place: ExecutionPlace
-) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """Where notebooks are executed, each in a kernel: threads here, or workers elsewhere."""
+
+    executor: Executor
+    is_elsewhere: bool = False
+
+    def start(
+        self, job: NotebookJob, scale: str, folder: Path, on_cell: Callable[[int], None]
+    ) -> Future[NotebookResult]:
+        """Begin to execute a notebook; workers elsewhere, in other folders, tell of no cell."""
+        job = replace(job, notebook=job.notebook.resolve())
+        heeded = _unheard if self.is_elsewhere else on_cell
+        return self.executor.submit(execute, job, scale, folder, heeded)
+
+    def stop(self, running: Collection[Future[NotebookResult]]) -> None:
+        """End what runs here at once; elsewhere take back what no worker has begun."""
+        if self.is_elsewhere:
+            for future in running:
+                future.cancel()
+            return
+        while wait(running, timeout=0.1).not_done:
+            kill_kernels()  # again and again: one may just have been starting
+
+
+@contextmanager
+def _place(on: str | None, width: int) -> Iterator[_Place]:
+    """Yield this machine, for so many notebooks at a time, or the cluster of an address."""
+    if on is None:
+        with ThreadPoolExecutor(width) as pool:
+            yield _Place(pool)
+        return
+    if not on.startswith(_DASK) or on == _DASK:
+        raise ValueError(
+            f"--on {on!r}: write dask: and the scheduler's address, dask:tcp://host:8786"
+        )
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError("--on dask: needs Dask: pip install 'pipekit[dask]'") from error
+    with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
+        # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
+        yield _Place(client.get_executor(pure=False, retries=0), is_elsewhere=True)
+
+
+def _unheard(cell: int) -> None:
+    """Heed no cell: a callback does not travel to another machine."""
+
+
+def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: _Place) -> None:
+    """Execute what is to do: together what may, and then one by one what must run alone."""
     todo = batch.todo
     total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
     with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
         progress = _Progress(bar)
-        _execute_some([j for j in todo if not j.alone], width, batch, scale, progress, place)
-        _execute_some([j for j in todo if j.alone], 1, batch, scale, progress, place)
-
-
-def _execute_some(
-    jobs: Sequence[NotebookJob],
-    width: int,
-    batch: BatchRun,
-    scale: str,
-    progress: "_Progress",
-    place: ExecutionPlace,
-) -> None:
-    waiting = deque(jobs)
-    running: dict[Future[NotebookResult], NotebookJob] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < width:
-                job = waiting.popleft()
-                executed, files = batch.prepare(job)
-                progress.begin(job, told(executed))
-                on_cell = partial(progress.reach, job)
-                running[place.start(job, scale, executed, files, on_cell)] = job
-            over = wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done
-            progress.look()
-            for future in over:
-                job = running.pop(future)
-                batch.add(job, future.result())
-                progress.end(job)
-    except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-        place.stop(running)
-        raise
+        for alone, at_a_time in ((False, width), (True, 1)):
+            waiting = deque(job for job in todo if job.alone is alone)
+            running: dict[Future[NotebookResult], NotebookJob] = {}
+            try:
+                while waiting or running:
+                    while waiting and len(running) < at_a_time:
+                        job = waiting.popleft()
+                        batch.prepare(job)
+                        progress.begin(job, batch.folder)
+                        on_cell = partial(progress.reach, job)
+                        running[place.start(job, scale, batch.folder, on_cell)] = job
+                    over = wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done
+                    progress.look()
+                    for future in over:
+                        job = running.pop(future)
+                        batch.add(job, future.result())
+                        progress.end(job)
+            except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
+                place.stop(running)
+                raise
 
 
 class _Progress:
@@ -157,10 +197,10 @@ class _Progress:
         self._cells: dict[str, int] = {}
         self._told: dict[str, Path] = {}
 
-    def begin(self, job: NotebookJob, told: Path) -> None:
-        """Count a notebook's cells from now on; ``told`` is where they say how far they are."""
+    def begin(self, job: NotebookJob, folder: Path) -> None:
         with self._lock:
-            self._cells[job.name], self._told[job.name] = 0, told
+            self._cells[job.name] = 0
+            self._told[job.name] = told(folder / f"{job.name}.ipynb")
         self.look()
 
     def reach(self, job: NotebookJob, cells: int) -> None:

@@ -3,9 +3,10 @@
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,40 +14,39 @@ from weakref import WeakSet
 
 import nbformat
 import papermill
+from ipykernel.kernelspec import get_kernel_dict
+from jinja2 import FileSystemLoader
 from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import strip_color
+from traitlets import default
 
-from pipekit.ledger.batches import article
 from pipekit.ledger.batches.experiment import NotebookJob
-from pipekit.ledger.batches.kernels import ThisInterpreter
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
+INJECTED = "injected-parameters"
+"""papermill's tag of the cell with the values that a run chose."""
+
+SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
+
 
 def execute(
-    job: NotebookJob, scale: str, executed: Path, files: Path, on_cell: Callable[[int], None]
+    job: NotebookJob, scale: str, folder: Path, on_cell: Callable[[int], None]
 ) -> NotebookResult:
-    """Execute a notebook; whatever it does ends in the result.
+    """Execute a notebook in a run's folder; whatever it does ends in the result.
 
-    Beside the executed copy lies its page for browsers (:mod:`.article`). What it prints goes to
-    ``<executed>.log`` as well, line by line, for whoever watches; how far a long cell is goes to
-    :func:`told`.
-
-    Args:
-        job: the notebook and its parameters.
-        scale: "quick" or "full".
-        executed: where the executed copy goes, that of a failed notebook too.
-        files: the folder for the notebook's own files.
-        on_cell: called with the index of every cell when it starts.
+    Beside the executed copy, that of a failed notebook too, lies its page for browsers. What it
+    prints goes to ``<name>.log`` as well, line by line, for whoever watches; how far a long cell is
+    goes to :func:`told`. ``on_cell`` is called with the index of every cell when it starts.
     """
 
     def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
         on_cell(cell_index)
 
-    given = job.notebook.resolve()
+    given, executed, files = job.notebook, folder / f"{job.name}.ipynb", folder / job.name
     started = time.perf_counter()
     error = None
     try:
@@ -69,24 +69,53 @@ def execute(
             )
     except Exception as failure:
         error = _in_one_line(failure)
-    seconds = time.perf_counter() - started
+    seconds = round(time.perf_counter() - started, 2)
     told(executed).unlink(missing_ok=True)
     if executed.exists():
         notebook = nbformat.read(executed, as_version=4)
-        article.fold_what_was_injected(notebook)
+        fold_what_was_injected(notebook)
         nbformat.write(notebook, executed)
         NotebookNotary().sign(notebook)  # Jupyter shows widgets and scripts of signed ones only
         try:
-            article.write(executed)
+            write_page(executed)
         except Exception as failure:  # Jupyter's own templates may lie in another environment
             with executed.with_suffix(".log").open("a", encoding="utf-8") as log:
                 log.write(f"there is no page of it for browsers: {_in_one_line(failure)}\n")
-    return NotebookResult(job.name, executed, files, round(seconds, 2), error)
+    return NotebookResult(
+        name=job.name, seconds=seconds, error=error, sha256=job.sha256, folder=folder
+    )
 
 
 def told(executed: Path) -> Path:
     """Return the file in which bars of a notebook's cells say how far they are, while it runs."""
     return executed.with_suffix(".progress")
+
+
+def write_page(executed: Path) -> Path:
+    """Write ``<executed>.html``, which follows the reader's light or dark; return its path.
+
+    Code that the notebook hides is folded, and figures are their SVGs. Nothing is loaded, but
+    MathJax where there is a network. :func:`.links.anchor` finds a cell.
+    """
+    from nbconvert import HTMLExporter  # here, since it takes a second that no report needs
+
+    exporter = HTMLExporter(
+        template_file="executed.html.j2",
+        extra_loaders=[FileSystemLoader(Path(__file__).parent)],
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    text, _ = exporter.from_filename(str(executed))
+    page = executed.with_suffix(".html")
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+def fold_what_was_injected(notebook: nbformat.NotebookNode) -> None:
+    """Hide the code of papermill's own cell, as that of the parameters above it is hidden."""
+    for cell in notebook.cells:
+        if INJECTED in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
 
 
 def kill_kernels() -> None:
@@ -101,19 +130,39 @@ def kill_kernels() -> None:
 
 
 def _in_one_line(failure: Exception) -> str:
-    where = ""
-    if isinstance(failure, papermill.PapermillExecutionError):
-        kind, text = failure.ename, failure.evalue
-        where = f"In [{failure.exec_count}]{_line(failure.traceback)}: "
-    else:
-        kind, text = type(failure).__name__, str(failure)
-    return f"{where}{kind}: {' '.join(text.split())}"
+    """Return what failed, and in which line of which cell, if the traceback tells."""
+    if not isinstance(failure, papermill.PapermillExecutionError):
+        return f"{type(failure).__name__}: {' '.join(str(failure).split())}"
+    frames = re.findall(r"Cell In\s?\[\d+\], line (\d+)", strip_color("\n".join(failure.traceback)))
+    line = f", line {frames[0]}" if frames else ""
+    return f"In [{failure.exec_count}]{line}: {failure.ename}: {' '.join(failure.evalue.split())}"
 
 
-def _line(traceback: Sequence[str]) -> str:
-    """Return which line of the cell failed, or led to what failed, if the traceback tells."""
-    frames = re.findall(r"Cell In\s?\[\d+\], line (\d+)", strip_color("\n".join(traceback)))
-    return f", line {frames[0]}" if frames else ""
+class ThisInterpreter(KernelManager):
+    """Starts a kernel in this very Python, and speaks to it through Unix sockets.
+
+    A kernel called "python3" may be another environment's, from the user's Jupyter settings.  TCP
+    ports are chosen before the kernel opens them, and another one that starts at the same time may
+    take one in between.
+    """
+
+    @default("connection_file")
+    def _connection_file_default(self) -> str:
+        self._folder = tempfile.TemporaryDirectory(prefix="pipekit-kernel-")
+        return str(Path(self._folder.name, "kernel.json"))
+
+    @default("transport")
+    def _transport_default(self) -> str:
+        longest = self.connection_file.removesuffix(".json") + "-ipc-99"
+        return "ipc" if len(longest.encode()) <= SOCKET_PATH_BYTES else "tcp"
+
+    @default("transport_encryption")
+    def _transport_encryption_default(self) -> str:
+        return "auto"  # newer kernels warn on the terminal when they are spoken to in the clear
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
 
 
 class _Kernels(ThisInterpreter, AsyncKernelManager):
@@ -138,7 +187,7 @@ def _kernels_of(notebook: Path, told: Path) -> type[_Kernels]:
 
     The kernel imports what stands at the root of the notebook's project, say ``experiments``.
     """
-    environment = {RELAY: str(told.resolve())}
+    environment = {RELAY: str(told)}
     for folder in notebook.parents:
         if (folder / "pyproject.toml").exists():
             path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -11,9 +11,9 @@ An experiment file is YAML::
         quick: {epochs: 1}           # optional: at this scale only
         full: {epochs: 10}
         alone: true                  # optional: it measures times, nothing may run beside it
-        grid:                        # optional: one run for each combination, see .grid
+        grid:                        # optional: one run for each combination of these values
           lr: [0.01, 0.1]            # a scale that sets it (quick: {lr: 0.1}) does not vary it
-          method: {ours: "2bw", theirs: "pipedream"}
+          method: {ours: "2bw", theirs: "pipedream"}    # labels, where a value says little
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
 assigned in the notebook's cell tagged ``parameters``, or it would be set and never used, and be in
@@ -26,22 +26,29 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel
 
-from pipekit.ledger.batches import grid, ranges
+from pipekit.ledger.batches import ranges
 from pipekit.reading import read_json, read_text
 
 SCALES = ("quick", "full")
-_NAME = re.compile(r"\w[\w -]{0,99}")
-_LONGEST_S = 10**6
 GIVEN = ("scale", "results_dir")
 """Parameters that the batch runner sets in every notebook."""
+
+_NAME = re.compile(r"\w[\w -]{0,99}")
+_LONGEST_S = 10**6
+_LABEL = 40
+"""Characters of a grid's value in the name of its notebook."""
+
+Point = tuple[tuple[str, str, Any], ...]
+"""A combination of a grid: parameter, label and value of each of its axes."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,7 @@ class Experiment:
     jobs: tuple[NotebookJob, ...]
 
     def only(self, names: Collection[str]) -> "Experiment":
-        """Return the experiment with these notebooks only; a grid's by its own name or by theirs.
-
-        Raises:
-            ValueError: it has no notebook of such a name.
-        """
+        """Return these notebooks only, a grid's by its own name or by theirs; else a ValueError."""
         known = list(dict.fromkeys(n for job in self.jobs for n in (job.entry, job.name)))
         if unknown := sorted(set(names) - set(known)):
             raise ValueError(f"{self.name} has no notebook {unknown[0]!r}, only {', '.join(known)}")
@@ -88,37 +91,23 @@ class Experiment:
 def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
     """Read and check experiment files that are run together, as one experiment.
 
-    Args:
-        files: the YAML files, at least one.
-        scale: "quick" or "full".
-
-    Raises:
-        ValueError: one sentence that names the file, or the two files with notebooks of one name.
+    A ValueError is one sentence that names the file, and what to change in it.
     """
     experiments = [load(file, scale) for file in files]
     owner: dict[str, Path] = {}
     for file, experiment in zip(files, experiments, strict=True):
         for job in experiment.jobs:
-            if job.name in owner:
+            if (other := owner.setdefault(job.name, file)) is not file:
                 raise ValueError(
-                    f"{owner[job.name]} and {file} both have a notebook called {job.name}: "
+                    f"{other} and {file} both have a notebook called {job.name}: "
                     "give one another 'name'"
                 )
-            owner[job.name] = file
     name = " + ".join(experiment.name for experiment in experiments)
     return Experiment(name, scale, tuple(job for e in experiments for job in e.jobs))
 
 
 def load(file: Path, scale: str = "quick") -> Experiment:
-    """Read and check an experiment file and the notebooks that it names.
-
-    Args:
-        file: the YAML file.
-        scale: "quick" or "full".
-
-    Raises:
-        ValueError: one sentence that names the file and what to change in it.
-    """
+    """Read and check one experiment file and its notebooks, as :func:`load_all` does."""
     if scale not in SCALES:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
     if not file.is_file():
@@ -160,14 +149,15 @@ def _jobs(
             f"{where}: the name {name!r} must be usable as a file name: at most 100 letters, "
             f"digits, spaces, '-' and '_'"
         )
-    at_scale = entry.get(scale, {})
+    at_scale, grid = entry.get(scale, {}), entry.get("grid", {})
     parameters = entry.get("parameters", {}) | at_scale
-    axes = {name: each for name, each in entry.get("grid", {}).items() if name not in at_scale}
-    points = grid.points(axes, where)
-    if both := sorted(parameters.keys() & axes.keys()):
+    varied = {name: values for name, values in grid.items() if name not in at_scale}
+    points: list[Point] = list(product(*(_axis(*axis, where) for axis in varied.items())))
+    if both := sorted(parameters.keys() & varied.keys()):
         raise ValueError(f"{where}: {both[0]!r} is both in the grid and beside it: leave one out")
+    chosen = [parameters | {name: value for name, _, value in point} for point in points]
     try:
-        json.dumps([parameters, [point.parameters for point in points]], allow_nan=False)
+        json.dumps(chosen, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
     if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
@@ -177,34 +167,59 @@ def _jobs(
         declared, ranged = notebook.declared(), notebook.ranged()
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
-    for parameter in (*GIVEN, *parameters, *entry.get("grid", {})):
+    for parameter in (*GIVEN, *parameters, *grid):
         if parameter not in declared:
             raise ValueError(
                 f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
             )
-    for values in (parameters, *(point.parameters for point in points)):
+    for values in chosen:
         for parameter in values.keys() & ranged.keys():
             try:
                 ranged[parameter].check(values[parameter])
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-    if given := sorted(set(GIVEN) & {*parameters, *entry.get("grid", {})}):
+    if given := sorted(set(GIVEN) & {*parameters, *grid}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return [
         NotebookJob(
-            name="-".join([name, *(label for _, label in point.labels)]),
+            name="-".join([name, *(label for _, label, _ in point)]),
             notebook=path,
-            parameters=parameters | point.parameters,
+            parameters=each,
             cells=len(notebook.cells),
             sha256=sha256,
             cell_timeout_s=cell_timeout_s,
             alone=entry.get("alone", False),
             entry=name,
-            point=point.labels,
+            point=tuple((name, label) for name, label, _ in point),
         )
-        for point in points
+        for point, each in zip(points, chosen, strict=True)
     ]
+
+
+def _axis(name: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
+    """Return a grid's parameter with the label and the value of each of its runs."""
+    if isinstance(values, list):
+        labelled = [(_label(value), value) for value in values]
+    elif isinstance(values, dict):
+        labelled = [(str(label), value) for label, value in values.items()]
+    else:
+        raise ValueError(f"{where}: the grid of {name!r} must be a list of values, not {values!r}")
+    labels = [label for label, _ in labelled]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{where}: two values of {name!r} are called {label!r}: name them")
+        if not label:
+            raise ValueError(f"{where}: a value of {name!r} has no name: write 'name: value'")
+    if not labelled:
+        raise ValueError(f"{where}: the grid of {name!r} has no values")
+    return [(name, label, value) for label, value in labelled]
+
+
+def _label(value: Any) -> str:
+    """Return a value as part of a file name: 0.01 is 0p01."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w-]", "_", text.replace(".", "p"))[:_LABEL].strip("_")
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -241,10 +256,12 @@ class _Notebook(BaseModel):
         """Return those of them that are declared with a type, and with a range if it is said."""
         return {k: each for source in self._tagged() for k, each in ranges.read(source).items()}
 
-    def _tagged(self) -> Iterator[str]:
-        for cell in self.cells:
-            if cell.cell_type == "code" and "parameters" in cell.metadata.tags:
-                yield "".join(cell.source)
+    def _tagged(self) -> list[str]:
+        return [
+            "".join(cell.source)
+            for cell in self.cells
+            if cell.cell_type == "code" and "parameters" in cell.metadata.tags
+        ]
 
 
 _KINDS = {

@@ -68,11 +68,7 @@ class Parameter:
     range: Between | OneOf | None
 
     def check(self, value: Any) -> None:
-        """Refuse a value that is not of the type, or not in the range.
-
-        Raises:
-            ValueError: one sentence that names the parameter and what it may be.
-        """
+        """Refuse a value of another type, or out of the range, by a ValueError."""
         kind, in_words = _TYPES[self.kind]
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not (type(value) is kind or (kind is float and whole)):
@@ -85,15 +81,10 @@ class Parameter:
 
 
 def read(source: str) -> dict[str, Parameter]:
-    """Return the parameters of a cell by name, in its order.
+    """Return the parameters of a cell by name, each on a line of its own, in their order.
 
-    Passed over is what has none of the four types; and brackets with other words hold no range.
-
-    Args:
-        source: the cell's text; each parameter stands on a line of its own.
-
-    Raises:
-        SyntaxError: the cell is no Python.
+    Parameters of other types are passed over, and brackets with other words hold no range. Source
+    that is not Python is a SyntaxError.
     """
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
@@ -110,8 +101,8 @@ def read(source: str) -> dict[str, Parameter]:
 
 def _range(comment: str) -> Between | OneOf | None:
     if ends := _BETWEEN.search(comment):
-        read = float if "." in "".join(ends.groups()) else int
-        return Between(*map(read, ends.groups()))
+        number = float if "." in "".join(ends.groups()) else int
+        return Between(*map(number, ends.groups()))
     if words := _ONE_OF.search(comment):
         return OneOf(tuple(words[1].split(" | ")))
     return None

@@ -8,32 +8,46 @@ import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+import pandas as pd
+from pydantic import BaseModel, Field
 
 from pipekit.host.provenance import provenance, write
-from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import Experiment, NotebookJob
 from pipekit.reading import read_json
 
 RECORD = "provenance.json"
 KEPT = "trainings"
 """The folder among a notebook's files that outlives an interruption: of its finished trainings."""
+GRID = "grid.csv"
+"""The file among them with the numbers of one run of a grid."""
 
 
-@dataclass(frozen=True)
-class NotebookResult:
-    """What became of one notebook: executed copy, its own files, wall seconds, its error."""
+class NotebookResult(BaseModel, frozen=True):
+    """What became of one notebook in a run's ``folder``: wall seconds, and its error, if any.
+
+    ``sha256`` is that of the notebook's file; ``commit`` that of the process which ran it.
+    """
 
     name: str
-    notebook: Path
-    files: Path
     seconds: float
     error: str | None
+    sha256: str | None = None
+    commit: str | None = None
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @property
+    def notebook(self) -> Path:
+        """The executed copy."""
+        return self.folder / f"{self.name}.ipynb"
+
+    @property
+    def files(self) -> Path:
+        """The folder of its own files."""
+        return self.folder / self.name
 
 
 class BatchRun:
@@ -45,7 +59,7 @@ class BatchRun:
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.folder = folder
         self.jobs = experiment.jobs
-        self._entries = _complete(_read(folder), experiment)
+        self._done = _complete(folder, experiment)
         self._record = provenance(
             "measured",
             experiment=experiment.name,
@@ -57,56 +71,53 @@ class BatchRun:
     @property
     def todo(self) -> tuple[NotebookJob, ...]:
         """The notebooks without a result."""
-        return tuple(job for job in self.jobs if job.name not in self._entries)
+        return tuple(job for job in self.jobs if job.name not in self._done)
 
     @property
     def results(self) -> tuple[NotebookResult, ...]:
         """The results so far, in the experiment's order."""
-        return tuple(
-            NotebookResult(
-                name=entry["name"],
-                notebook=self.folder / entry["notebook"],
-                files=self.folder / entry["files"],
-                seconds=entry["seconds"],
-                error=entry["error"],
-            )
-            for entry in self._ordered()
-        )
+        return tuple(self._done[job.name] for job in self.jobs if job.name in self._done)
 
-    def prepare(self, job: NotebookJob) -> tuple[Path, Path]:
-        """Return the places of a notebook's executed copy and of its files.
-
-        Of an earlier attempt nothing is left but the trainings that it completed.
-        """
-        executed, files = self.folder / f"{job.name}.ipynb", self.folder / job.name
-        executed.unlink(missing_ok=True)
+    def prepare(self, job: NotebookJob) -> None:
+        """Leave nothing of an earlier attempt but the trainings that it completed."""
+        (self.folder / f"{job.name}.ipynb").unlink(missing_ok=True)
+        files = self.folder / job.name
         files.mkdir(exist_ok=True)
         for path in files.iterdir():
             if path.is_file():
                 path.unlink()
             elif path.name != KEPT:
                 shutil.rmtree(path)
-        return executed, files
 
     def add(self, job: NotebookJob, result: NotebookResult) -> None:
         """Keep what became of a notebook; from now on it outlives this process."""
-        self._entries[job.name] = asdict(result) | {
-            "notebook": result.notebook.name,
-            "files": result.files.name,
-            "sha256": job.sha256,
-            "commit": self._record["commit"],  # the batch may be continued by a later one
-        }
+        # Each has its commit, as the batch may be continued by a later one.
+        self._done[job.name] = result.model_copy(update={"commit": self._record["commit"]})
         self._write()
         if job.point:
-            runs = [(self.folder / j.name, j.point) for j in self.jobs if j.entry == job.entry]
-            grid.gather(job.entry, self.folder, runs)
+            self._gather(job.entry)
 
-    def _ordered(self) -> list[dict[str, Any]]:
-        return [self._entries[job.name] for job in self.jobs if job.name in self._entries]
+    def _gather(self, entry: str) -> None:
+        """Write ``<entry>.csv``: all rows that the runs of a grid have left, with their labels.
+
+        A column of a run's own that is called as a parameter stays as it is.
+        """
+        runs = [job for job in self.jobs if job.entry == entry]
+        found = []
+        for job in runs:
+            if (file := self.folder / job.name / GRID).exists():
+                own = pd.read_csv(file)
+                found.append(own.assign(**{k: v for k, v in job.point if k not in own}))
+        if found:
+            table = pd.concat(found, ignore_index=True)
+            first = [name for name, _ in runs[0].point]
+            table = table[[*first, *table.columns.drop(first)]]
+            table.to_csv(self.folder / f"{entry}.csv", index=False)
 
     def _write(self) -> None:
         part = self.folder / f"{RECORD}.part"
-        write(part, self._record | {"notebooks": self._ordered()})
+        notebooks = [result.model_dump() for result in self.results]
+        write(part, self._record | {"notebooks": notebooks})
         part.replace(self.folder / RECORD)
 
 
@@ -120,9 +131,8 @@ def new(results: Path) -> Path:
 def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]:
     """Find the newest run of the same notebooks at the same scale, if it can be continued.
 
-    Returns:
-        Its folder; None if there is no such run, every notebook ended without an error, or a
-        process is still at it.  And in words, which of these.
+    Returns its folder; or None, and in words, why: there is no such run, every notebook ended
+    without an error, or a process is still at it.
     """
     names = {job.name for job in experiment.jobs}
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
@@ -144,8 +154,7 @@ def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run's folder; the system unlocks it if this process is killed.
 
-    Raises:
-        BlockingIOError: another process has it.
+    A folder that another process has is a BlockingIOError.
     """
     with (folder / ".lock").open("w") as file:
         try:
@@ -157,22 +166,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-class _Entry(BaseModel, extra="allow"):
-    """What a record says of a notebook that has ended."""
-
-    name: str
-    notebook: str
-    files: str
-    seconds: float
-    error: str | None
-    sha256: str | None = None
-
-
 class _Record(BaseModel):
     experiment: str | None = None
     scale: str | None = None
     parameters: dict[str, dict[str, Any]] = {}
-    notebooks: list[_Entry] = []
+    notebooks: list[NotebookResult] = []
 
 
 def _read(folder: Path) -> _Record:
@@ -182,13 +180,13 @@ def _read(folder: Path) -> _Record:
         return _Record()
 
 
-def _complete(record: _Record, experiment: Experiment) -> dict[str, dict[str, Any]]:
-    jobs = {job.name: job for job in experiment.jobs}
+def _complete(folder: Path, experiment: Experiment) -> dict[str, NotebookResult]:
+    record, jobs = _read(folder), {job.name: job for job in experiment.jobs}
     return {
-        entry.name: entry.model_dump()
-        for entry in record.notebooks
-        if not entry.error
-        and entry.name in jobs
-        and entry.sha256 == jobs[entry.name].sha256
-        and record.parameters.get(entry.name) == jobs[entry.name].parameters
+        done.name: done.model_copy(update={"folder": folder})
+        for done in record.notebooks
+        if not done.error
+        and done.name in jobs
+        and done.sha256 == jobs[done.name].sha256
+        and record.parameters.get(done.name) == jobs[done.name].parameters
     }

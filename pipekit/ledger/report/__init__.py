@@ -2,6 +2,5 @@
 
 from pipekit.ledger.report.page import destination, write
 from pipekit.ledger.report.scoreboard import scoreboard
-from pipekit.ledger.report.table import frame
 
-__all__ = ["destination", "frame", "scoreboard", "write"]
+__all__ = ["destination", "scoreboard", "write"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.outcomes import Record
 from pipekit.reading import parse_json, read_text
 
@@ -34,6 +33,11 @@ def links(record: Record, folder: Path) -> list[Link]:
         if numbers.exists():
             found.append(_link(numbers, folder, numbers.name))
     return found
+
+
+def anchor(cell: str) -> str:
+    """Return the fragment by which the address of a notebook's page leads to the cell of an id."""
+    return f"cell-id={cell}"
 
 
 def _link(path: Path, folder: Path, text: str, fragment: str = "") -> Link:

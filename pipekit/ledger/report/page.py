@@ -5,17 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, groupby, zip_longest
+from itertools import count as count_up
 from pathlib import Path
 from re import match
 
 from pipekit.host.provenance import LABELS
-from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.scoreboard import SYMBOLS
-from pipekit.ledger.report.table import frame, scores
-from pipekit.ledger.report.templates import template
+from pipekit.ledger.report.scoreboard import template
+from pipekit.ledger.report.tables import changes, experiments, frame, scores
 
 TITLES = {
     "pipedream": "PipeDream",
@@ -31,18 +30,20 @@ _MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure's file, embedded once, and the outcomes of the claims that it shows."""
+class Group:
+    """Claims of a paper that share a figure's file or, without one, their place in the paper."""
 
     anchor: str
-    path: Path
+    figure: Path | None
     outcomes: tuple[Outcome, ...]
 
     @property
     def source(self) -> str:
-        """The file as a data URI: an image of its own, so that ids inside two SVGs cannot clash."""
-        data = base64.b64encode(self.path.read_bytes()).decode()
-        return f"data:{_MEDIA[self.path.suffix]};base64,{data}"
+        """The figure as a data URI: an image of its own, so that ids of two SVGs cannot clash."""
+        if self.figure is None:
+            return ""
+        data = base64.b64encode(self.figure.read_bytes()).decode()
+        return f"data:{_MEDIA[self.figure.suffix]};base64,{data}"
 
     @property
     def paper(self) -> str:
@@ -50,7 +51,7 @@ class Figure:
         return self.outcomes[0].claim.paper
 
     @property
-    def places(self) -> str:
+    def heading(self) -> str:
         """The tables and figures that its claims stand at, or else the first one's place."""
         found = dict.fromkeys(_place(outcome.claim) for outcome in self.outcomes)
         named = [place for place in found if place.startswith(("Figure", "Table"))]
@@ -66,20 +67,11 @@ class Figure:
         return self.count(Status.PASS) + self.count(Status.MISS)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Claims of a paper that share a figure, or, without one, their place in the paper."""
-
-    heading: str
-    figure: Figure | None
-    outcomes: tuple[Outcome, ...]
-
-
 def destination(folder: Path) -> Path:
-    """Return the folder that gets the report: a run's own, or the newest run's of many.
+    """Return the folder that gets the report: a run's own, the newest run's of many, or itself.
 
     A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batches.batch.run` leaves
-    it. A folder without runs gets the report itself.
+    it.
     """
     if (folder / "provenance.json").exists():
         return folder
@@ -92,18 +84,17 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
-    figures, tried = _figures(outcomes), what_if.experiments(outcomes)
+    groups, tried = _groups(outcomes), experiments(outcomes)
     page = template("page.html.j2").render(
-        papers=_papers(outcomes, figures),
-        telling=telling(figures),
+        papers={paper: [*own] for paper, own in groupby(groups, lambda group: group.paper)},
+        telling=telling(group for group in groups if group.figure),
         causes=_causes(outcomes),
-        what_if=what_if.summary(tried).to_dict("records"),
+        what_if=changes(tried).to_dict("records"),
         summaries=summaries(outcomes),
         counts=count(outcomes),
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
-        symbols=SYMBOLS,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
         recorded=sum(outcome.record is not None for outcome in outcomes),
@@ -118,7 +109,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     return html
 
 
-def telling(figures: Iterable[Figure]) -> list[Figure]:
+def telling(figures: Iterable[Group]) -> list[Group]:
     """Return the figures of the first screen: those that decide most claims, papers in turn."""
     decisive = sorted(figures, key=lambda figure: -figure.decided)
     papers = dict.fromkeys(figure.paper for figure in decisive)
@@ -126,23 +117,17 @@ def telling(figures: Iterable[Figure]) -> list[Figure]:
     return [figure for figure in chain(*zip_longest(*each)) if figure][:FIRST_FIGURES]
 
 
-def _papers(outcomes: Iterable[Outcome], figures: Iterable[Figure]) -> dict[str, list[Group]]:
-    """Return each paper's groups in the order in which the paper makes the claims."""
-    figure_of = {o.claim.id: figure for figure in figures for o in figure.outcomes}
-    papers = {}
-    for paper, members in groupby(outcomes, key=lambda outcome: outcome.claim.paper):
-        groups: dict[str, list[Outcome]] = {}
-        for outcome in members:
-            figure = figure_of.get(outcome.claim.id)
-            key = _place(outcome.claim) if figure is None else figure.anchor
-            groups.setdefault(key, []).append(outcome)
-        papers[paper] = [_group(key, having, figure_of) for key, having in groups.items()]
-    return papers
-
-
-def _group(key: str, outcomes: Sequence[Outcome], figure_of: dict[str, Figure]) -> Group:
-    figure = figure_of.get(outcomes[0].claim.id)
-    return Group(key if figure is None else figure.places, figure, tuple(outcomes))
+def _groups(outcomes: Iterable[Outcome]) -> list[Group]:
+    """Return the groups in the order in which the papers make their first claims."""
+    shared: dict[tuple[str, Path | str], list[Outcome]] = {}
+    for outcome in outcomes:
+        together = _figure(outcome) or _place(outcome.claim)
+        shared.setdefault((outcome.claim.paper, together), []).append(outcome)
+    numbers, groups = count_up(1), []
+    for (_, together), having in shared.items():
+        figure = together if isinstance(together, Path) else None
+        groups.append(Group(f"figure-{next(numbers)}" if figure else "", figure, tuple(having)))
+    return groups
 
 
 def _causes(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
@@ -161,17 +146,12 @@ def _place(claim: Claim) -> str:
     return found.group() if found else claim.where
 
 
-def _figures(outcomes: Iterable[Outcome]) -> list[Figure]:
-    shown: dict[Path, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.record is not None and outcome.record.figure is not None:
-            path = outcome.record.folder / Path(outcome.record.figure).name
-            if path.suffix in _MEDIA and path.exists():
-                shown.setdefault(path, []).append(outcome)
-    return [
-        Figure(f"figure-{number}", path, tuple(having))
-        for number, (path, having) in enumerate(shown.items(), 1)
-    ]
+def _figure(outcome: Outcome) -> Path | None:
+    """Return the file of the figure that a claim's record names, if it is there."""
+    if outcome.record is None or outcome.record.figure is None:
+        return None
+    path = outcome.record.folder / Path(outcome.record.figure).name
+    return path if path.suffix in _MEDIA and path.exists() else None
 
 
 def _runs(outcomes: Iterable[Outcome]) -> list[str]:

@@ -2,34 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
-from pipekit.ledger.report.templates import template
 from pipekit.units import plural
 
-SYMBOLS = {
-    Status.PASS: "✔",
-    Status.MISS: "✘",
-    Status.UNDECIDED: "≈",
-    Status.INVALID: "!",
-    Status.REPORTED: "●",
-    Status.PRESET: "=",
-    Status.NOT_RUN: "○",
-    Status.OUT_OF_REACH: "–",
-}
-"""A sign beside each status: the words alone are slow to scan, and colours not always seen."""
-
 NOTHING = "No claim is judged yet: cards appear here as the cells below run."
-
-_COUNTED = {
-    Status.PASS: "met",
-    Status.MISS: "missed",
-    Status.UNDECIDED: "undecided",
-    Status.INVALID: "invalid on this host",
-    Status.REPORTED: "only shown",
-    Status.PRESET: "about the paper's own set-up",
-    Status.OUT_OF_REACH: "out of reach here",
-}
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
@@ -46,7 +27,6 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
         template("scoreboard.html.j2").render(
             sentences=sentences(recorded) or [NOTHING],
             groups={name: members for name, members in groups.items() if members},
-            symbols=SYMBOLS,
             unknown=CAUSE_UNKNOWN,
         )
     )
@@ -57,7 +37,7 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
     if not recorded:
         return []
     statuses = Counter(outcome.status for outcome in recorded)
-    counts = [f"{statuses[status]} {what}" for status, what in _COUNTED.items() if statuses[status]]
+    counts = [f"{statuses[each]} {each.counted}" for each in Status if statuses[each]]
     causes = Counter(outcome.cause for outcome in recorded if outcome.cause)
     unknown = causes.pop(CAUSE_UNKNOWN, 0)
     reasons = [f"{cause} ({plural(number, 'claim')})" for cause, number in causes.most_common()]
@@ -69,3 +49,15 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
         f"The cause of misses: {'; '.join(reasons)}." if reasons else "Nothing misses.",
         f"Our values are {', '.join(f'{label} ({n})' for label, n in labels.most_common())}.",
     ]
+
+
+def template(name: str) -> Any:
+    """Return a template beside this file, by name; what is put into HTML is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=lambda name: name is not None and name.endswith(".j2"),  # not CSS, nor script
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)

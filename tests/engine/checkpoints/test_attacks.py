@@ -2,8 +2,9 @@
 
 import errno
 import fcntl
+import hashlib
 import os
-import re
+import pickle
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import pipekit as pk
-from experiments.attacks import parts
-from experiments.attacks.crafted import replaced
-from experiments.attacks.crafted import saved as bytes_of
 from pipekit.engine.checkpoints import files
 from pipekit.engine.checkpoints.progress import FolderLock
 from tests.engine.examples import data, different, mlp, pipeline
@@ -43,13 +42,26 @@ def saved(folder: Path, batches: int = 3, **options: Any) -> Path:
     return folder
 
 
-def rewritten(part: files.PartFile, change: Callable[[Content], object]) -> str:
-    """Give a part other content under a name that has its sum; return the name."""
+def rewritten(
+    part: files.PartFile, change: Callable[[Content], object], to: Path | None = None
+) -> Path:
+    """Put a part into a folder with other content, under a name that has its sum."""
     content = torch.load(part.path, weights_only=True)
     change(content)
-    replaced(part, bytes_of(content))
-    (path,) = part.path.parent.glob(f"stage{part.stage}.*")
-    return path.name
+    home = to or part.path.parent
+    part.path.unlink(missing_ok=True)
+    before = set(home.iterdir())
+    numbers = (part.stage, part.worker)
+    scratch = home.parent / "scratch"
+    files.write(
+        scratch, 1, "aaaa", part.parts, content | {"stage": numbers[0], "worker": numbers[1]}
+    )
+    (written,) = scratch.glob("*/*.pt")
+    path = home / written.name
+    written.rename(path)
+    shutil.rmtree(scratch)
+    assert path not in before
+    return path
 
 
 # --- one training, one folder --------------------------------------------------------------------
@@ -162,32 +174,56 @@ def test_what_a_killed_write_left_is_deleted(tmp_path: Path) -> None:
 # --- files of others -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> parts.Trainings:
-    return parts.Trainings(tmp_path_factory.mktemp("trainings"))
+def test_parts_of_two_trainings_make_no_checkpoint(tmp_path: Path) -> None:
+    mine, theirs = saved(tmp_path / "mine"), saved(tmp_path / "theirs", loss=nn.L1Loss())
+    (home,), (other,) = homes(mine), homes(theirs)
+    own, foreign = files.parts_of(home)[1], files.parts_of(other)[1]
+    own.path.unlink()
+    shutil.copy(foreign.path, home)
+    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as attempt"):
+        pipe().resume(mine)
+    # The same, by somebody who knows of attempts.
+    (home / foreign.path.name).unlink()
+    attempt = home.name.rpartition("-")[2]
+    path = rewritten(foreign, lambda c: c["about"].update(attempt=attempt), to=home)
+    with pytest.raises(ValueError, match=rf"{path.name} is of another training.*'training'"):
+        pipe().resume(mine)
 
 
-@pytest.mark.parametrize(
-    ("way", "message"),
-    [
-        ("part of another boundary", r"was written as boundary batch-\d+"),
-        ("part of another training", "was written as attempt"),
-        ("part of another training, attempt forged", "is of another training.*'training'"),
-        ("part in another's place", "was written as (stage|worker) . and lies where . belongs"),
-        ("one part twice", "is not the only part"),
-        ("a pipe", "is not a file: delete it"),
-        ("code", "is not a part of a checkpoint"),
-        ("no checkpoint", "is not a part of a checkpoint"),
-        ("a lock that leads elsewhere", r"\.lock"),
-    ],
-)
-def test_what_passes_for_a_part_is_named(
-    way: str, message: str, trainings: parts.Trainings
-) -> None:
-    for seed in range(3):
-        row = trainings.tried(way, seed)
-        assert row.failure == "", "it is executed, written to or trained with, or not named"
-        assert re.search(message, row.said)
+def test_parts_of_two_boundaries_make_no_checkpoint(tmp_path: Path) -> None:
+    pipe().train(data(4), checkpoints=pk.Checkpoints(tmp_path, every=2))
+    early, late = homes(tmp_path)
+    files.parts_of(late)[0].path.unlink()
+    stale = files.parts_of(early)[0].path
+    shutil.copy(stale, late)
+    with pytest.raises(ValueError, match=rf"{stale.name} was written as boundary batch-00000002"):
+        pipe().resume(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["stage", "worker"])
+def test_a_part_in_anothers_place(what: str, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    first, second = files.parts_of(home)
+    second.path.unlink()
+    other = f"stage{1}.worker{1}" if what == "stage" else "stage1.worker0"
+    name = first.path.name.replace("stage0.worker0", other)
+    shutil.copy(first.path, home / name)
+    with pytest.raises(ValueError, match=rf"{name} was written as stage 0"):
+        pipe().resume(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_part_that_is_there_twice_stands_for_no_other(kept: int, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    parts = files.parts_of(home)
+    content = torch.load(parts[kept].path, weights_only=True)
+    second = rewritten(parts[kept], lambda c: c["losses"].append((0, 0.5)))
+    parts[1 - kept].path.unlink()
+    files.write(tmp_path / "scratch", 1, "aaaa", 2, content)
+    (again,) = (tmp_path / "scratch").glob("*/*.pt")
+    again.rename(home / again.name)
+    with pytest.raises(ValueError, match=rf"({again.name}|{second.name}) is not the only part"):
+        pipe().resume(tmp_path)
 
 
 CRAFTED: dict[str, Callable[[Content], object]] = {
@@ -204,8 +240,43 @@ CRAFTED: dict[str, Callable[[Content], object]] = {
 @pytest.mark.parametrize("how", CRAFTED)
 def test_a_crafted_part_is_named(how: str, tmp_path: Path) -> None:
     (home,) = homes(saved(tmp_path))
-    name = rewritten(files.parts_of(home)[0], CRAFTED[how])
-    with pytest.raises(ValueError, match=rf"{name} is not a part of a checkpoint"):
+    path = rewritten(files.parts_of(home)[0], CRAFTED[how])
+    with pytest.raises(ValueError, match=rf"{path.name} is not a part of a checkpoint"):
+        pipe().resume(tmp_path)
+
+
+class Runs:
+    """Whose unpickling would run something."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def test_code_in_a_part_is_not_run_nor_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (home,) = homes(saved(tmp_path / "saved"))
+    for number, bad in enumerate((pickle.dumps(Runs(), 2), b"\0" * 99, b"")):
+        part = files.parts_of(home)[0]
+        part.path.unlink()
+        digest = hashlib.sha256(bad).hexdigest()[:16]
+        path = home / f"stage0.worker0.of2.{digest}.pt"
+        path.write_bytes(bad)
+        with pytest.raises(
+            ValueError, match=rf"{path.name} is not a part of a checkpoint"
+        ) as caught:
+            pipe().resume(tmp_path / "saved")
+        assert "weights_only" not in f"{caught.value}", number
+    assert not Path("ran").exists()
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    path = files.parts_of(home)[0].path
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=rf"{path.name} is not a file"):
         pipe().resume(tmp_path)
 
 

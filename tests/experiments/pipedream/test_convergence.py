@@ -23,7 +23,7 @@ from experiments.pipedream.convergence import (
     error_of_distance,
     training,
 )
-from experiments.pipedream.table1.calibration import bsp_speedup
+from experiments.pipedream.table1.rows import bsp_speedup
 from experiments.study import bit_equal, relative_difference
 from pipekit.schedules import check
 

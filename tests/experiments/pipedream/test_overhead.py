@@ -8,7 +8,6 @@ from experiments.pipedream import overhead
 from experiments.pipedream.overhead import DUPLEX, SHARED
 from pipekit import bucketing
 from pipekit.clusters import flat
-from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.profiling import LayerProfile, Profile
 
 UNEVEN = Profile(
@@ -37,10 +36,6 @@ def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
 def test_what_the_backward_does_not_hide() -> None:
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=2) == 1.5
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=1e9) == pytest.approx(1e-9)
-
-
-def test_a_worker_sends_nearly_twice_the_parameters_at_most() -> None:
-    assert [all_reduce_bytes(8, m) for m in (1, 2, 8)] == [0, 8, 14]
 
 
 def test_one_bandwidth_for_both_directions_is_half_of_it_for_each() -> None:

@@ -1,4 +1,4 @@
-"""2BW trains by its equation and by no other."""
+"""Equations beside trained weights."""
 
 import copy
 from functools import partial

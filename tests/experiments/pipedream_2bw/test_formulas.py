@@ -41,7 +41,8 @@ def test_training_holds_what_the_formulas_say(system: str) -> None:
 
 
 def test_above_the_crossover_gpipe_needs_more_than_2bw() -> None:
-    least = int(SMALL.crossover()) + 1
+    """m > d + |W| / (d |A_input|) (section 3.1)."""
+    least = int(SMALL.depth + SMALL.sizes.weights / SMALL.sizes.inputs) + 1
     for microbatches, more in ((least - 1, False), (least, True)):
         both = [
             replace(SMALL, system=s, microbatches=microbatches) for s in ("GPipe", "PipeDream-2BW")

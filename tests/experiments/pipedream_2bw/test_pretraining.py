@@ -1,26 +1,65 @@
+"""Recipes, small trainings, how far updates move weights, and how closely 2BW follows vanilla."""
+
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
+import pandas as pd
 import pytest
 import torch
+from torch import nn
 
-from experiments.pipedream_2bw import finetuning
-from experiments.pipedream_2bw.movement import Movement
+from experiments.pipedream_2bw import parity
 from experiments.pipedream_2bw.pretraining import (
     METHODS,
     PIPEDREAM,
     POINTS,
     TWO_BW,
     VANILLA,
+    FineTuning,
+    Movement,
     PreTraining,
     course,
+    fine_tune,
     take,
     trainings,
 )
+from experiments.pipedream_2bw.settings import PRE_TRAINING, AdamRecipe, describe
+from experiments.study.training import learning_rates
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
+from pipekit.ledger import claims
 from pipekit.models import token_loss
+
+
+def test_the_papers_training_is_that_of_the_ledger() -> None:
+    assert describe(PRE_TRAINING) == claims.load()["2bw-setup-hparams"].value
+
+
+def test_one_line_cannot_describe_trainings_of_two_kinds() -> None:
+    with pytest.raises(ValueError, match="differ in more than batch and steps"):
+        describe({"bert": AdamRecipe(1, 1), "gpt": AdamRecipe(1, 1, lr=1.0)})
+
+
+def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines() -> None:
+    training = AdamRecipe(batch_rows=1, steps=10, lr=2.0, warm_up=0.4)
+    optimizer = training.optimizer([nn.Parameter(nn.Linear(2, 2).weight)])
+    scheduler = training.scheduler(optimizer)
+    rates = learning_rates(optimizer, scheduler, 10)
+    assert rates[:4] == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    assert rates[4:] == pytest.approx([2 * left / 6 for left in (6, 5, 4, 3, 2, 1)])
+
+
+def test_only_matrices_decay() -> None:
+    layer, norm = nn.Linear(3, 4), nn.LayerNorm(4)
+    parameters = [*layer.parameters(), *norm.parameters()]
+    groups = AdamRecipe(1, 1).optimizer(parameters).param_groups
+    assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.01), (3, 0.0)]
+    assert groups[0]["params"][0] is layer.weight
+    (only,) = AdamRecipe(1, 1).optimizer(list(norm.parameters())).param_groups
+    assert only["weight_decay"] == 0
+
 
 BERT = PreTraining(
     *(8, 10, 0.01, 16, 0.2),  # rows, steps, rate, sequence, warm-up
@@ -127,7 +166,7 @@ def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Pa
     )
     assert found["loss"].tolist()[1:] == judge.losses  # validations leave no trace
 
-    tuned = finetuning.FineTuning("BERT", POINTS, BERT, 10, classes=2, rows=96, test_rows=16)
+    tuned = FineTuning("BERT", POINTS, BERT, 10, classes=2, rows=96, test_rows=16)
     kept = torch.load(BERT.weights(tmp_path, POINTS), weights_only=True)
     trunk = {name: weight for name, weight in kept.items() if int(name.split(".")[0]) < 2}
     start, untrained = (case.model(tmp_path) for case in (tuned, replace(tuned, point=0)))
@@ -138,10 +177,68 @@ def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Pa
     assert not torch.equal(untrained.state_dict()[embedding], trunk[embedding])
     assert torch.equal(untrained.state_dict()[head], loaded[head])
 
-    points = finetuning.train(tuned, tmp_path).points
+    points = fine_tune(tuned, tmp_path).points
     assert points["step"] == list(range(11))
     assert all(0 <= share <= 100 for share in points["accuracy"] if share is not None)
 
 
 def _flat(weights: dict[str, torch.Tensor]) -> list[float]:
     return torch.cat([weight.flatten() for weight in weights.values()]).tolist()
+
+
+def frame(method: str, *ends: float, loss: float = 1.0, steps: int = 10) -> pd.DataFrame:
+    """What trainings would look like whose validation falls from 5 to ``ends``, one a seed."""
+    return pd.DataFrame(
+        {
+            **{"network": "gpt", "method": method, "lr": 0.1, "seed": seed, "step": step},
+            "loss": loss if step else math.nan,
+            "validation": 5 + (end - 5) * step / steps,
+            "moved": 1 / step if step else math.nan,
+        }
+        for seed, end in enumerate(ends)
+        for step in range(steps + 1)
+    )
+
+
+def test_a_distance_is_counted_in_vanillas_deviations() -> None:
+    both = pd.concat([frame("vanilla", 1.0, 2.0, 3.0), frame("2BW", 4.0, 4.0, 5.5)])
+    assert parity.distance(both, "2BW") == pytest.approx(2.5)
+
+
+def test_gaps_are_between_equal_seeds_and_steps() -> None:
+    late = frame("2BW", 1.0, 1.0, loss=1.25)
+    late.loc[late["step"] == 1, "loss"] = 0.5
+    both = pd.concat([frame("vanilla", 1.0, 1.0), late])
+    found = parity.gaps(both)
+    assert len(found) == 20
+    assert found.loc[found["step"] == 1, "gap"].tolist() == [-0.5, -0.5]
+    assert parity.early_and_late(both) == (0.5, 0.25)
+
+
+def test_movement_is_that_after_warm_up() -> None:
+    moved = frame("vanilla", 1.0, steps=100)
+    middle, ratio = parity.movement(moved, AdamRecipe(8, 100, warm_up=0.2))
+    assert middle == pytest.approx((1 / 60 + 1 / 61) / 2)  # of steps 21 to 100
+    # Over the learning rate, which falls from step 21 to step 100 in a straight line.
+    last, first = (
+        median(1 / (step * (101 - step)) for step in steps)
+        for steps in (range(93, 101), range(21, 29))
+    )
+    assert ratio == pytest.approx(last / first)
+
+
+def test_what_moves_as_the_learning_rate_does_does_not_fall() -> None:
+    recipe = AdamRecipe(8, 100, warm_up=0.2)
+    moved = frame("vanilla", 1.0, steps=100)
+    moved["moved"] = [math.nan, *(recipe.share_of_lr(step) for step in range(100))]
+    assert parity.movement(moved, recipe)[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("end", "share"), [(3.0, 0.5), (1.0, 1.0), (4.0, 0.25)])
+def test_vanilla_is_where_2bw_ends_after_a_share_of_its_steps(end: float, share: float) -> None:
+    both = pd.concat([frame("vanilla", 1.0), frame("2BW", end)])
+    assert parity.matching_share(both) == pytest.approx(share)
+
+
+def test_there_is_no_such_share_where_2bw_ends_lower() -> None:
+    assert math.isnan(parity.matching_share(pd.concat([frame("vanilla", 1.0), frame("2BW", 0.5)])))

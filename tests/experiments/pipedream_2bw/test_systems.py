@@ -1,3 +1,5 @@
+"""The systems of Figure 6 as schedules, and what the paper's GPTs need of a V100."""
+
 from dataclasses import replace
 
 import pytest
@@ -14,10 +16,10 @@ from experiments.pipedream_2bw.systems import (
     panel,
 )
 from pipekit import simulate
-from pipekit.clusters import Cluster, flat
+from pipekit.clusters import Cluster, flat, two_bw_v100
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import ScheduleError, check, gpipe, parse
+from pipekit.schedules import ScheduleError, check, gpipe, parse, pipedream
 
 BLOCK = LayerProfile("1 Block", 1.0, 2.0, 8, 100, 40, True)
 HEAD = LayerProfile("6 Linear", 0.5, 1.0, 60, 20, 0)
@@ -96,5 +98,45 @@ def test_smaller_batches_have_as_many_microbatches_as_stages() -> None:
         assert small.profile.rows == 8
 
 
-def test_two_versions_a_gradient_and_adam_take_18_bytes_a_parameter() -> None:
-    assert 2 * (2 + 1 + OPTIMIZER_STATES) == 18  # as the ledger counts for Figure 9
+W, A, I = 2.0 * GIB, 5.0 * GIB, 1.0 * GIB  # noqa: E741  a layer's weights, activations, output
+LAYER = LayerProfile("layer", 1, 2, I, W, saved_bytes=A)
+JOB = Pipelines(Profile((LAYER,) * 3, input_bytes=I), two_bw_v100(), 3, 4)
+FIXED = W / GIB * (1 + OPTIMIZER_STATES)  # gradients and the optimizer
+
+
+@pytest.mark.parametrize(
+    ("system", "versions", "inputs"),
+    [  # those in flight on the stage before, but for the first stage
+        ("inter-layer MP", 1, [1, 1, 1]),
+        ("PipeDream-Flush", 1, [3, 3, 2]),
+        ("PipeDream-2BW", 2, [3, 3, 2]),
+        ("GPipe", 1, [4, 4, 4]),
+    ],
+)
+def test_a_stage_holds_what_can_be_added_up_by_hand(
+    system: str, versions: int, inputs: list[int]
+) -> None:
+    found = JOB.held(system, keeps_loss=False).tolist()
+    made = [6, 6, 6 + 2]  # activations and output; on the last stage the loss, twice as large
+    assert found == [FIXED + 2 * versions + k + a for k, a in zip(inputs, made, strict=True)]
+
+
+def test_logits_and_loss_are_kept_for_each_microbatch_in_flight() -> None:
+    more = JOB.held("GPipe") - JOB.held("GPipe", keeps_loss=False)
+    assert more.tolist() == [0, 0, 3 * (1 + 2)]
+    assert JOB.held("PipeDream-2BW")[2] == JOB.held("PipeDream-2BW", keeps_loss=False)[2]
+
+
+def test_without_recomputation_all_is_kept_for_each() -> None:
+    found = JOB.held("GPipe", recompute=False)
+    assert found.tolist() == [FIXED + 2 + 4 * (1 + 6 + loss) for loss in (0, 0, 2)]
+
+
+def test_pipedream_has_a_version_for_each_minibatch_in_flight() -> None:
+    found = JOB.held_by(check(pipedream(3).take(6)))
+    assert found.tolist() == [FIXED + 3 * 2 + 3 + 6, FIXED + 2 * 2 + 3 + 6, FIXED + 2 + 2 + 6 + 2]
+
+
+def test_more_bytes_are_of_each_parameter() -> None:
+    more = JOB.held("PipeDream-2BW", extra=4) - JOB.held("PipeDream-2BW")
+    assert more.tolist() == [4.0] * 3  # 2 GB of parameters in 2 bytes each

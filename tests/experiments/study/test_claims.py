@@ -89,12 +89,15 @@ def test_over_rounds_the_median_counts_and_a_change_may_be_another_round(nb: Not
     assert record.causes[0].value == 7.0
 
 
-def test_a_test_of_the_toolkit_may_be_the_proof(nb: Notebook) -> None:
-    claim = "gpipe-partition-min-variance"
-    nb.proved(claim, by="tests/partition/test_balance.py::test_equal_layers")
-    assert of(nb, claim).value is True
+def test_tests_of_the_toolkit_may_be_the_proof(nb: Notebook, tmp_path: Path) -> None:
+    test = tmp_path / "test_two.py"
+    test.write_text("def test_right(): pass\ndef test_wrong(): assert False\n")
+    least, even = "gpipe-partition-min-variance", "2bw-equal-replication"
+    nb.proved({least: f"{test}::test_right", even: f"{test}::test_right {test}::test_wrong"}, "hm")
+    assert [of(nb, claim).value for claim in (least, even)] == [True, False]
+    assert of(nb, least).note == f"hm; proved by {test}::test_right"
     with pytest.raises(ValueError, match=r"cannot be run.*pip install -e"):
-        nb.proved(claim, by="tests/partition/test_balance.py::no_such_test")
+        nb.proved({least: f"{test}::no_such_test"})
 
 
 def test_a_value_that_is_known_is_only_recorded(nb: Notebook) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.study.found import Found
 from experiments.study.rounds import (
     AGAIN,
     KNOWN_ERROR,
     Emulated,
+    Found,
     emulated,
     settled,
     unless_parted,

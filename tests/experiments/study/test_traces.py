@@ -1,18 +1,26 @@
-"""What is asked of a trace, drawn in slots."""
+"""Questions to traces drawn in slots, and seconds that a worker's own thread computes."""
+
+from itertools import count
 
 import pytest
+import torch
+from torch import nn
 
 from experiments.study.traces import (
     EQUAL_SLOTS,
     busy_s,
-    fastest_interval,
     mean_interval,
     memory_of,
+    own_activities,
+    own_seconds,
     run_three_ways,
 )
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import schedules, simulate
+from pipekit.engine import Execution, Pipeline
+from pipekit.plans import Recompute
 from pipekit.profiling import Profile
+from pipekit.schedules import gpipe
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
 
@@ -44,7 +52,6 @@ def test_batches_that_end_in_a_flush_all_take_equally_long() -> None:
     assert FLUSH.ends("UPDATE", worker=0) == [9, 18, 27]
     assert FLUSH.ends("UPDATE", worker=1) == [7, 16, 25]
     assert mean_interval(FLUSH.ends("UPDATE", worker=0), 0, 2) == 9
-    assert fastest_interval([0, 5, 9, 16]) == 4
 
 
 def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
@@ -64,3 +71,28 @@ def test_three_ways_to_see_a_schedule_have_one_bubble() -> None:
     ]
     assert emulated.bubble == pytest.approx(1 / 3)
     assert abs(simulated.bubble - slots.bubble) < 1e-9
+
+
+def one_stage(microbatches: int, recompute: Recompute) -> Pipeline:
+    return Pipeline(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)),
+        gpipe(1, microbatches),
+        balance=[2],
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=nn.MSELoss(),
+        execution=Execution(recompute=recompute),
+    )
+
+
+def test_every_pass_and_the_update_count_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that ticks whenever it is looked at: each activity takes one tick."""
+    ticks = count()
+    monkeypatch.setattr("time.thread_time", lambda: float(next(ticks)))
+    batch = torch.ones(4, 2), torch.ones(4, 1)
+    pairs = {mode: (one_stage(4, mode), batch) for mode in ("never", "always")}
+    seconds = own_seconds(pairs, rounds=2)
+    assert seconds["never"].tolist() == [4 + 4 + 1] * 2
+    assert seconds["always"].tolist() == [4 + 4 + 4 + 1] * 2
+    (by_activity,) = own_activities(pairs, rounds=1)
+    each = {"FORWARD": 4, "BACKWARD": 4, "UPDATE": 1}
+    assert by_activity == {"never": each, "always": each | {"RECOMPUTE": 4}}

@@ -40,6 +40,7 @@ def test_everything_is_kept_an_epoch_and_a_batch(recipe: Recipe) -> None:
     assert len(training.accuracies) == len(training.epoch_s) == len(training.weights) == 2
     assert training.last_epoch_loss == pytest.approx(sum(training.losses[4:]) / 4)
     assert training.microbatches == 4
+    assert training.run is not None
     assert len(training.run.schedule.batches) == 4
     assert str(training).startswith("GPipe, 2 stages: 2 epochs in ")
     assert str(training).endswith("(measured)")

@@ -57,6 +57,13 @@ def test_a_target_is_reached_between_two_times() -> None:
     assert reached([0.1, 0.2], 0.75, [0, 1]) == math.inf
 
 
+@pytest.mark.parametrize("hours", [0.1, 7.0])
+def test_time_to_a_target_is_epochs_times_the_time_of_an_epoch(hours: float) -> None:
+    values, epochs = [0.1, 0.5, 0.7, 0.9], [0, 1, 2, 3]
+    time = reached(values, 0.75, [hours * epoch for epoch in epochs])
+    assert time == pytest.approx(hours * reached(values, 0.75, epochs), rel=1e-12)
+
+
 def test_seeds_end_each_and_are_spread_together() -> None:
     rows = [("a", seed, epoch, epoch * (1 + seed)) for seed in (0, 1) for epoch in (0, 1, 2)]
     rows += [("b", 0, 0, 0), ("b", 0, 1, 1)]

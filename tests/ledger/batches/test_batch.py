@@ -14,7 +14,7 @@ import yaml
 from nbformat.sign import NotebookNotary
 from tqdm.std import tqdm
 
-from pipekit.ledger.batches import article
+from pipekit.ledger.batches import execution
 from pipekit.ledger.batches.batch import run
 
 Notebook = Callable[..., Path]
@@ -169,7 +169,7 @@ def test_without_a_page_of_it_a_notebook_has_run_all_the_same(
     def no_templates(executed: Path) -> Path:
         raise ValueError(f"no template for {executed.name}")
 
-    monkeypatch.setattr(article, "write", no_templates)
+    monkeypatch.setattr(execution, "write_page", no_templates)
     notebook("good", "print('seen')")
     batch = run(experiment(tmp_path, "good"), results=tmp_path / "runs", quiet=True)
     assert batch.failed == ()
@@ -288,6 +288,9 @@ def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
     ]
     assert (first.folder / "kept.ipynb").stat().st_mtime_ns == kept
     assert second.notebooks[0] == first.notebooks[0]
+    assert "iterdir" in second.notebooks[2].notebook.read_text(), (
+        "the changed one was not run again"
+    )
     with pytest.raises(ValueError, match=r"no unfinished run of trial \(quick\).*is complete"):
         run(file, results=runs, resume=True)
     assert capfd.readouterr().out == ""
@@ -391,7 +394,7 @@ def test_a_cluster_that_does_not_answer_is_named(
     tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed", reason="pip install 'pipekit[dask]'")
-    monkeypatch.setattr("pipekit.ledger.batches.places._ANSWER_S", 0.2)
+    monkeypatch.setattr("pipekit.ledger.batches.batch._ANSWER_S", 0.2)
     notebook("good", WORKS)
     file = experiment(tmp_path, "good")
     with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):

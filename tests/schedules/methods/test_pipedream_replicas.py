@@ -147,6 +147,18 @@ def test_round_robin_and_home_again(
 
 
 @given(vectors, counts)
+def test_after_start_up_forwards_and_backwards_alternate(
+    replicas: list[int], minibatches: int
+) -> None:
+    """From a worker's first backward to its last forward."""
+    for tasks in pipedream(replicas).take(minibatches).workers:
+        order = "".join(task.op.value for task in tasks if task.op is not Op.UPDATE)
+        turns = order[order.find("B") : order.rfind("F") + 1]
+        assert "FF" not in turns
+        assert "BB" not in turns
+
+
+@given(vectors, counts)
 def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None:
     """Consecutive minibatches, one a replica; the last update what is left of a round."""
     schedule = pipedream(replicas).take(minibatches)

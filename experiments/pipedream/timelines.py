@@ -1,0 +1,179 @@
+"""What PipeDream's timelines show: workers' own lists, other policies (3.3), and time on links."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+import plotly.graph_objects as go
+from torch import Tensor
+
+from experiments.pipedream.steady_state import steady
+from experiments.study.figures import rows_figure
+from experiments.study.traces import busy_s
+from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import Traffic
+from pipekit.engine.observers.observer import Observer
+from pipekit.engine.transport import FlatBucket, PartKey
+from pipekit.schedules import Message, Op, Schedule, Step, Task, lower
+from pipekit.traces import TRANSFERS, Trace
+from pipekit.trees import Tree, leaves
+
+
+def worker_list(
+    replicas: Sequence[int], stage: int, replica: int, minibatches: int, in_flight: int
+) -> tuple[Task, ...]:
+    """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
+
+    Round robin says which minibatches are its own, 1F1B in which order it runs them, and its own
+    updates which weights it has. It owes at most ``in_flight`` backwards.
+    """
+    width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
+
+    def backward() -> None:
+        nonlocal updates
+        forward = owed.popleft()
+        updates += 1
+        last = min(updates * width, minibatches) - 1
+        tasks.extend([forward._replace(op=Op.BACKWARD), Task(Op.UPDATE, stage, last, updates)])
+
+    for k in range(replica, minibatches, width):
+        if len(owed) == in_flight:
+            backward()
+        owed.append(Task(Op.FORWARD, stage, k, updates))
+        tasks.append(owed[-1])
+    while owed:
+        backward()
+    if 0 < updates < math.ceil(minibatches / width):  # others' minibatches are left over
+        tasks.append(Task(Op.UPDATE, stage, minibatches - 1, updates + 1))
+    return tuple(tasks)
+
+
+def by_preference(
+    stage_s: Sequence[tuple[int, int]], minibatches: int, prefer: Op, admitted: int | None = None
+) -> Schedule:
+    """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
+
+    Every free worker runs the pass it prefers if one is ready, else the other. A stage's forward
+    and backward take ``stage_s`` whole time units; at most ``admitted`` minibatches are in the
+    pipeline.
+    """
+    stages, limit = len(stage_s), admitted or minibatches
+    lists: list[list[Task]] = [[] for _ in range(stages)]
+    forwards, backwards, free = ([0] * stages for _ in range(3))
+    ends: dict[tuple[Op, int, int], int] = {}
+    reads: dict[tuple[int, int], int] = {}
+    now = 0
+
+    def arrived(op: Op, stage: int, k: int) -> bool:
+        return ends.get((op, stage, k), math.inf) <= now
+
+    def ready(op: Op, stage: int) -> bool:
+        if op is Op.BACKWARD:
+            k = backwards[stage]
+            return k < forwards[stage] and (stage + 1 == stages or arrived(op, stage + 1, k))
+        k = forwards[stage]
+        admits = k - backwards[0] < limit
+        return k < minibatches and (arrived(op, stage - 1, k) if stage else admits)
+
+    def run(op: Op, stage: int) -> None:
+        k = (forwards if op is Op.FORWARD else backwards)[stage]
+        read = reads.setdefault((stage, k), backwards[stage])
+        free[stage] = ends[op, stage, k] = now + stage_s[stage][op is Op.BACKWARD]
+        lists[stage].append(Task(op, stage, k, read))
+        if op is Op.FORWARD:
+            forwards[stage] += 1
+        else:
+            backwards[stage] += 1
+            lists[stage].append(Task(Op.UPDATE, stage, k, backwards[stage]))
+
+    while min(backwards) < minibatches:
+        for stage in range(stages):
+            possible = [op for op in (Op.FORWARD, Op.BACKWARD) if ready(op, stage)]
+            if free[stage] <= now and possible:
+                run(prefer if prefer in possible else possible[0], stage)
+        now += 1
+    return Schedule(tuple(map(tuple, lists)), f"{prefer.name.lower()} first")
+
+
+LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}
+"""A message has the colour of what makes it."""
+
+
+class MessageCounter(Observer):
+    """Counts everything that workers send one another, in ``seen``, by its purpose."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        """Count a message between stages; one without tensors is control."""
+        self.seen[message.payload.value if leaves(tree) else "control"] += 1
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        """Count a part of a sum of gradients."""
+        self.seen["weights"] += 1
+
+    def values_summed(self, worker: int, update: int, values: Tensor) -> None:
+        """Count what decides on an update."""
+        self.seen["control"] += 1
+
+
+def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFrame:
+    """Return when each message of an emulated run was on its link, as ``Trace.transfers`` does.
+
+    The engine keeps a message back as long as the cluster's links take; here the same links serve
+    the same messages in the same order.
+    """
+    sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
+    traffic, rows, flows = Traffic(cluster), [], []
+    for row in trace.passes.sort_values("end_s").itertuples():
+        traffic.run_until(row.end_s)
+        for _, to in sends[Task(Op[row.op], row.stage, row.microbatch, row.version)]:
+            flows.append(traffic.send(row.worker, to, row.bytes, row.end_s))
+            purpose = "activation" if row.op == "FORWARD" else "gradient"
+            rows.append((row.worker, to, purpose, row.stage, row.microbatch, row.bytes))
+    traffic.run_until(math.inf)
+    frame = pd.DataFrame(rows, columns=[name for name in TRANSFERS if name[-2:] != "_s"])
+    times = {"start_s": [flow.start for flow in flows], "end_s": [flow.end for flow in flows]}
+    return frame.assign(**times)[TRANSFERS]
+
+
+def hidden_fraction(
+    trace: Trace, transfers: pd.DataFrame, replicas: Sequence[int], margin: int = 1
+) -> float:
+    """Return the share of the steady state's time on links in which their machine computes.
+
+    A message counts once for each of the two machines; ``margin`` is that of
+    :func:`.steady_state.window`.
+    """
+    start, end, _ = steady(trace, replicas, margin)
+    within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
+    hidden = total = 0.0
+    for machine, own in trace.passes.groupby("worker"):
+        for side in ("source", "destination"):
+            for row in within[within[side] == machine].itertuples():
+                hidden += busy_s(own, row.start_s, row.end_s)
+                total += row.end_s - row.start_s
+    return hidden / total
+
+
+def machine_and_links(
+    trace: Trace, transfers: pd.DataFrame, machine: int, window: tuple[float, float]
+) -> Trace:
+    """Return what a machine computes (row 0), sends (1) and receives (2), begun in a window."""
+    rows = [trace.frame[trace.frame["worker"] == machine].assign(worker=0)]
+    for row, side in enumerate(("source", "destination"), start=1):
+        there = transfers[transfers[side] == machine]
+        rows.append(there.assign(worker=row, op=there["purpose"].map(LINK_LOOKS), version=0))
+    frame = pd.concat(rows)[trace.frame.columns]
+    frame = frame[frame["start_s"].between(*window)]
+    return replace(trace, frame=frame, workers=len(rows), transfers=None, memory=None)
+
+
+def machine_figure(machines: Sequence[Trace], titles: Sequence[str]) -> go.Figure:
+    """Draw what :func:`machine_and_links` returns, one under another; titles without the label."""
+    return rows_figure(machines, titles, ["computes", "sends", "receives"])

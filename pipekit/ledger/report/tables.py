@@ -1,0 +1,108 @@
+"""The report as tables: a row a claim, a row a paper, and what becomes of claims by one change.
+
+The experiments that were made to explain misses (:class:`pipekit.ledger.outcomes.Cause`) are also
+made where a claim is met.  A change that explains a miss and breaks as many passes explains little.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from pipekit.ledger.outcomes import Outcome, Status, show, summaries
+
+TURNED, BROKEN, STILL_MISSED, STILL_MET = "turned", "broken", "still missed", "still met"
+
+_BECOMES = {
+    (Status.MISS, True): TURNED,
+    (Status.MISS, False): STILL_MISSED,
+    (Status.PASS, True): STILL_MET,
+    (Status.PASS, False): BROKEN,
+}
+
+
+def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row a claim: the ledger's columns, then our value (as JSON) and its origin."""
+    return pd.DataFrame([_row(outcome) for outcome in outcomes])
+
+
+def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row a paper, and one for all: how many claims have each status."""
+    papers = {paper: dict(its.having) for paper, its in summaries(outcomes).items()}
+    table = pd.DataFrame(
+        [{status.value: count for status, count in having.items()} for having in papers.values()],
+        index=pd.Index(papers, name="paper"),
+    )
+    table.loc["all"] = table.sum()
+    return table.assign(claims=table.sum(axis="columns")).reset_index()
+
+
+def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row for each cause tried on a decided claim: what was done instead, and its value.
+
+    Column becomes is one of :data:`TURNED` (a miss that is met), :data:`BROKEN` (a pass that is
+    not), :data:`STILL_MISSED` and :data:`STILL_MET`.
+    """
+    rows = [
+        {
+            "paper": outcome.claim.paper,
+            "claim": outcome.claim.id,
+            "status": outcome.status.value,
+            "cause": cause.name,
+            "instead": cause.changed,
+            "ours": show(outcome.record.value),
+            "changed": show(cause.value),
+            "label": cause.label,
+            "becomes": _BECOMES[outcome.status, outcome.claim.met_by(cause.value)],
+        }
+        for outcome in outcomes
+        if outcome.record is not None and outcome.status in (Status.PASS, Status.MISS)
+        for cause in outcome.record.causes
+    ]
+    columns = ["paper", "claim", "status", "cause", "instead", "ours", "changed", "label"]
+    return pd.DataFrame(rows, columns=[*columns, "becomes"])
+
+
+def changes(tried: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a cause, by :func:`experiments`: its claims, what becomes of them, and the net.
+
+    Net is turned minus broken; the most helpful cause is first.
+    """
+    becomes = [TURNED, BROKEN, STILL_MISSED, STILL_MET]
+    counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=becomes, fill_value=0)
+    counts.insert(0, "claims", counts.sum(axis="columns"))
+    counts["net"] = counts[TURNED] - counts[BROKEN]
+    ordered = counts.sort_values(["net", TURNED], ascending=False, kind="stable")
+    return ordered.rename_axis(columns=None).reset_index()
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    claim, record = outcome.claim, outcome.record
+    origin = {} if record is None else record.provenance
+    return {
+        "id": claim.id,
+        "paper": claim.paper,
+        "where": claim.where,
+        "claim": claim.claim,
+        "conditions": claim.conditions,
+        "value": claim.value,
+        "unit": claim.unit,
+        "wanted": claim.label,
+        "tolerance": claim.tolerance,
+        "check": claim.check,
+        "record": claim.record,
+        "status": outcome.status.value,
+        "ours": None if record is None else json.dumps(record.value, ensure_ascii=False),
+        "ratio": outcome.ratio,
+        "repeats": json.dumps(record.repeats) if record and record.repeats else None,
+        "label": None if record is None else record.label,
+        "weaker": outcome.label_note,
+        "why": outcome.why,
+        "cause": outcome.cause,
+        "contradiction": None if record is None else record.contradiction or None,
+        "our_note": None if record is None else record.note,
+        "notebook": None if record is None else record.notebook,
+        "figure": None if record is None else record.figure,
+        **{key: origin.get(key) for key in ("utc", "commit", "seed", "cpu", "torch", "pipekit")},
+    }

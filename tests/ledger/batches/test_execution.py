@@ -1,0 +1,112 @@
+"""Kernels of notebooks, and the pages of executed ones."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from pipekit.ledger.batches import execution
+from pipekit.ledger.batches.execution import ThisInterpreter
+from pipekit.ledger.report.links import anchor
+
+SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
+HIDDEN = {"tags": ["parameters", "hide-input"], "jupyter": {"source_hidden": True}}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    drawn = new_output("display_data", {"image/svg+xml": SVG})
+    cells = [
+        new_markdown_cell("# Speedups"),
+        new_code_cell("epochs: int = 3", metadata=HIDDEN),
+        new_code_cell("epochs = 9", metadata={"tags": [execution.INJECTED]}),
+        new_code_cell("show(bars)", outputs=[drawn], id="cell-bars"),
+    ]
+    notebook = new_notebook(cells=cells)
+    execution.fold_what_was_injected(notebook)
+    path = tmp_path_factory.mktemp("run") / "speed.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(executed: Path) -> str:
+    return execution.write_page(executed).read_text(encoding="utf-8")
+
+
+def test_what_a_run_chose_is_folded_in_jupyter_too(executed: Path) -> None:
+    notebook: NotebookNode = nbformat.read(executed, as_version=4)
+    folded = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in notebook.cells]
+    assert folded == [None, True, True, None]
+
+
+def test_hidden_code_is_folded_and_says_what_it_is(page: str) -> None:
+    folds = re.findall(
+        r'<details class="folded"><summary>(.+?)</summary>(.+?)</details>', page, re.S
+    )
+    assert [(name, "9" in code) for name, code in folds] == [
+        ("parameters", False),
+        ("parameters of this run", True),
+    ]
+    assert "bars" not in "".join(code for _, code in folds)
+
+
+def test_a_cell_is_found_by_its_id(page: str) -> None:
+    assert f'id="{anchor("cell-bars")}"' in page
+
+
+def test_figures_are_there_and_only_mathjax_is_loaded(page: str) -> None:
+    assert "data:image/svg+xml;base64," in page
+    assert all("mathjax" in each for each in re.findall(r'<script[^>]+src="([^"]+)', page))
+    assert "mermaid" not in "".join(re.findall(r"<script.*?</script>", page, re.S))
+
+
+def test_both_themes_are_there(page: str) -> None:
+    light, dark = re.findall(r"--jp-layout-color0: (.+?);", page)
+    assert light != dark
+    dark_style = re.search(
+        r'<style media="\(prefers-color-scheme: dark\)">(.+?)</style>', page, re.S
+    )
+    assert dark_style
+    assert dark in dark_style[1]
+
+
+ASKED = {
+    "python": "__import__('sys').executable",
+    "exposed": "__import__('tests.engine.transports.test_loopback', fromlist='_').exposed()",
+}
+
+
+def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own(repository: Path) -> None:
+    manager = ThisInterpreter()
+    manager.start_kernel(cwd=str(repository))
+    client: BlockingKernelClient = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        answer = client.execute_interactive("", user_expressions=ASKED)["content"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    found = {
+        name: asked["data"]["text/plain"] for name, asked in answer["user_expressions"].items()
+    }
+    assert found == {"python": repr(sys.executable), "exposed": "0"}
+    assert manager.transport == "ipc"
+    folder = Path(manager.connection_file).parent
+    assert not list(folder.iterdir()), "neither sockets nor the file that names them stay"
+
+
+def test_where_paths_are_too_long_for_sockets_it_listens_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (long := tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    manager = ThisInterpreter()
+    assert (manager.transport, manager.ip) == ("tcp", "127.0.0.1")
