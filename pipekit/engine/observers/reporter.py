@@ -3,8 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -208,11 +207,7 @@ class LossBar:
                 self._on_batch = None
                 self._stop(error)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take the bar away."""
         if self._bar is not None:
             self._bar.close()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -126,7 +127,7 @@ class Workers:
             batches.stop if batches.may_end else self._refuse_to_stop,
             extent.begin,
         )
-        with bar:
+        with closing(bar):
             reports = self.run(
                 extent,
                 batches,

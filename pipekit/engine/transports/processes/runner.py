@@ -5,7 +5,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class ProcessRunner(Runner):
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
-        self._left: list[StagesLeft] = []  # what each worker of the pool has
+        self._left: list[list[StageLeft]] = []  # what each worker of the pool has
 
     def run(
         self,
@@ -63,11 +64,13 @@ class ProcessRunner(Runner):
             common = dumps(partial(RunConfig, **rest)), dumps(config.loss), NumericSettings.here()
             if store:  # through shared memory messages are taken by name, in any order
                 coming = incoming([worker.steps for worker in workers])
-                pairs = zip(workers, coming, strict=True)
-                workers = [replace(worker, incoming=messages) for worker, messages in pairs]
+                workers = [
+                    replace(worker, incoming=messages)
+                    for worker, messages in zip(workers, coming, strict=True)
+                ]
             tasks = []
             for worker in workers:
-                left = self._left[worker.index].stages if self._left else ()
+                left = self._left[worker.index] if self._left else ()
                 kept = same_stages(left, worker.stages)
                 here = replace(worker, stages=() if kept else [*map(_here, worker.stages)])
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
@@ -82,13 +85,9 @@ class ProcessRunner(Runner):
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
             if not config.training:
                 return reports
-            self._left = [
-                StagesLeft(worker.stages, partial(pool.stages, worker.index)) for worker in workers
-            ]
-            return [
-                replace(report, stages=left.stages)
-                for report, left in zip(reports, self._left, strict=True)
-            ]
+            self._left = [_left(worker, pool) for worker in workers]
+            pairs = zip(reports, self._left, strict=True)
+            return [replace(report, stages=left) for report, left in pairs]
         finally:
             torch.set_num_threads(cores)
             if not pool.ready:
@@ -101,8 +100,8 @@ class ProcessRunner(Runner):
         """End the processes, once what they have of the model is here."""
         with deferred_interrupts():
             try:
-                for left in self._left:
-                    left.read()
+                for stage in chain(*self._left):
+                    _here(stage)
             except WorkerDied:
                 pass  # whoever needs it is told then
             finally:
@@ -128,39 +127,17 @@ class ProcessRunner(Runner):
         return self._pool
 
 
-class StagesLeft:
-    """The stages of one worker after a run: there, until somebody here reads them.
+class StageLeft:
+    """A stage that stays in its worker's process after a run, until somebody here reads it.
 
     Most calls of ``train`` follow one another, and the next one begins with what each process has.
-    ``known`` is what they were made of when somebody last read them.
+    Until it is read, ``known`` is the config with which the run began.
     """
 
     def __init__(
-        self, sources: Sequence[StageSource], fetch: Callable[[], Sequence[Content]]
+        self, known: StageConfig, fetch: Callable[[], Sequence[Content]], place: int
     ) -> None:
-        known = [stage.known if isinstance(stage, StageLeft) else stage for stage in sources]
-        self.known: list[StageConfig] = [each for each in known if isinstance(each, StageConfig)]
-        self._fetch, self._is_here = fetch, False
-        self.stages = [StageLeft(self, place) for place in range(len(self.known))]
-
-    def read(self) -> Sequence[StageConfig]:
-        """Return what they are made of, as they stand; WorkerDied if their process has ended."""
-        if not self._is_here:
-            parts = zip(self.known, self._fetch(), strict=True)
-            self.known = [config.trained(*content) for config, content in parts]
-            self._is_here = True
-        return self.known
-
-
-class StageLeft:
-    """One of these, as a :class:`pipekit.engine.execution.stage.ModelStage`."""
-
-    def __init__(self, left: StagesLeft, place: int) -> None:
-        self._left, self._place = left, place
-
-    @property
-    def known(self) -> StageConfig:
-        return self._left.known[self._place]
+        self.known, self._fetch, self._place, self._is_here = known, fetch, place, False
 
     @property
     def index(self) -> int:
@@ -172,10 +149,23 @@ class StageLeft:
 
     @property
     def config(self) -> StageConfig:
-        return self._left.read()[self._place]
+        """As it stands; raises WorkerDied if its process has ended."""
+        if not self._is_here:
+            self.known = self.known.trained(*self._fetch()[self._place])
+            self._is_here = True
+        return self.known
 
     def build(self, device: torch.device) -> Stage:
         return self.config.build(device)
+
+
+def _left(worker: WorkerAssignment, pool: WorkerPool) -> list[StageLeft]:
+    """Return the stages that a worker has after a training; they are fetched together, once."""
+    stages = worker.stages
+    known = [stage.known if isinstance(stage, StageLeft) else stage for stage in stages]
+    configs = [each for each in known if isinstance(each, StageConfig)]
+    fetch = cache(partial(pool.stages, worker.index))
+    return [StageLeft(config, fetch, place) for place, config in enumerate(configs)]
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:
