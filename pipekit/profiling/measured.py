@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -130,7 +131,7 @@ def profile(
             if optimizer is not None:
                 timed.time_updates(optimizer, repeats)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
-    step_s = watch.median("whole forward", "whole backward")
+    step_s = float(np.median(watch.seconds("whole forward", "whole backward")))
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
     if abs(conservation - 1) > tolerance:
         warnings.warn(
@@ -160,8 +161,7 @@ def profile(
 
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
     parts = ("forward", "backward", "update", "copy", "backward_input", "backward_weight")
-    timed = {f"{part}_s": (part, number) for part in parts if watch.has((part, number))}
-    times: dict[str, Any] = {name: watch.median(region) for name, region in timed.items()}
+    times: Any = {f"{part}_s": float(np.median(watch.seconds((part, number)))) for part in parts}
     return replace(layer, **times)
 
 
@@ -199,9 +199,12 @@ def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
     """Return the layers with their shares of the undivided model's mean time."""
-    forward = watch.mean("whole forward") / sum(layer.forward_s for layer in layers)
+    whole_s = {
+        each: float(watch.seconds(f"whole {each}").mean()) for each in ("forward", "backward")
+    }
+    forward = whole_s["forward"] / sum(layer.forward_s for layer in layers)
     backward_s = sum(layer.backward_s for layer in layers)
-    backward = watch.mean("whole backward") / backward_s if backward_s else 0.0
+    backward = whole_s["backward"] / backward_s if backward_s else 0.0
     return tuple(
         replace(
             layer,
@@ -215,13 +218,14 @@ def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerP
 
 
 def _largest_spread(layers: Sequence[LayerProfile], watch: Stopwatch) -> dict[str, Any]:
-    """Return the spread of the layer that varies most, among those that matter."""
+    """Return the interquartile range over the median of the layer that varies most and matters."""
     total = sum(layer.forward_s + layer.backward_s for layer in layers)
-    spreads = {
-        layer.name: watch.spread(("forward", number), ("backward", number))
-        for number, layer in enumerate(layers)
-        if layer.forward_s + layer.backward_s >= 0.01 * total
-    }
+    spreads = {}
+    for number, layer in enumerate(layers):
+        if layer.forward_s + layer.backward_s >= 0.01 * total:
+            seconds = watch.seconds(("forward", number), ("backward", number))
+            low, middle, high = np.percentile(seconds, [25, 50, 75])
+            spreads[layer.name] = float((high - low) / middle)
     widest = max(spreads, key=spreads.__getitem__)
     return {"spread": spreads[widest], "spread_layer": widest}
 
