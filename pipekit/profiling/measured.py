@@ -20,7 +20,7 @@ from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
-from pipekit.profiling.layer_profile import LayerProfile
+from pipekit.profiling.layer_profile import LayerProfile, combined
 from pipekit.profiling.layer_times import (
     OptimizerFactory,
     Stopwatch,
@@ -185,33 +185,26 @@ class _Loss(nn.Module):
 
 def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
     """Return the model's last layer with the loss's costs; nothing else keeps its output."""
-    return replace(
-        last,
-        forward_s=last.forward_s + loss.forward_s,
-        backward_s=last.backward_s + loss.backward_s,
-        backward_input_s=last.seconds(Op.BACKWARD_INPUT) + loss.seconds(Op.BACKWARD_INPUT),
-        backward_weight_s=last.seconds(Op.BACKWARD_WEIGHT) + loss.seconds(Op.BACKWARD_WEIGHT),
-        saved_bytes=last.saved_bytes + loss.saved_bytes,
-        saves_output=True,
-        flops=last.flops + loss.flops,
-    )
+    kept = {
+        each: getattr(last, each)
+        for each in ("name", "output_bytes", "parameter_bytes", "buffer_bytes")
+    }
+    return replace(combined((last, loss)), saves_output=True, **kept)
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
     """Return the layers with their shares of the undivided model's mean time."""
-    whole_s = {
-        each: float(watch.seconds(f"whole {each}").mean()) for each in ("forward", "backward")
-    }
-    forward = whole_s["forward"] / sum(layer.forward_s for layer in layers)
-    backward_s = sum(layer.backward_s for layer in layers)
-    backward = whole_s["backward"] / backward_s if backward_s else 0.0
+    forward_s, backward_s = (watch.seconds(f"whole {x}").mean() for x in ("forward", "backward"))
+    forward = forward_s / sum(layer.forward_s for layer in layers)
+    backwards_s = sum(layer.backward_s for layer in layers)
+    backward = backward_s / backwards_s if backwards_s else 0.0
     return tuple(
         replace(
             layer,
-            forward_s=layer.forward_s * forward,
-            backward_s=layer.backward_s * backward,
-            backward_input_s=layer.seconds(Op.BACKWARD_INPUT) * backward,
-            backward_weight_s=layer.seconds(Op.BACKWARD_WEIGHT) * backward,
+            forward_s=float(layer.forward_s * forward),
+            backward_s=float(layer.backward_s * backward),
+            backward_input_s=float(layer.seconds(Op.BACKWARD_INPUT) * backward),
+            backward_weight_s=float(layer.seconds(Op.BACKWARD_WEIGHT) * backward),
         )
         for layer in layers
     )
