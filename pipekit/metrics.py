@@ -12,17 +12,11 @@ from pipekit.losses.losses import token_loss
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that tells how good outputs are.
-
-    Attributes:
-        name: for titles and tables.
-        format: how the number is printed, as in ``f"{value:.1%}"``.
-        of: from an output and its target, rows first in both, to the mean over rows.
-    """
+    """A number that tells how good outputs are."""
 
     name: str
-    format: str
-    of: Callable[[Any, Any], Tensor]
+    format: str  # as in f"{value:.1%}"
+    of: Callable[[Any, Any], Tensor]  # of an output and its target, rows first: the mean over rows
 
     def shown(self, value: float) -> str:
         """Return a value as text."""
@@ -37,12 +31,8 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 def bits_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy of the next byte in bits: 8 know nothing of the text.
 
-    It is what models of bytes report, since a perplexity depends on how text is cut into tokens
-    (the Pile, Gao et al. 2020, section 3.1).
-
-    Args:
-        logits: ``[B, T, 256]``.
-        targets: int64 ``[B, T]``.
+    Models of bytes report it (the Pile, Gao et al. 2020, section 3.1).  The shapes are
+    ``[B, T, 256]`` and ``[B, T]``.
     """
     return token_loss(logits, targets) / math.log(2)
 

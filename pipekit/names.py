@@ -3,7 +3,7 @@
 Nothing is imported until it is asked for, so that help and errors list names at once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -47,20 +47,12 @@ class TransportName(NamedPlace):
 P = TypeVar("P", bound=NamedPlace)
 
 
-class Names(Mapping[str, P]):
+class Names(dict[str, P]):
     """Names of one kind."""
 
     def __init__(self, kind: str, places: Mapping[str, P]) -> None:
-        self.kind, self._places = kind, places
-
-    def __getitem__(self, name: str) -> P:
-        return self._places[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        super().__init__(places)
+        self.kind = kind
 
     def __str__(self) -> str:
         return ", ".join(self)

@@ -109,10 +109,8 @@ class Plan:
     ) -> "Plan":
         """Return a plan that nobody computed.
 
-        Args:
-            balance, replicas: layers and workers of each stage; by default one worker.
-            rows: of a microbatch.
-            recompute: which microbatches of a batch are recomputed, on every stage.
+        ``balance`` and ``replicas`` are the layers and workers of each stage, by default one
+        worker; ``rows`` those of a microbatch; ``recompute`` holds for every stage.
         """
         stops = list(accumulate(balance))
         stages = tuple(
@@ -129,10 +127,8 @@ class Plan:
 
         Every letter of ``layout`` is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.
         ``workers`` is the pipeline-parallel size, by default as many as there are stages; ranks
-        with several stages go round in a loop, as in ``schedules.interleaved``.
-
-        Raises:
-            ValueError: Megatron-LM would not take it; the message gives the position.
+        with several stages go round in a loop, as in ``schedules.interleaved``.  A ValueError gives
+        the position in a string that Megatron-LM would not take.
         """
         balance = [len(stage) for stage in read_layout(layout, workers)]
         return replace(cls.by_hand(balance), method="Megatron-LM's layout")
@@ -160,10 +156,7 @@ class Plan:
         return write_layout(self.balance, predictors)
 
     def with_replicas(self, replicas: Sequence[int]) -> "Plan":
-        """Return the plan with other numbers of workers a stage.
-
-        In a schedule with two directions a stage is on twice as many as the plan may say.
-        """
+        """Return the plan with other numbers of workers a stage."""
         stages = (
             replace(stage, replicas=count)
             for stage, count in zip(self.stages, replicas, strict=True)
@@ -230,12 +223,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
-        """Read back what :meth:`save` wrote.
-
-        Raises:
-            ValueError: the file is not a plan; the message says where it is not.
-            OSError: there is no such file, or it cannot be opened.
-        """
+        """Read back what :meth:`save` wrote; a ValueError says where the file is not a plan."""
         return read_json(path, cls, "a plan", _FORMAT)
 
 

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from tqdm.std import tqdm
 
 RELAY = "PIPEKIT_PROGRESS"
-"""The environment variable by which a runner of notebooks names a file: a bar
-keeps its position there, in words."""
+"""The environment variable in which the runner of notebooks that nobody looks at names a file.
+
+A bar keeps there, in words, how far it is.
+"""
 PATIENCE_S = 1.0
 T = TypeVar("T")
 

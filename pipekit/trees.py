@@ -9,11 +9,7 @@ Tree = Any  # Tensor | tuple[Tree, ...] | list[Tree] | dict[str, Tree]
 
 
 def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
-    """Return the same structure with ``function`` applied to every tensor.
-
-    Raises:
-        TypeError: something in the structure is not a tensor.
-    """
+    """Return the same structure with ``function`` applied to every tensor; refuse other leaves."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -41,11 +37,7 @@ def remedy(value: object) -> str:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """Return the tensors of a structure, in order.
-
-    Raises:
-        TypeError: something in the structure is not a tensor.
-    """
+    """Return the tensors of a structure, in order; refuse other leaves."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, dict):

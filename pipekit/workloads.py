@@ -22,23 +22,14 @@ SEQUENCE = 64
 
 @dataclass(frozen=True)
 class Workload:
-    """A network and what it learns.
-
-    Attributes:
-        build: makes the network.
-        sample: makes an input of so many rows, at random, on PyTorch's default device.
-        data: what it learns, and what it is tested on.
-        loss: of an output and its target, a mean over rows.
-        metric: told of the test data.
-        text: makes such data of a text file; None for a network that learns no text.
-    """
+    """A network and what it learns."""
 
     build: Callable[[], nn.Sequential]
-    sample: Callable[[int], Tensor]
+    sample: Callable[[int], Tensor]  # an input of so many rows, on PyTorch's default device
     data: Callable[[], Dataset]
-    loss: Callable[[Any, Any], Tensor]
-    metric: Metric
-    text: Callable[[Path], Dataset] | None = None
+    loss: Callable[[Any, Any], Tensor]  # of an output and its target, a mean over rows
+    metric: Metric  # of the test data
+    text: Callable[[Path], Dataset] | None = None  # data of a text file, if it learns text
 
 
 def _images(build: Callable[[], nn.Sequential]) -> Workload:

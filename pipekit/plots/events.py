@@ -90,11 +90,7 @@ def _letter(op: str) -> str:
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
     """Return a trace's events as plotly bars: first idle time (:func:`idle`), then a trace a style.
 
-    Args:
-        trace: at least one event.
-        scale: what turns the trace's times into ``unit``.
-        unit: of the drawn times, for the hover text.
-        versions: also write the weight version under the microbatch.
+    ``scale`` turns the trace's times into those of ``unit``.
     """
     frame = trace.frame
     # Where bars are only pixels wide, edges must not bury the colours between them.

@@ -1,6 +1,6 @@
 """What lies in every worker's memory, over time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -84,23 +84,23 @@ def memory(
     for row, worker in enumerate(workers):
         held, *beside = (table[table["worker"] == worker] for table in tables)
         here = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
+        peak = held.loc[held["total"].idxmax()]
+        text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
         if other is not None:
-            line = _total(beside[0], ends[1], other_name or _name(other, stretched))
-            here += [_halo(line), line]
+            here += _total(beside[0], ends[1], other_name or _name(other, stretched))
+            theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
+            text += f"<br>{theirs} {other_name or other.label}"
         if capacity is not None:
             name = f"capacity, {units.written(capacity, units.BYTES)}"
-            here.append(_level(ends, capacity * per_byte, name))
-        peak = held.loc[held["total"].idxmax()]
-        here.append(_dot(peak))
+            dashed = {"color": style.GREY, "dash": "dash", "width": 1.5}
+            here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
+        dot = {"color": style.GREY, "symbol": "circle", "size": 6}
+        here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
         names = [trace.get("name") for trace in here]
         traces += [
             {**trace, **panel(row), "legendgroup": name, "showlegend": bool(name) and row == 0}
             for trace, name in zip(here, names, strict=True)
         ]
-        text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
-        if other is not None:
-            theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
-            text += f"<br>{theirs} {other_name or other.label}"
         domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
         layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
@@ -135,40 +135,16 @@ def _areas(
         }
 
 
-def _total(held: pd.DataFrame, end: float, name: str) -> dict[str, Any]:
-    return {
-        **steps(held["time_s"], held["total"], end),
-        "name": f"total, {name}",
-        "mode": "lines",
-        "line": {**style.line(0), "shape": "hv"},
-    }
+def _total(held: pd.DataFrame, end: float, name: str) -> list[dict[str, Any]]:
+    """Return a line, after what sets it off from the areas beneath it, in greyscale too."""
+    line = {**steps(held["time_s"], held["total"], end), "name": f"total, {name}", "mode": "lines"}
+    look = {**style.line(0), "shape": "hv"}
+    halo = {**look, "color": "rgba(255,255,255,0.7)", "width": 5}
+    return [{**line, "name": None, "line": halo, "hoverinfo": "skip"}, {**line, "line": look}]
 
 
-def _halo(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what sets a line off from the areas beneath it, in greyscale too."""
-    look = {**line["line"], "color": "rgba(255,255,255,0.7)", "width": 5}
-    return {**line, "name": None, "line": look, "hoverinfo": "skip"}
-
-
-def _level(ends: tuple[float, float], height: float, name: str) -> dict[str, Any]:
-    return {
-        "x": ends,
-        "y": [height, height],
-        "name": name,
-        "mode": "lines",
-        "line": {"color": style.GREY, "dash": "dash", "width": 1.5},
-        "hoverinfo": "skip",
-    }
-
-
-def _dot(row: pd.Series) -> dict[str, Any]:
-    return {
-        "x": [row["time_s"]],
-        "y": [row["total"]],
-        "mode": "markers",
-        "marker": {"color": style.GREY, "symbol": "circle", "size": 6},
-        "hoverinfo": "skip",
-    }
+def _quiet(x: Sequence[float], y: Sequence[float], mode: str, **more: Any) -> dict[str, Any]:
+    return {"x": x, "y": y, "mode": mode, "hoverinfo": "skip", **more}
 
 
 def _stretch(table: pd.DataFrame, start: float, end: float) -> float:

@@ -23,15 +23,12 @@ def save(
     the same bytes.
 
     Args:
-        figure: a figure made by :mod:`pipekit.plots`.
+        figure: of bars, lines, areas and markers, made by :mod:`pipekit.plots`.
         path_stem: the files' path without its suffix.
         data: what the figure shows, say ``trace.frame``.
 
     Returns:
         The paths written, under "svg" and "csv".
-
-    Raises:
-        ValueError: the figure holds other traces than bars, lines, areas and markers.
     """
     import matplotlib  # here, since what draws in the browser needs none of it
 

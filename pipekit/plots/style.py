@@ -114,15 +114,9 @@ def bar(
     text: Sequence[str] | None = None,
     font: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a plotly trace of horizontal bars that look alike.
+    """Return a plotly trace of horizontal bars of one look, with text in them.
 
-    Args:
-        look: of all bars; its name stands in the legend.
-        rows, starts, lengths: of each bar.
-        width: of a row.
-        edges: a factor to the width of edges.
-        text: in the bars, if any.
-        font: of the text, beside what is usual.
+    ``edges`` is a factor to the width of edges.
     """
     return {
         "type": "bar",

@@ -25,15 +25,9 @@ def worker_panels(
     title: str,
     ticks_px: int = 28,
 ) -> dict[str, Any]:
-    """Return the plotly layout of empty panels with the workers' names beside them.
+    """Return the plotly layout of empty panels, a row a worker and a column for each of ``y_axes``.
 
-    Args:
-        workers: from the top.
-        row_px: how high a panel is.
-        x_axis: of all panels; its title stands below the last ones.
-        y_axes: one a column.
-        title: of the figure.
-        ticks_px: how wide the numbers along the vertical axes are.
+    ``ticks_px`` is how wide the numbers along the vertical axes are.
     """
     # All at once, as plain dicts: plotly checks every later change anew, which takes longer than
     # all the rest, and explorers draw while a slider moves.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipekit.devices import Clock
@@ -58,25 +59,9 @@ class Stopwatch:
         self.collect()
         self._seconds.clear()
 
-    def has(self, name: Hashable) -> bool:
-        """Return whether the region was timed."""
-        return name in self._seconds
-
-    def median(self, *names: Hashable) -> float:
-        """Return the median of the seconds of some regions together."""
-        return float(np.median(self._together(names)))
-
-    def mean(self, name: Hashable) -> float:
-        """Return the mean of a region's seconds."""
-        return float(np.mean(self._seconds[name]))
-
-    def spread(self, *names: Hashable) -> float:
-        """Return the interquartile range of some regions' seconds together over their median."""
-        low, middle, high = np.percentile(self._together(names), [25, 50, 75])
-        return float((high - low) / middle)
-
-    def _together(self, names: tuple[Hashable, ...]) -> Any:
-        return np.sum([self._seconds[name] for name in names], axis=0)  # one number a repeat
+    def seconds(self, *names: Hashable) -> NDArray[np.float64]:
+        """Return the seconds of some regions together, one number a repeat; 0 if never timed."""
+        return np.asarray(sum(np.array(self._seconds.get(name, [0.0])) for name in names))
 
 
 class TimedLayers:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
-from pipekit.profiling.layer_profile import LayerProfile
+from pipekit.profiling.layer_profile import LayerProfile, combined
 from pipekit.profiling.layer_times import (
     OptimizerFactory,
     Stopwatch,
@@ -130,7 +131,7 @@ def profile(
             if optimizer is not None:
                 timed.time_updates(optimizer, repeats)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
-    step_s = watch.median("whole forward", "whole backward")
+    step_s = float(np.median(watch.seconds("whole forward", "whole backward")))
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
     if abs(conservation - 1) > tolerance:
         warnings.warn(
@@ -160,8 +161,7 @@ def profile(
 
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
     parts = ("forward", "backward", "update", "copy", "backward_input", "backward_weight")
-    timed = {f"{part}_s": (part, number) for part in parts if watch.has((part, number))}
-    times: dict[str, Any] = {name: watch.median(region) for name, region in timed.items()}
+    times: Any = {f"{part}_s": float(np.median(watch.seconds((part, number)))) for part in parts}
     return replace(layer, **times)
 
 
@@ -185,43 +185,40 @@ class _Loss(nn.Module):
 
 def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
     """Return the model's last layer with the loss's costs; nothing else keeps its output."""
-    return replace(
-        last,
-        forward_s=last.forward_s + loss.forward_s,
-        backward_s=last.backward_s + loss.backward_s,
-        backward_input_s=last.seconds(Op.BACKWARD_INPUT) + loss.seconds(Op.BACKWARD_INPUT),
-        backward_weight_s=last.seconds(Op.BACKWARD_WEIGHT) + loss.seconds(Op.BACKWARD_WEIGHT),
-        saved_bytes=last.saved_bytes + loss.saved_bytes,
-        saves_output=True,
-        flops=last.flops + loss.flops,
-    )
+    kept = {
+        each: getattr(last, each)
+        for each in ("name", "output_bytes", "parameter_bytes", "buffer_bytes")
+    }
+    return replace(combined((last, loss)), saves_output=True, **kept)
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
     """Return the layers with their shares of the undivided model's mean time."""
-    forward = watch.mean("whole forward") / sum(layer.forward_s for layer in layers)
-    backward_s = sum(layer.backward_s for layer in layers)
-    backward = watch.mean("whole backward") / backward_s if backward_s else 0.0
+    forward_s, backward_s = (watch.seconds(f"whole {x}").mean() for x in ("forward", "backward"))
+    forward = forward_s / sum(layer.forward_s for layer in layers)
+    backwards_s = sum(layer.backward_s for layer in layers)
+    backward = backward_s / backwards_s if backwards_s else 0.0
     return tuple(
         replace(
             layer,
-            forward_s=layer.forward_s * forward,
-            backward_s=layer.backward_s * backward,
-            backward_input_s=layer.seconds(Op.BACKWARD_INPUT) * backward,
-            backward_weight_s=layer.seconds(Op.BACKWARD_WEIGHT) * backward,
+            forward_s=float(layer.forward_s * forward),
+            backward_s=float(layer.backward_s * backward),
+            backward_input_s=float(layer.seconds(Op.BACKWARD_INPUT) * backward),
+            backward_weight_s=float(layer.seconds(Op.BACKWARD_WEIGHT) * backward),
         )
         for layer in layers
     )
 
 
 def _largest_spread(layers: Sequence[LayerProfile], watch: Stopwatch) -> dict[str, Any]:
-    """Return the spread of the layer that varies most, among those that matter."""
+    """Return the interquartile range over the median of the layer that varies most and matters."""
     total = sum(layer.forward_s + layer.backward_s for layer in layers)
-    spreads = {
-        layer.name: watch.spread(("forward", number), ("backward", number))
-        for number, layer in enumerate(layers)
-        if layer.forward_s + layer.backward_s >= 0.01 * total
-    }
+    spreads = {}
+    for number, layer in enumerate(layers):
+        if layer.forward_s + layer.backward_s >= 0.01 * total:
+            seconds = watch.seconds(("forward", number), ("backward", number))
+            low, middle, high = np.percentile(seconds, [25, 50, 75])
+            spreads[layer.name] = float((high - low) / middle)
     widest = max(spreads, key=spreads.__getitem__)
     return {"spread": spreads[widest], "spread_layer": widest}
 

@@ -129,13 +129,10 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return equal layers, for studies by hand; a layer's output is saved.
+        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved.
 
-        Args:
-            stages: how many layers.
-            forward_s, backward_s: seconds of each.
-            output_bytes: of each one's output, and of the input.
-            parameter_bytes: of each.
+        They take ``forward_s`` and ``backward_s``, and have ``parameter_bytes``; each output, and
+        the input, is of ``output_bytes``.
         """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
@@ -166,10 +163,7 @@ class Profile:
         return cls(*graph_txt.read(path, rows))
 
     def in_order(self, order: Sequence[int]) -> "Profile":
-        """Return the layers of a graph in another order in which they can run.
-
-        Args:
-            order: the number that each layer has here; empty: as it is.
+        """Return the layers of a graph in another ``order`` of their numbers; empty: as they are.
 
         Raises:
             ValueError: it is no order of these layers, or one of them would come before what it
@@ -227,17 +221,11 @@ class Profile:
         return combined(self.layers[first:stop])
 
     def boundary_bytes(self, first: int) -> float:
-        """Return the bytes that enter layer ``first``: the model's input, or an output.
-
-        Skips are not among them.
-        """
+        """Return the bytes that enter layer ``first``, without skips: the input, or an output."""
         return self.layers[first - 1].output_bytes if first else self.input_bytes
 
     def scaled(self, rows: int) -> "Profile":
-        """Return the costs of a microbatch of ``rows`` rows, taken to be proportional to the rows.
-
-        Parameters, buffers and updates stay as they are.
-        """
+        """Return the costs of a microbatch of ``rows`` rows, proportional but for parameters'."""
         part = rows / self.rows
 
         def scaled(layer: LayerProfile) -> LayerProfile:
@@ -264,10 +252,5 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote.
-
-        Raises:
-            ValueError: the file is not a profile; the message says where it is not.
-            OSError: there is no such file, or it cannot be opened.
-        """
+        """Read back what :meth:`save` wrote; a ValueError says where the file is not a profile."""
         return read_json(path, cls, "a profile", _FORMAT, ["rows", "input_bytes", "provenance"])
