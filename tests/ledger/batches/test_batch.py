@@ -288,7 +288,9 @@ def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
     ]
     assert (first.folder / "kept.ipynb").stat().st_mtime_ns == kept
     assert second.notebooks[0] == first.notebooks[0]
-    assert "iterdir" in second.notebooks[2].notebook.read_text(), "the changed one was not run again"
+    assert "iterdir" in second.notebooks[2].notebook.read_text(), (
+        "the changed one was not run again"
+    )
     with pytest.raises(ValueError, match=r"no unfinished run of trial \(quick\).*is complete"):
         run(file, results=runs, resume=True)
     assert capfd.readouterr().out == ""
