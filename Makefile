@@ -62,7 +62,7 @@ gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed bes
 	.venv/bin/python -m experiments.gpu.profiles --models vgg16 --models resnet50 \
 	  --models gpt-355M --models bert-large
 
-attack: $(STAMP) ## kill, interrupt and corrupt trainings at random: none may lose a bit (an hour)
+attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit (an hour)
 	.venv/bin/python -m experiments.attacks
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
@@ -85,10 +85,10 @@ chromium: ## install Debian's Chromium
 	fi
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
-	.venv/bin/python experiments/benchmarks/engine.py
-	.venv/bin/python experiments/benchmarks/networks.py
-	.venv/bin/python experiments/benchmarks/planning.py
-	.venv/bin/python experiments/benchmarks/simulation.py
+	.venv/bin/python -m experiments.benchmarks.engine
+	.venv/bin/python -m experiments.benchmarks.networks
+	.venv/bin/python -m experiments.benchmarks.planning
+	.venv/bin/python -m experiments.benchmarks.simulation
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

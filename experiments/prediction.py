@@ -132,9 +132,6 @@ def cases(
 
     A method that updates after every minibatch has no microbatches: it gets as many minibatches as
     the others have microbatches.
-
-    Raises:
-        ValueError: a method has another name.
     """
     made = []
     for method in methods:
@@ -208,14 +205,6 @@ def compared(
     against a prediction from the seconds that the run's own passes and updates took, and ``error
     between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
     ``spread`` what lies between the quartiles of the seconds found, over their median.
-
-    Args:
-        model: what is trained.
-        cases: by which methods, all on as many stages.
-        hosts: what this one takes beside passes, by transport: "threads", "distributed".
-        repeats: at least 1.
-        passes: of a profile.
-        splits: the stages, one after another; by default stages of equal time.
     """
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
     splits = splits or [equal_stages(model.profiled(stages, passes), stages)]

@@ -67,13 +67,7 @@ def milliseconds(ms: float) -> str:
 
 
 def page(networks: pd.DataFrame, refused: pd.DataFrame, record: dict[str, Any]) -> str:
-    """Return the page of a run of networks.py.
-
-    Args:
-        networks: its rows of networks.
-        refused: its rows of what is refused.
-        record: its provenance.
-    """
+    """Return the page of a run of networks.py."""
     networks = networks.fillna({"sentence": ""})
     is_drawn = networks["network"].str.startswith(DRAWN_FROM)
     equal = networks[~is_drawn]["outcome"] == "equal"

@@ -85,29 +85,8 @@ _HOMES = {
 }
 """The module of each function and class."""
 
-_MODULES = {
-    "claims": "ledger.claims",
-    "skips": "layers.skips",
-    **{
-        name: name
-        for name in (
-            "clusters",
-            "datasets",
-            "emulation",
-            "explore",
-            "models",
-            "oracle",
-            "planning",
-            "plots",
-            "profiling",
-            "schedules",
-            "searching",
-            "simulation",
-            "staleness",
-            "traces",
-        )
-    },
-}
+_MODULES = {"claims": "ledger.claims", "skips": "layers.skips"}
+"""Likewise of a module, unless it has the name itself."""
 
 __all__ = [
     "Checkpoints",
@@ -160,11 +139,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'pipekit' has no attribute {name!r}")
     try:
         if name in _HOMES:
             return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
-        if name in _MODULES:
-            return import_module(f"pipekit.{_MODULES[name]}")
+        return import_module(f"pipekit.{_MODULES.get(name, name)}")
     except ModuleNotFoundError as error:
         raise with_remedy(error) from error
-    raise AttributeError(f"module 'pipekit' has no attribute {name!r}")

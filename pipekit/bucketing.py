@@ -1,9 +1,4 @@
-"""Gradients that are reduced together.
-
-Many small messages cost more than a large one, and one message for all could not leave before the
-backward is done.  As in PyTorch's DistributedDataParallel, gradients are taken in the reverse of
-their order, which is about that of the backward.
-"""
+"""Gradients that are reduced together, as in PyTorch's DistributedDataParallel."""
 
 from collections.abc import Sequence
 
@@ -11,14 +6,10 @@ BUCKET_BYTES = 25_000_000
 
 
 def buckets(sizes: Sequence[float], kinds: Sequence[object] | None = None) -> list[list[int]]:
-    """Return which gradients go together, the last ones first.
+    """Return the indices of gradients that go together, the last first, as backwards make them.
 
-    Args:
-        sizes: bytes of each gradient; those of 0 are in no bucket.
-        kinds: of each gradient; only those of one kind go together.
-
-    Returns:
-        Indices, each bucket of at most BUCKET_BYTES or of one gradient.
+    A bucket has at most BUCKET_BYTES or one gradient, and gradients of one kind; those of 0 bytes
+    are in no bucket.
     """
     groups: list[list[int]] = []
     filled = 0.0

@@ -7,27 +7,26 @@ PP: the loop of interleaved 1F1B.  (NVIDIA/Megatron-LM,
 megatron/core/transformer/pipeline_parallel_layer_layout.py, read at commit 00caa53.)
 """
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
 LETTERS = "EtmL"
+_PART = re.compile(
+    r"\((?P<group>[^()]*)\)\*(?P<times>\d+)|(?P<letter>[EtmL|])(\*(?P<count>\d+))?|,", re.ASCII
+)
 _MOST = 10**6
 
 
 def read_layout(layout: str, workers: int | None = None) -> list[str]:
-    """Return the letters of each stage.
-
-    Args:
-        layout: Megatron-LM's string.
-        workers: its pipeline-parallel size, or None: as many as there are stages.
+    """Return the letters of each stage; ``workers`` by default are as many as there are stages.
 
     Raises:
-        ValueError: it is none, or not one that Megatron-LM would take; the message gives the
-            position in the string, from 1.
+        ValueError: Megatron-LM would not take it; the message gives the position, from 1.
     """
-    letters = _letters(layout)
+    letters = _letters(layout, 0, len(layout))
     _require_order(letters, layout)
-    stages = [[letter for letter, _ in stage] for stage in _split(letters)]
+    stages = "".join(letter for letter, _ in letters).split("|")
     for number, stage in enumerate(stages):
         if not stage:
             bars = [place for letter, place in letters if letter == "|"]
@@ -37,15 +36,11 @@ def read_layout(layout: str, workers: int | None = None) -> list[str]:
                 f"would take and a plan here not: leave out a |"
             )
     _require_places(stages, workers)
-    return ["".join(stage) for stage in stages]
+    return stages
 
 
 def write_layout(balance: Sequence[int], predictors: int = 0) -> str:
-    """Return the string for a number of layers each stage; see :func:`read_layout`.
-
-    Args:
-        balance: layers of each stage, the embedding and the output among them.
-        predictors: MTP layers right before the output.
+    """Return the string for a number of layers each stage, with MTP layers before the output.
 
     Raises:
         ValueError: there are too few layers, or Megatron-LM would not take it.
@@ -60,7 +55,7 @@ def write_layout(balance: Sequence[int], predictors: int = 0) -> str:
     for count in balance:
         stages.append(letters[at : at + count])
         at += count
-    _require_places([[*stage] for stage in stages], None)
+    _require_places(stages, None)
     runs = [[(key, len([*run])) for key, run in groupby(stage)] for stage in stages]
     return "|".join(
         ",".join(letter if count == 1 else f"{letter}*{count}" for letter, count in stage)
@@ -72,58 +67,26 @@ _Letter = tuple[str, int]
 """A letter or a bar, and its position in the string."""
 
 
-def _letters(text: str) -> list[_Letter]:
-    """Return all letters and bars, groups and numbers written out."""
+def _letters(text: str, at: int, stop: int) -> list[_Letter]:
+    """Return all letters and bars of a part of the string, groups and numbers written out."""
     found: list[_Letter] = []
-    group: list[_Letter] | None = None
-    at = opened = 0
-
-    def wrong(what: str) -> ValueError:
-        return ValueError(f"position {at + 1} of {text!r}: {what}")
-
-    while at < len(text):
-        letter = text[at]
-        if letter == "(":
-            if group is not None:
-                raise wrong("a group within a group")
-            group, opened, at = [], at, at + 1
-            continue
-        if letter == ")" and group is not None:
-            items, group, at = group, None, at + 1
-            if text[at : at + 1] != "*":
-                raise wrong("a group is followed by * and a number")
-        elif letter in (*LETTERS, "|", ","):
-            at += 1
-            items = [(letter, at)] if letter != "," else []
-        else:
-            raise wrong(f"{letter!r} is no layer: these are {', '.join(LETTERS)}")
-        if letter != "," and text[at : at + 1] == "*":
-            at += 1
-            digits = text[at:].removesuffix(text[at:].lstrip("0123456789"))
-            if not digits:
-                raise wrong("* is followed by a number")
-            at += len(digits)
-            if len(digits) > len(str(_MOST)) or int(digits) * len(items) > _MOST:
-                raise wrong(f"more than {_MOST:,} layers")
-            items = items * int(digits)
-        read = found if group is None else group
-        read += items
-        if len(read) > _MOST:
-            raise wrong(f"more than {_MOST:,} layers")
-    if group is not None:
-        at = opened
-        raise wrong("( without )")
+    while at < stop:
+        part = _PART.match(text, at, stop)
+        if part is None:
+            raise ValueError(
+                f"position {at + 1} of {text!r}: {text[at]!r} is not a layer "
+                f"({', '.join(LETTERS)}), and begins neither x*n nor (...)*n of these, n being a "
+                f"number"
+            )
+        items = [(part["letter"], at + 1)] if part["letter"] else []
+        if part["group"]:
+            items = _letters(text, *part.span("group"))
+        times = part["times"] or part["count"] or "1"
+        if len(times) > len(str(_MOST)) or len(found) + int(times) * len(items) > _MOST:
+            raise ValueError(f"position {part.end() + 1} of {text!r}: more than {_MOST:,} layers")
+        found += items * int(times)
+        at = part.end()
     return found
-
-
-def _split(letters: Sequence[_Letter]) -> list[list[_Letter]]:
-    stages: list[list[_Letter]] = [[]]
-    for each in letters:
-        if each[0] == "|":
-            stages.append([])
-        else:
-            stages[-1].append(each)
-    return stages
 
 
 def _require_order(letters: Sequence[_Letter], layout: str) -> None:
@@ -142,7 +105,7 @@ def _require_order(letters: Sequence[_Letter], layout: str) -> None:
             raise ValueError(f"position {place} of {layout!r}: t comes before m")
 
 
-def _require_places(stages: Sequence[Sequence[str]], workers: int | None) -> None:
+def _require_places(stages: Sequence[str], workers: int | None) -> None:
     """Raise ValueError unless stages can be dealt out, and MTP layers are where they may be."""
     count = len(stages)
     workers = count if workers is None else workers

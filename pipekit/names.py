@@ -14,13 +14,7 @@ from pipekit.choices import require_choice
 
 @dataclass(frozen=True)
 class NamedPlace:
-    """Where to find a function or class.
-
-    Attributes:
-        where: its module and its name, "module:name".
-        options: arguments that go with the name.
-        first: its first arguments, likewise.
-    """
+    """Where to find a function or class, "module:name", with its first arguments and options."""
 
     where: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -35,32 +29,19 @@ class NamedPlace:
 
 @dataclass(frozen=True)
 class Method(NamedPlace):
-    """Where to find a method, and how its counts are given.
-
-    Attributes:
-        stages_a_worker: with two, as many stages as there are workers twice over.
-        takes_workers: whether it is told of the workers, since it can have more stages on each.
-        replicas: what copies of stages are: "pipelines" side by side, "stages" on workers of their
-            own, or "none".
-        microbatches: whether a batch has several; else each is one microbatch.
-    """
+    """Where to find a method, and how its counts are given."""
 
     stages_a_worker: int = 1
-    takes_workers: bool = False
-    replicas: str = "pipelines"
-    microbatches: bool = True
+    takes_workers: bool = False  # since it can have more stages on each
+    replicas: str = "pipelines"  # side by side, "stages" on workers of their own, or "none"
+    microbatches: bool = True  # several a batch; else each is one microbatch
 
 
 @dataclass(frozen=True)
 class TransportName(NamedPlace):
-    """Where to find what runs the workers over a transport, given their devices.
+    """Where to find what runs the workers over a transport, given their devices."""
 
-    Attributes:
-        in_process: whether workers are threads of this process: objects of it can watch them, their
-            links can be slowed down, and they can draw from its generators.
-    """
-
-    in_process: bool = False
+    in_process: bool = False  # threads, which objects of this process watch, slow and give numbers
 
 
 P = TypeVar("P", bound=NamedPlace)
@@ -159,7 +140,7 @@ CLUSTERS = Names(
         "figure1-v100": _cluster("pipedream_figure1", "V100"),
         "gpipe-tpu-v2": _cluster("gpipe_tpu_v2"),
         "torchgpipe-p40": _cluster("torchgpipe_p40"),
-        "2bw-v100": NamedPlace("pipekit.clusters.named:two_bw_workers"),
+        "2bw-v100": NamedPlace("pipekit.clusters.papers:two_bw_workers"),
         "local": NamedPlace("pipekit.clusters.local:local"),
     },
 )

@@ -53,14 +53,11 @@ class Plan:
         stages: in the order of the layers, without gaps.
         microbatch_rows: rows of a microbatch (of a minibatch, where it is not cut).
         microbatches: microbatches of a batch that one pipeline runs between two updates.
-        in_flight: microbatches that the first stage admits at once (NOAM in PipeDream, the depth
-            in PipeDream-2BW).
-        predicted_s: seconds a microbatch of one pipeline in steady state; in PipeDream, seconds a
-            minibatch.
+        in_flight: microbatches that the first stage admits at once (NOAM in PipeDream).
+        predicted_s: seconds a microbatch of one pipeline in steady state.
         why: what decided, in a sentence or two.
-        order: of a graph's layers, the order in which they run: stage s has the layers
-            ``order[first:stop]`` of the profile (:meth:`pipekit.Profile.in_order`); empty if that
-            is the order of their numbers.
+        order: in which a graph's layers run: stage s has the layers ``order[first:stop]`` of the
+            profile (:meth:`pipekit.Profile.in_order`); empty: the order of their numbers.
 
     Raises:
         ValueError: the stages do not follow one another from layer 0, or a number is below 1 or

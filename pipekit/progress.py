@@ -1,39 +1,40 @@
-"""Progress bars of long work: on a terminal, in a notebook, or told to who runs the notebook.
-
-``pipekit run`` executes notebooks with nobody at their screen, where a bar would only fill the
-saved notebook with its traces.  So it names a file in the environment, :data:`RELAY`, and a bar
-keeps there, in words, how far it is; the runner shows that beside its own bar.
-"""
+"""Progress bars of long work: on a terminal, in a notebook, or told to who runs the notebook."""
 
 import io
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm.std import tqdm
 
 RELAY = "PIPEKIT_PROGRESS"
-"""The environment variable that names the file."""
+"""The environment variable by which a runner of notebooks names a file: a bar
+keeps its position there, in words."""
+PATIENCE_S = 1.0
+T = TypeVar("T")
 
 
 def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
-    """Return tqdm's bar, which counts the steps as they are iterated over, or by its ``update``.
+    """Return tqdm's bar, with its options, which is gone when it is over.
 
-    It is gone when it is over.
-
-    Args:
-        steps: what to iterate over; None for a bar that is updated by hand.
-        options: tqdm's own, say ``desc``, ``total`` or ``disable``.
+    It counts the steps as they are iterated over, or by its ``update`` without any.
     """
     if RELAY in os.environ:
         return _Relayed(steps, **options)
     if _in_notebook():
         return _InNotebook(steps, **options)
     return tqdm(steps, leave=False, **options)
+
+
+def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
+    """Return the steps, counted by a bar if it is wanted and they take more than a second."""
+    if not shown:
+        return steps
+    return progress_bar(steps, desc="planning", unit="step", delay=PATIENCE_S)
 
 
 def _in_notebook() -> bool:
@@ -74,11 +75,7 @@ class _Relayed(_Elsewhere):
 
 
 class _InNotebook(_Elsewhere):
-    """Is one output of the cell, which is empty in the end.
-
-    A saved notebook shows a broken image in place of tqdm's own widget, and all lines that a bar
-    of text has ever had.
-    """
+    """Is one output of the cell, which is empty in the end: a saved notebook shows no widget."""
 
     _shown: Any = None  # IPython's handle of the output
 

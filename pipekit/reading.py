@@ -12,12 +12,7 @@ T = TypeVar("T")
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return a file's text.
-
-    Raises:
-        ValueError: it is not UTF-8.
-        OSError: there is no such file, or it cannot be opened.
-    """
+    """Return a file's text; raise ValueError if it is not UTF-8."""
     try:
         return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -31,18 +26,11 @@ def read_json(
     form: str | None = None,
     required: Sequence[str] = (),
 ) -> T:
-    """Return a JSON file's content as a ``shape``.
+    """Return a JSON file's content as a ``shape``, a dataclass or a model of pydantic's.
 
-    Args:
-        path: the file.
-        shape: a dataclass or a model of pydantic's.
-        what: what the file should be, for the error.
-        form: what its key "format" says; it has no key then but this and the shape's.
-        required: keys that it then must have, although the shape could do without.
-
-    Raises:
-        ValueError: it is none; the message names the file and the first wrong value in it.
-        OSError: there is no such file, or it cannot be opened.
+    If its key "format" has to say ``form``, it has no keys but this and the shape's, and those that
+    are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
+    first wrong value in it.
     """
     content = Path(path).read_bytes()
     try:
@@ -61,13 +49,8 @@ def read_json(
 def parse_json(content: str | bytes, shape: type[T], *, exact: bool = False) -> T:
     """Return JSON text as a ``shape``; types are taken strictly.
 
-    Args:
-        content: the text.
-        shape: as for :func:`read_json`.
-        exact: whether keys that the shape has not are wrong.
-
-    Raises:
-        ValueError: it is none; the message names the first wrong value, say ``layers[3].name``.
+    A ValueError names the first wrong value, say ``layers[3].name``; if ``exact``, keys that the
+    shape has not are wrong.
     """
     try:
         known = TypeAdapter(shape)

@@ -1,7 +1,6 @@
 """Units in which a number is easy to read.
 
-Bytes are decimal: GB, MB and kB are 10^9, 10^6 and 10^3 of them, of data, of memory in use and of
-rates.  GiB, 2^30, is only what a device has (``Device``), and what a paper prints in it.
+Bytes are decimal; GiB, 2^30, is only what a device has (``Device``), and what a paper prints in it.
 """
 
 from collections.abc import Iterable
@@ -11,12 +10,7 @@ BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
 
 
 def readable(number: float, units: dict[str, float]) -> tuple[float, str]:
-    """Return (factor, unit): the largest of ``units`` that makes a number at least 1, or the last.
-
-    Args:
-        number: in seconds or in bytes.
-        units: ``SECONDS`` or ``BYTES``.
-    """
+    """Return factor and name of the largest unit that makes a number at least 1, or the last."""
     *_, smallest = units
     unit = next((unit for unit, factor in units.items() if number * factor >= 1), smallest)
     return units[unit], unit

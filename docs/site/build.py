@@ -111,12 +111,7 @@ def front() -> str:
 
 
 def linked(text: str, folder: Path) -> str:
-    """Return a page whose links to the checkout's files lead to pages of the site.
-
-    Args:
-        text: Markdown.
-        folder: that its links are relative to.
-    """
+    """Return a page whose links to the checkout's files lead to pages of the site."""
 
     def target(found: re.Match[str]) -> str:
         path = (folder / found[1]).resolve()

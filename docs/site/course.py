@@ -32,12 +32,7 @@ is a forward of stage 2, on a worker that has several stages."""
 
 
 def page(root: Path, folder: Path) -> str:
-    """Return the course's page; its pictures are written into a folder.
-
-    Args:
-        root: of the checkout.
-        folder: that the site has as ``/course``.
-    """
+    """Return the course's page; its pictures are written into a folder."""
     sources = taught(root / GAME)
     lessons = [lesson(puzzle, *sources[puzzle.name], folder) for puzzle in PUZZLES.values()]
     end = (

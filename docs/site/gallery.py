@@ -29,12 +29,7 @@ DRAWN = "drawn"
 
 
 def pages(root: Path, source: Path) -> dict[str, str | None]:
-    """Copy a checkout's notebooks to the site's source, executed if a run has them.
-
-    Returns:
-        The names of their pages, below ``gallery``, each with the name that experiments give its
-        notebook, if any does; a figure lies beside each page that has one.
-    """
+    """Copy a checkout's notebooks to the site's source, executed if a run has them."""
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()

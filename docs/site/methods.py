@@ -32,14 +32,7 @@ WORK = (
 
 
 def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
-    """Return a method's page, its links as in the guide; its picture is written into a folder.
-
-    Args:
-        name: of the method.
-        all_costs: what :func:`costs.table` returned.
-        guide: the text of docs/methods.md.
-        folder: that the site has as ``/methods``.
-    """
+    """Return a method's page, its links as in the guide; its picture is written into a folder."""
     workers, microbatches = DRAWN
     batches = microbatches if name in PER_MINIBATCH else 1 + (name == "2bw")
     schedule = METHODS[name](workers * stages_a_worker(name), microbatches).take(batches)

@@ -13,11 +13,6 @@ def page(root: Path, static: Path, gallery: Mapping[str, str]) -> str:
     """Return the report's HTML, for ``report.html`` among the site's static files.
 
     What the site does not have is no link any more.
-
-    Args:
-        root: of the checkout.
-        static: where the tables that it links to are copied.
-        gallery: the notebooks' pages below ``gallery``, by the names that runs give them.
     """
     newest = sorted((root / "results/runs").glob("*/report.html"))
     if not newest:

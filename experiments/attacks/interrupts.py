@@ -1,12 +1,10 @@
 """Interrupts at random moments, over both transports; afterwards nothing may be left.
 
-A process of its own trains again and again, in ways that take less than a second.  Each time its
+A process of its own trains again and again, in ways that take less than a second. Each time its
 process group gets SIGINT, as from Ctrl-C in a terminal, at a random moment from before the pipeline
-is built until after its last worker has ended.  The call then raises KeyboardInterrupt, and no
+is built until after its last worker has ended. The call then raises KeyboardInterrupt, and no
 worker, thread, socket, shared memory or temporary file is left of it; no setting has changed; and
-the same training, begun or taken up again, ends with the bits of one that nobody has interrupted.
-
-    python -m experiments.attacks.interrupts processes 100 0    # in rows, for whoever started it
+the same training, begun or taken up again, has the bits of an undisturbed one.
 """
 
 import faulthandler
@@ -26,7 +24,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +32,10 @@ from torch import Tensor, nn
 from experiments.attacks.left import Snapshot, left, start_fork_server
 from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
 
-ENDED_S = 30.0  # by then, also on a busy machine, a try has ended
+LIMIT_S = 30.0  # of a try, also on a busy machine
 AGAIN = 0.2  # of the tries are followed by a whole training
+
+Bits = list[Tensor]
 
 
 def network() -> nn.Sequential:
@@ -51,14 +51,8 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     return [tuple(torch.randn(8, n, generator=generator) for n in (6, 3)) for _ in range(4)]  # type: ignore[misc]
 
 
-Bits = list[Tensor]
-
-
 def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
-    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it.
-
-    It is closed in any case: a traceback may keep it, and between two calls its processes wait.
-    """
+    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
     pipeline = Pipeline(
         network(),
         schedules.two_bw(2, 2),
@@ -67,18 +61,16 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
         loss=nn.MSELoss(),
         transport=transport,
     )
-    with closing(pipeline):
+    with closing(pipeline):  # a traceback may keep it, and between calls its processes wait
         for _ in range(pipeline.resume(folder), 2):
-            pipeline.train(
-                batches(),
-                checkpoints=Checkpoints(folder, every=1) if saved else None,
-            )
+            checkpoints = Checkpoints(folder, every=1) if saved else None
+            pipeline.train(batches(), checkpoints=checkpoints)
         value = pipeline.evaluate(batches())
         return [torch.tensor(value), *pipeline.state_dict().values()]
 
 
 def in_a_loop(folder: Path) -> Bits:
-    """Train a pipelined module of two stages in a loop of one's own."""
+    """Train a pipelined module of two stages in a user's loop."""
     module = PipelinedModule(network(), [3, 3], chunks=2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     for _ in range(4):
@@ -96,51 +88,34 @@ WAYS: dict[str, Callable[[Path], Bits]] = {
     "processes, saved": partial(pipelined, "distributed", True),
     "module": in_a_loop,
 }
-"""What is interrupted; given a folder for checkpoints."""
-
-SAVED = {"threads, saved", "processes, saved"}
-
-
-class Row(NamedTuple):
-    """A try: what was interrupted, when (as a share of what it takes), and what came of it."""
-
-    way: str
-    moment: float
-    outcome: str
-    failure: str
+"""The trainings; given a folder for checkpoints."""
 
 
 class Trainings:
-    """Trainings in one way, in this process.
-
-    Args:
-        way: one of :data:`WAYS`.
-    """
+    """Trainings in one of the :data:`WAYS`, in this process."""
 
     def __init__(self, way: str) -> None:
         self.way, self._train = way, WAYS[way]
         self._folder = Path(tempfile.mkdtemp(prefix="checkpoints-"))
         self._temporary = Path(tempfile.gettempdir())
         start_fork_server()
-        self._lost: list[Any] = []  # what Python could raise nowhere, in destructors and threads
-        sys.unraisablehook = threading.excepthook = self._lost.append
-        self.bits = self.run()
+        self._unraised: list[Any] = []  # exceptions of destructors and threads
+        sys.unraisablehook = threading.excepthook = self._unraised.append
+        self.bits = self._run()
         took = []
         for _ in range(3):
-            begin = time.monotonic()
-            self.run()
-            took.append(time.monotonic() - begin)
+            start = time.monotonic()
+            self._run()
+            took.append(time.monotonic() - start)
         self.seconds = median(took)
         gc.collect()
         gc.freeze()  # torch and all that: garbage is looked for after every try
         self._before = Snapshot.now(self._temporary)
 
-    def interrupted(self, moment: float, again: bool) -> Row:
-        """Train, and interrupt the process group at a moment; a share of what a training takes.
+    def interrupted(self, moment: float, again: bool) -> dict[str, Any]:
+        """Train, and interrupt the process group at a moment, a share of a training's seconds.
 
-        Args:
-            moment: when.
-            again: whether to train without an interrupt afterwards.
+        ``again`` trains without an interrupt afterwards.
         """
         sent: list[float] = []
 
@@ -149,31 +124,41 @@ class Trainings:
             os.killpg(os.getpgrp(), signal.SIGINT)
 
         timer = threading.Timer(moment * self.seconds, send)
-        begun = time.monotonic()
+        start = time.monotonic()
         outcome = self._caught(timer.start)
-        ended = time.monotonic()
+        stop = time.monotonic()
         if outcome == "ended":  # the machine was busier when it was measured
-            self.seconds = ended - begun
+            self.seconds = stop - start
         timer.cancel()
         timer.join()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if outcome == "ended" and sent and not self._lost and ended - sent[0] > 0.1:
+        if outcome == "ended" and sent and not self._unraised and stop - sent[0] > 0.1:
             outcome = "somebody has swallowed the interrupt"
-        return self.judged(moment, outcome, again)
+        failure = ""
+        if outcome not in ("ended", "interrupted"):
+            outcome, failure = "failed", outcome
+        odd = [each for each in self._unraised if each.exc_type is not KeyboardInterrupt]
+        failure = failure or ", ".join(f"nobody saw {each.exc_value!r}" for each in odd)
+        if outcome == "ended" and self._unraised:
+            outcome = "lost in a destructor"  # by Python, which cannot raise it there
+        failure = failure or ", ".join(left(self._before, self._temporary))
+        if not failure and again:
+            failure = self._difference()
+        row = {"way": self.way, "moment": round(moment, 3)}
+        return row | {"outcome": outcome, "failure": failure}
 
-    def run(self) -> Bits:
-        """Train once."""
-        self._lost.clear()
+    def _run(self) -> Bits:
+        self._unraised.clear()
         shutil.rmtree(self._folder, ignore_errors=True)  # which an interrupt may have cut off
         self._folder.mkdir(exist_ok=True)
         return self._train(self._folder)
 
-    def _caught(self, begin: Callable[[], None]) -> str:
-        """Train after ``begin``; return what came of it: "ended", "interrupted" or an error."""
+    def _caught(self, start: Callable[[], None]) -> str:
+        """Train after ``start``; return the outcome: "ended", "interrupted" or an error."""
         try:
             try:
-                begin()
-                self.run()
+                start()
+                self._run()
                 return "ended"
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -182,22 +167,8 @@ class Trainings:
         except BaseException as error:
             return f"{type(error).__name__}: {error}"
 
-    def judged(self, moment: float, outcome: str, again: bool) -> Row:
-        """Return what came of a try, and what is wrong with it."""
-        failure = ""
-        if outcome not in ("ended", "interrupted"):
-            outcome, failure = "failed", outcome
-        lost = [each for each in self._lost if each.exc_type is not KeyboardInterrupt]
-        failure = failure or ", ".join(f"nobody saw {each.exc_value!r}" for each in lost)
-        if outcome == "ended" and self._lost:
-            outcome = "lost in a destructor"  # by Python, which cannot raise it there
-        failure = failure or ", ".join(left(self._before, self._temporary))
-        if not failure and again:
-            failure = self._difference()
-        return Row(self.way, round(moment, 3), outcome, failure)
-
     def _difference(self) -> str:
-        """Train to the end, from the checkpoints if any are left; say if it is another one."""
+        """Train to the end, from the checkpoints if any are left; say if the bits differ."""
         try:
             bits = self._train(self._folder)
         except Exception as error:
@@ -206,13 +177,18 @@ class Trainings:
         return "" if equal else "afterwards: other bits"
 
 
-def drawn(draw: random.Random, way: str) -> tuple[float, bool]:
-    """Return a moment, and whether to train to the end afterwards."""
-    return draw.uniform(0, 1.1), way in SAVED or draw.random() < AGAIN
+def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each of so many interrupts, in equal shares of all ways."""
+    for number, way in enumerate(WAYS):
+        share = tries // len(WAYS) + (number < tries % len(WAYS))
+        yield from interrupt(way, share, seed)
 
 
-def attack(way: str, tries: int, seed: int) -> Iterator[Row]:
-    """Yield a row for each of so many interrupts, in a process (and its group) of its own."""
+def interrupt(way: str, tries: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each of so many interrupts of trainings in one way.
+
+    They run in a process with a group of its own; after a fault, in a new one.
+    """
     done = 0
     while done < tries:
         for row in _rows(way, tries - done, seed + done):
@@ -220,8 +196,8 @@ def attack(way: str, tries: int, seed: int) -> Iterator[Row]:
             yield row
 
 
-def _rows(way: str, tries: int, seed: int) -> Iterator[Row]:
-    """Yield rows until a try hangs, or what it leaves could harm the next one."""
+def _rows(way: str, tries: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield rows until a try hangs, or its remains could harm the next one."""
     with (
         tempfile.TemporaryDirectory(prefix="pipekit-attacks-") as temporary,
         tempfile.TemporaryFile("w+") as said,
@@ -237,13 +213,14 @@ def _rows(way: str, tries: int, seed: int) -> Iterator[Row]:
         assert process.stdout is not None
         try:
             for _ in range(tries):
-                if not (line := process.stdout.readline()):
+                if line := process.stdout.readline():
+                    row = json.loads(line)
+                else:
                     said.seek(0)
-                    yield Row(way, -1.0, "failed", f"it hung or died: {said.read()[-3000:]}")
-                    break
-                row = Row(*json.loads(line))
+                    dead = f"it hung or died: {said.read()[-3000:]}"
+                    row = {"way": way, "moment": -1.0, "outcome": "failed", "failure": dead}
                 yield row
-                if row.failure:
+                if row["failure"]:
                     break
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -255,8 +232,9 @@ def main(way: str, tries: str, seed: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     draw, trainings = random.Random(int(seed)), Trainings(way)
     for _ in range(int(tries)):
-        faulthandler.dump_traceback_later(ENDED_S + 4 * trainings.seconds, exit=True)
-        row = trainings.interrupted(*drawn(draw, way))
+        faulthandler.dump_traceback_later(LIMIT_S + 4 * trainings.seconds, exit=True)
+        again = way.endswith("saved") or draw.random() < AGAIN
+        row = trainings.interrupted(draw.uniform(0, 1.1), again)
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps(row), flush=True)
 

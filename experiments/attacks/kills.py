@@ -1,14 +1,14 @@
-"""Workers, or the whole program, are ended at random moments; the training is resumed.
+"""Kill workers, or the whole program, at random moments; the training is resumed.
 
 A trial trains two epochs by one of the methods, each worker a process, with checkpoints every few
-batches.  At a random moment a worker is killed, stopped or runs out of memory, or the process that
-starts workers or the whole program is killed.  Then, as after a crash, everything is built anew,
+batches. At a random moment a worker is killed, stopped or runs out of memory, or the process that
+starts workers or the whole program is killed. Then, as after a crash, everything is built anew,
 the default generator is seeded otherwise, and the training is resumed, over threads or over
-processes, where it may be struck again.  Now and then the newest checkpoint is damaged first.
+processes, where it may be struck again.
 
 In the end the last checkpoint, which holds weights, stashed versions, running statistics, the
 states of optimizer, scheduler and random numbers and all losses, is compared with that of the same
-training left in peace, over threads.
+training without an attack, over threads.
 """
 
 import multiprocessing.forkserver
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -34,9 +33,7 @@ from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
-BEGUN_S = 120.0  # by then a program has written its first checkpoint
-ENDED_S = 30.0  # by then, also on a busy machine, all processes of a killed program have ended
-
+LIMIT_S = 120.0  # until a program writes a checkpoint, and until all of its processes are gone
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -53,8 +50,7 @@ def limit_memory(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
 
 
-def end_fork_server(_: int) -> None:
-    """Kill the process that starts workers."""
+def kill_fork_server(_: int) -> None:
     server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     os.kill(server, signal.SIGKILL)
 
@@ -63,51 +59,31 @@ def by_signal(number: signal.Signals) -> Callable[[int], None]:
     return lambda pid: os.kill(pid, number)
 
 
-ENDS: dict[str, Callable[[int], None]] = {
-    "SIGKILL": by_signal(signal.SIGKILL),
-    "SIGTERM": by_signal(signal.SIGTERM),
-    "SIGSTOP": by_signal(signal.SIGSTOP),
-    "memory limit": limit_memory,
-    "fork server": end_fork_server,
+STRIKES: dict[str, tuple[int, Callable[[int], None], Any, str]] = {
+    "SIGKILL": (8, by_signal(signal.SIGKILL), WorkerDied, "SIGKILL, killed"),
+    "SIGTERM": (3, by_signal(signal.SIGTERM), WorkerDied, "SIGTERM"),
+    "SIGSTOP": (2, by_signal(signal.SIGSTOP), Stalled, "no worker has got any further"),
+    "memory limit": (3, limit_memory, (WorkerDied, RuntimeError, MemoryError, OSError), ""),
+    "fork server": (2, kill_fork_server, WorkerDied, "fork server"),
 }
-"""What is done to one worker's process, by its number."""
+"""Strikes at one worker's process: how often in relation, how, the error, words of its message."""
 
-PROGRAM_ENDS = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signal.SIGTERM}
-"""What is done to the whole program."""
-
-SHARES = {
-    "SIGKILL": 8,
-    "SIGTERM": 3,
-    "SIGSTOP": 2,
-    "memory limit": 3,
-    "fork server": 2,
-    "program, SIGKILL": 1,
-    "program, SIGTERM": 1,
-}
-"""How often each of them comes, in relation to the others."""
-
-SAYS: dict[str, tuple[Any, str]] = {
-    "SIGKILL": (WorkerDied, "SIGKILL, killed"),
-    "SIGTERM": (WorkerDied, "SIGTERM"),
-    "SIGSTOP": (Stalled, "no worker has got any further"),
-    "memory limit": ((WorkerDied, RuntimeError, MemoryError, OSError), ""),
-    "fork server": (WorkerDied, "fork server"),
-}
-"""What the training then raises, and what its message has in it."""
+PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signal.SIGTERM}
+"""Strikes at the whole program, each once in the same relation."""
 
 
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
-    """Do it to one of the workers, at some moment from now, if any is left; note them all."""
+    """Strike one of the workers, at some moment from now, if any is left; note them all."""
     time.sleep(draw.uniform(0, 3 * PACE_S))
     known |= set(worker_processes().values())
     if workers := sorted(worker_processes().items()):
-        with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
-            ENDS[end](draw.choice(workers)[1])
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has just gone
+            STRIKES[end][1](draw.choice(workers)[1])
 
 
 def wrong(end: str, error: Exception) -> str:
-    """Return what is wrong with what a struck training raised, or nothing."""
-    kinds, words = SAYS[end]
+    """Return the fault of a struck training's error, or nothing."""
+    _, _, kinds, words = STRIKES[end]
     notes = " ".join(getattr(error, "__notes__", []))
     if not isinstance(error, kinds) or words not in str(error):
         return f"{type(error).__name__}: {error}"
@@ -116,34 +92,28 @@ def wrong(end: str, error: Exception) -> str:
     return ""
 
 
-def end_program(setting: Setting, folder: Path, draw: random.Random, end: str) -> str | None:
-    """Train in a program of its own, which is killed; return what :func:`attempt` does."""
+def kill_program(setting: Setting, folder: Path, draw: random.Random, end: str) -> str | None:
+    """Train in a program of its own, which is killed; return as :func:`attempt` does."""
+    before = set(folder.glob("batch-*"))
+    seed = str(draw.getrandbits(32))
     with tempfile.TemporaryDirectory(prefix="pipekit-attacked-") as temporary:
         program = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                PROGRAM,
-                *map(str, setting),
-                str(folder),
-                str(draw.getrandbits(32)),
-            ],
+            [sys.executable, "-c", PROGRAM, *map(str, setting), str(folder), seed],
             env={**os.environ, "TMPDIR": temporary},
             start_new_session=True,
             stderr=subprocess.DEVNULL,
         )
-        before = set(folder.glob("batch-*"))
-        deadline = time.monotonic() + BEGUN_S
+        deadline = time.monotonic() + LIMIT_S
         while program.poll() is None and set(folder.glob("batch-*")) <= before:
             if time.monotonic() > deadline:
                 program.kill()
-                return f"the program wrote no checkpoint within {BEGUN_S:.0f} s"
+                return f"the program wrote no checkpoint within {LIMIT_S:.0f} s"
             time.sleep(0.01)
         time.sleep(draw.uniform(0, EPOCHS * BATCHES * PACE_S))
-        program.send_signal(PROGRAM_ENDS[end])
-        if program.wait() != -PROGRAM_ENDS[end]:
+        program.send_signal(PROGRAM_STRIKES[end])
+        if program.wait() != -PROGRAM_STRIKES[end]:
             return None if program.returncode == 0 else f"exit code {program.returncode}"
-        deadline = time.monotonic() + ENDED_S
+        deadline = time.monotonic() + LIMIT_S
         while found := session(program.pid) or os.listdir(temporary):
             if time.monotonic() > deadline:
                 return f"left: {found}"
@@ -152,33 +122,14 @@ def end_program(setting: Setting, folder: Path, draw: random.Random, end: str) -
 
 
 def session(leader: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
+    """Return the live processes of a session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError):
             state, _, _, number, *_ = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(number) == leader and state != "Z":
-            found.append(int(stat.parent.name))
+            if int(number) == leader and state != "Z":
+                found.append(int(stat.parent.name))
     return found
-
-
-def damage(folder: Path, draw: random.Random) -> str:
-    """Harm a file of the newest complete checkpoint, if there is another one; return how."""
-    complete = [home for home in sorted(folder.glob("batch-*")) if checkpoints.is_complete(home)]
-    if len(complete) < 2:
-        return ""
-    path = draw.choice(checkpoints.parts_of(complete[-1])).path
-    content = bytearray(path.read_bytes())
-    at = draw.randrange(len(content))
-    how = draw.choice(["cut short", "a bit flipped"])
-    if how == "cut short":
-        content = content[:at]
-    else:
-        content[at] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
-    return how
 
 
 def attempt(
@@ -186,11 +137,10 @@ def attempt(
 ) -> str | None:
     """Train on, and strike before batch ``at`` if there is an ``end``.
 
-    Returns:
-        What is wrong with what came of it, "" if nothing is; None if it has come to its end.
+    Returns the fault of the outcome, or ""; None if the training has come to its end.
     """
-    if end in PROGRAM_ENDS:
-        return end_program(setting, folder, draw, end)
+    if end in PROGRAM_STRIKES:
+        return kill_program(setting, folder, draw, end)
 
     def around(epoch: int, batches: Any) -> Any:
         if end and at // BATCHES == epoch:
@@ -212,9 +162,12 @@ def attempt(
 
 
 def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each time that a training by a method was struck, ``most`` at most."""
+    """Yield a row for each strike at a training by a method, ``most`` at most."""
     draw = random.Random(seed)
-    setting = Setting.drawn(draw, method)
+    setting = Setting(method, draw.choice(["SGD", "Adam"]), draw.choice([1, 2, 5]))
+    shares = {end: share for end, (share, *_) in STRIKES.items()} | dict.fromkeys(
+        PROGRAM_STRIKES, 1
+    )
     with tempfile.TemporaryDirectory(prefix="pipekit-attacks-") as folder:
         whole, saved = Path(folder, "whole"), Path(folder, "struck")
         setting.train(whole, "threads", 0)
@@ -222,27 +175,24 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
         transport = "distributed"
         while True:
             struck = transport == "distributed" and len(rows) < most
-            end = draw.choices(list(SHARES), list(SHARES.values()))[0] if struck else ""
+            end = draw.choices(list(shares), list(shares.values()))[0] if struck else ""
             at = draw.randrange(EPOCHS * BATCHES)
             failure = attempt(setting, saved, transport, draw, end, at)
             if failure is None:
                 break
-            harm = damage(saved, draw) if draw.random() < 0.25 else ""
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                home = checkpoints.newest(saved)
-            warnings.simplefilter("ignore", UserWarning)  # it comes again
+            home = checkpoints.newest(saved)
             transport = draw.choice(["threads", "distributed"])
             row = {"trial": seed, **setting._asdict(), "end": end, "before batch": at}
-            row["killed"] = end if end in ("fork server", *PROGRAM_ENDS) else "worker"
+            row["killed"] = end if end in ("fork server", *PROGRAM_STRIKES) else "worker"
             row["from batch"] = int(home.name.split("-")[1]) if home else 0
-            row |= {"damage": harm, "warned": bool(caught), "resumed over": transport}
-            rows.append(row | {"failure": failure})
+            rows.append(row | {"resumed over": transport, "failure": failure})
             if not end:  # it would fail for ever
                 break
         newest = checkpoints.newest(whole), checkpoints.newest(saved)
         equal = None not in newest and not differences(*newest)  # type: ignore[arg-type]
-        yield from ({**row, "equal": equal} for row in rows)
+        for row in rows:
+            unequal = "" if equal else "other bits at the end"
+            yield row | {"equal": equal, "failure": row["failure"] or unequal}
 
 
 def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:

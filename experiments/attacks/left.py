@@ -1,4 +1,4 @@
-"""What a training has left behind in this process: nothing, if all is well."""
+"""Remains of a training in this process: nothing, if all is well."""
 
 import gc
 import multiprocessing.forkserver
@@ -22,26 +22,16 @@ PATIENCE_S = 60.0  # in which whatever was told to end has ended, also on a busy
 
 
 class Snapshot(NamedTuple):
-    """What there is in this process.
+    """The resources of this process, and the settings that a run changes while it lasts."""
 
-    Attributes:
-        threads: pipekit's, by name.
-        processes: the workers', and this process's own children.
-        files: open files by what they are, say "socket" or "pipe"; how many of each.
-        temporary: names in the folder for temporary files, but for the fork server's, which Python
-            deletes at the end of this process.
-        settings: what a run changes while it lasts.
-    """
-
-    threads: Counter[str]
-    processes: set[int]
-    files: Counter[str]
-    temporary: set[str]
+    threads: Counter[str]  # pipekit's, by name
+    processes: set[int]  # the workers', and this process's children
+    files: Counter[str]  # open ones by kind, "socket" or "pipe" say
+    temporary: set[str]  # names in that folder; Python deletes the fork server's at its exit
     settings: tuple[object, ...]
 
     @classmethod
     def now(cls, temporary: Path) -> "Snapshot":
-        """Return what there is now; ``temporary`` is the folder for temporary files."""
         gc.collect()
         return cls(
             Counter(t.name for t in threading.enumerate() if "pipekit" in t.name),
@@ -57,7 +47,7 @@ class Snapshot(NamedTuple):
         )
 
     def more_than(self, before: "Snapshot") -> list[str]:
-        """Return what is here and was not before, in words."""
+        """Return the resources that were not there before, in words."""
         found = [f"thread {name}" for name in self.threads - before.threads]
         found += [f"process {pid}" for pid in sorted(self.processes - before.processes)]
         files = self.files - before.files
@@ -69,13 +59,7 @@ class Snapshot(NamedTuple):
 
 
 def left(before: Snapshot, temporary: Path, ended: Iterable[int] = ()) -> list[str]:
-    """Return what is left since then, once what was told to end has had time to.
-
-    Args:
-        before: what there was.
-        temporary: the folder for temporary files.
-        ended: more processes that should have.
-    """
+    """Return the remains, once everything has had time to go; ``ended`` processes must be gone."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = Snapshot.now(temporary).more_than(before)
@@ -91,7 +75,6 @@ def start_fork_server() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process is there and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -99,7 +82,6 @@ def is_alive(pid: int) -> bool:
 
 
 def children(pid: int) -> set[int]:
-    """Return the processes that a process has started and that are there."""
     found = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended meanwhile
@@ -108,13 +90,12 @@ def children(pid: int) -> set[int]:
 
 
 def worker_processes() -> set[int]:
-    """Return the processes that the fork server of this process has running."""
+    """Return the live processes of this process's fork server."""
     server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return children(server) if server and Path(f"/proc/{server}").exists() else set()
 
 
 def open_files() -> Counter[str]:
-    """Return how many files of each kind this process has open."""
     found: Counter[str] = Counter()
     for descriptor in os.listdir("/proc/self/fd"):
         try:

@@ -1,6 +1,5 @@
-"""What is attacked: small trainings by fourteen methods, whose every bit is known."""
+"""The attacked trainings: small ones by fourteen methods, whose every bit is known."""
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,23 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from experiments.torchgpipe.cells import as_drawn
 from pipekit import Checkpoints, Execution, Pipeline, Schedule, Updates, Watch, schedules
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.schedules import Op, Task
 
 EPOCHS, BATCHES, ROWS = 2, 24, 8
 PACE_S = 0.01  # of every batch, so that there are moments to choose from
-
-
-def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
-    """A user's own method: GPipe's Figure 2c, the backwards in reversed order."""
-
-    def worker(stage: int) -> tuple[Task, ...]:
-        forwards = [Task(Op.FORWARD, stage, k, 0) for k in range(microbatches)]
-        backwards = [Task(Op.BACKWARD, stage, k, 0) for k in reversed(range(microbatches))]
-        return (*forwards, *backwards, Task(Op.UPDATE, stage, microbatches - 1, 1))
-
-    return Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe").repeat()
 
 
 METHODS: dict[str, Schedule] = {
@@ -44,13 +32,13 @@ METHODS: dict[str, Schedule] = {
     "ASP on 2": schedules.asp(2),
     "2 x PipeDream-Flush": schedules.replicate(schedules.flush(2, 2), 2),
     "2 x 2BW": schedules.replicate(schedules.two_bw(2, 2), 2),
-    "reversed GPipe (own)": reversed_gpipe(3, 4),
+    "reversed GPipe (own)": as_drawn(3, 4).repeat(),
 }
 BALANCE = {1: [9], 2: [5, 4], 3: [2, 4, 3]}
 
 
 class Roomy(nn.Module):
-    """Needs 8 MB for a moment, and gives back what it got."""
+    """Needs 8 MB for a moment, and returns its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         torch.zeros(2**21)
@@ -65,19 +53,13 @@ def network() -> nn.Sequential:
     )
 
 
-def data() -> DataLoader[Any]:
-    """Batches in an order that the default generator draws anew in every epoch."""
-    generator = torch.Generator().manual_seed(1)
-    rows = BATCHES * ROWS
-    inputs, targets = (torch.randn(rows, n, generator=generator) for n in (6, 3))
-    return DataLoader(TensorDataset(inputs, targets), batch_size=ROWS, shuffle=True)
-
-
 class Paced:
-    """The data, not too fast."""
+    """Batches at a pace, in an order that the default generator draws anew in every epoch."""
 
     def __init__(self) -> None:
-        self._loader = data()
+        generator = torch.Generator().manual_seed(1)
+        tensors = (torch.randn(BATCHES * ROWS, n, generator=generator) for n in (6, 3))
+        self._loader = DataLoader(TensorDataset(*tensors), batch_size=ROWS, shuffle=True)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -89,16 +71,11 @@ class Paced:
 
 
 class Setting(NamedTuple):
-    """What is trained, and how often it is saved."""
+    """A training, and after how many batches it is saved."""
 
     method: str
     optimizer: str
     every: int
-
-    @classmethod
-    def drawn(cls, draw: random.Random, method: str) -> "Setting":
-        """Return a method's training with the rest picked at random."""
-        return cls(method, draw.choice(["SGD", "Adam"]), draw.choice([1, 2, 5]))
 
     def pipeline(self, transport: str, timeout: float | None = None) -> Pipeline:
         """Return the training, at its beginning."""
@@ -107,14 +84,13 @@ class Setting(NamedTuple):
             "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
             "Adam": partial(torch.optim.Adam, lr=0.01),
         }
+        scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8)
         return Pipeline(
             network(),
             schedule,
             balance=BALANCE[schedule.stages],
             optimizer=makers[self.optimizer],
-            updates=Updates(
-                lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8)
-            ),
+            updates=Updates(lr_scheduler=scheduler),
             execution=Execution(timeout=timeout),
             loss=nn.MSELoss(),
             transport=transport,

@@ -1,64 +1,151 @@
 """Microseconds a microbatch: this engine, torch.distributed.pipelining and plain serial training.
 
-    python experiments/benchmarks/engine.py                   # all 12 cases, 8 minutes
-    python experiments/benchmarks/engine.py --quick           # 16 microbatches only, 80 s
-    python experiments/benchmarks/engine.py --width 16 --stages 4 --microbatches 16 --repeats 3
+    python -m experiments.benchmarks.engine                   # all 12 cases, 8 minutes
+    python -m experiments.benchmarks.engine --quick           # 16 microbatches only, 80 s
+    python -m experiments.benchmarks.engine --width 16 --stages 4 --microbatches 16 --repeats 3
 
 All contestants train the same model on the same batches from the same weights: for every batch, m
 microbatches forward and backward, one SGD step, gradients zeroed, the loss being the mean of the
-whole batch.  Interleaved, a worker has two stages of half the size, where those still have weights.
-The clock runs from the end of one update to that of another, some batches later (see
-workload.py): start-up and the first batches do not count, and feeding the data does, for
-"distributed" from the parent process.  Every worker has its share of the cores, as has "serial";
-"serial, all cores" has all.
+whole batch. Interleaved, a worker has two stages of half the size, where those still have weights.
+The clock runs from the end of one update to that of another, some batches later: start-up and the
+first batches do not count, and feeding the data does, for "distributed" from the parent process.
+Every worker has its share of the cores, as has "serial"; "serial, all cores" has all.
 
 In every repeat each contestant runs once, and ratios are between runs of the same repeat; the table
-shows medians.  Ours has tracing on, as by default, unless the row says otherwise.
-
-Run it alone: beside other programs every time is longer, and that of "serial, all cores" many times
-longer, because OpenMP's threads spin while they wait for one that has lost its core.
+shows medians. Run it alone: beside other programs every time is longer, and that of "serial, all
+cores" many times longer, because OpenMP's threads spin while they wait for a thread without a core.
 """
 
-import os
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
+from itertools import count, product
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
-import peers
 import torch
+import torch.distributed as dist
 import typer
-from crew import Crew
-from outcome import conclude, wide_console
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from tqdm import tqdm
-from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
+from experiments.benchmarks.harness import Crew, conclude, crew, measured, show
 from pipekit import Execution, Pipeline, Watch
+from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
-from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 CASE = ["width", "stages", "microbatches"]
 CONTESTANT = ["engine", "schedule", "tracing"]
+INTERLEAVED, TORCH = "interleaved", "torch pipelining"
+PAIRS = 4  # of Linear and ReLU
+SGD = partial(torch.optim.SGD, lr=0.01)
+
+
+class Case(NamedTuple):
+    """A model of four pairs of layers of a width, on so many stages, and microbatches of a batch.
+
+    At width 16 the time goes into the engine, at width 512 into the arithmetic. The microbatches
+    are a power of two, so that weighting them rounds nothing.
+    """
+
+    width: int
+    stages: int
+    microbatches: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a microbatch."""
+        return 32 if self.width < 128 else 64
+
+    @property
+    def warm_up(self) -> int:
+        """Batches before the clock starts."""
+        return max(1, self.timed // 4)
+
+    @property
+    def timed(self) -> int:
+        """Batches on the clock."""
+        return max(1, (512 if self.width < 128 else 128) // self.microbatches)
+
+    def balance(self, schedule: str) -> list[int]:
+        """Return the layers of each stage; if they are interleaved, a worker has two."""
+        stages = self.stages * (2 if schedule == INTERLEAVED else 1)
+        return [2 * PAIRS // stages] * stages
+
+    def model(self) -> nn.Sequential:
+        """Return the model with its initial weights, [rows, width] -> [rows, width]."""
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for _ in range(PAIRS):
+            linear = nn.Linear(self.width, self.width)
+            # The default shrinks the signal by layer, until gradients hardly move the weights.
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            layers += [linear, nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """Return (input, target) of every batch, warm-up included, each [rows, width]."""
+        generator = torch.Generator().manual_seed(1)
+        shape = self.microbatches * self.rows, self.width
+        few = [tuple(torch.randn(shape, generator=generator) for _ in "xy") for _ in range(2)]
+        return [few[i % 2] for i in range(self.warm_up + self.timed)]  # type: ignore[misc]
+
+
+def timed_sgd(parameters: Iterable[Any], case: Case, stamps: Path) -> torch.optim.SGD:
+    """Return an SGD that writes to ``stamps`` when the clock starts and when it stops.
+
+    So one clock serves every contestant, in whatever thread or process its optimizers live, and
+    none pays for its start: that of processes, tables, connections, caches.
+    """
+    optimizer = SGD(parameters)
+    steps = count(1)
+
+    def stamp(*_: object) -> None:
+        step = next(steps)
+        if step in (case.warm_up, case.warm_up + case.timed):
+            now = time.perf_counter()  # the same clock in all processes of a machine
+            with stamps.open("a", encoding="ascii") as file:
+                file.write(f"{step} {now!r}\n")
+
+    optimizer.register_step_post_hook(stamp)
+    return optimizer
+
+
+def microseconds(case: Case, stamps: Path) -> float:
+    """Return the time a microbatch, from the end of one update on all stages to that of another."""
+    last: dict[int, float] = {}
+    for line in stamps.read_text(encoding="ascii").splitlines():
+        step, now = line.split()
+        last[int(step)] = max(float(now), last.get(int(step), 0.0))
+    seconds = last[case.warm_up + case.timed] - last[case.warm_up]
+    return seconds / (case.timed * case.microbatches) * 1e6
+
+
 METHODS: dict[str, Callable[[Case], Schedule]] = {
     "GPipe": lambda case: gpipe(case.stages, case.microbatches),
     # PipeDream-Flush is 1F1B within a batch.
     "1F1B": lambda case: flush(case.stages, case.microbatches),
-    INTERLEAVED: lambda case: interleaved(
-        len(case.balance(INTERLEAVED)), case.microbatches, workers=case.stages
-    ),
+    INTERLEAVED: lambda case: interleaved(2 * case.stages, case.microbatches, workers=case.stages),
 }
-TORCH = "torch pipelining"
+TORCHS: dict[str, Any] = {
+    "GPipe": ScheduleGPipe,
+    "1F1B": Schedule1F1B,
+    INTERLEAVED: ScheduleInterleaved1F1B,
+}
 
 
 class Contestant(NamedTuple):
-    """Who trains."""
+    """An engine by a schedule."""
 
     engine: str
     schedule: str = ""
@@ -68,66 +155,11 @@ class Contestant(NamedTuple):
 SERIAL = Contestant("serial")
 CONTESTANTS = [
     SERIAL,
-    Contestant("threads", "GPipe", tracing=True),
-    Contestant("threads", "1F1B", tracing=True),
-    Contestant("threads", "1F1B", tracing=False),
-    Contestant("threads", INTERLEAVED, tracing=True),
-    Contestant("distributed", "GPipe", tracing=True),
-    Contestant("distributed", "1F1B", tracing=True),
-    Contestant("distributed", "1F1B", tracing=False),
-    Contestant("distributed", INTERLEAVED, tracing=True),
-    Contestant(TORCH, "GPipe"),
-    Contestant(TORCH, "1F1B"),
-    Contestant(TORCH, INTERLEAVED),
+    *(Contestant(engine, name, True) for engine in ("threads", "distributed") for name in METHODS),
+    Contestant("threads", "1F1B"),
+    Contestant("distributed", "1F1B"),
+    *(Contestant(TORCH, name) for name in TORCHS),
     Contestant("serial, all cores"),
-]
-
-
-class Target(NamedTuple):
-    """What the rows that ``rows`` selects should reach: at most (≤) or at least (≥) a limit."""
-
-    name: str
-    rows: str
-    column: str
-    sign: str
-    limit: float
-
-    def reached(self, value: float) -> bool:
-        """Return whether a row's value reaches the limit."""
-        return value <= self.limit if self.sign == "≤" else value >= self.limit
-
-
-def traced(engine: str, width: int) -> str:
-    """Return what selects the rows that are held to a target."""
-    return f"engine == '{engine}' and width == {width} and tracing and schedule != '{INTERLEAVED}'"
-
-
-TARGETS = [
-    Target(
-        "threads, width 16, 4 stages: µs",
-        traced("threads", 16) + " and stages == 4",
-        "us",
-        "≤",
-        550,
-    ),
-    Target(
-        "threads, width 16, 4 stages: × torch",
-        traced("threads", 16) + " and stages == 4",
-        "vs_torch",
-        "≥",
-        4,
-    ),
-    Target("threads, width 512: × serial", traced("threads", 512), "vs_serial", "≥", 1.4),
-    Target("distributed, width 16: × torch", traced("distributed", 16), "vs_torch", "≥", 1.4),
-    Target("distributed, width 512: × torch", traced("distributed", 512), "vs_torch", "≥", 1.15),
-    Target("tracing on / off", "tracing_cost.notna()", "tracing_cost", "≤", 1.05),
-    Target(
-        "weights − serial, largest",
-        "engine in ('threads', 'distributed')",
-        "max_difference",
-        "≤",
-        0,
-    ),
 ]
 
 
@@ -158,69 +190,82 @@ def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
     return list(pipeline.state_dict().values())
 
 
-def train(case: Case, stamps: Path, contestant: Contestant, crew: Crew) -> list[Tensor]:
+def by_torch(rank: int, case: Case, name: str, stamps: Path) -> dict[int, list[Any]]:
+    """Train this process's stages by torch; return their weights as arrays, by stage."""
+    balance, model = case.balance(name), case.model()
+    stages = {
+        stage: PipelineStage(
+            model[stage * layers : (stage + 1) * layers], stage, len(balance), torch.device("cpu")
+        )
+        for stage, layers in enumerate(balance)
+        if stage % case.stages == rank
+    }
+    parameters = {number: list(stage.submod.parameters()) for number, stage in stages.items()}
+    optimizer = timed_sgd([p for each in parameters.values() for p in each], case, stamps)
+    here = list(stages.values())
+    # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
+    schedule = TORCHS[name](
+        here if name == INTERLEAVED else here[0],
+        case.microbatches,
+        loss_fn=nn.MSELoss(),
+        scale_grads=True,
+    )
+    batches = case.batches()
+    last = rank == case.stages - 1
+    dist.barrier()
+    for x, y in batches:
+        schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if last else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+    return {stage: [p.detach().numpy() for p in each] for stage, each in parameters.items()}
+
+
+def train(case: Case, stamps: Path, contestant: Contestant, peers: Crew) -> list[Tensor]:
+    """Train a case; return the final weights, in the model's order."""
     if contestant.engine == TORCH:
-        return peers.train(crew, case, contestant.schedule, stamps)
+        by_stage: dict[int, list[Any]] = {}
+        for stages in peers.call(by_torch, case, contestant.schedule, stamps):
+            by_stage |= stages
+        return [torch.from_numpy(each) for _, own in sorted(by_stage.items()) for each in own]
     share_cores(1 if contestant.engine == "serial, all cores" else case.stages)
     if contestant.engine.startswith("serial"):
         return serial(case, stamps)
     return ours(case, stamps, contestant)
 
 
-def measure(
-    case: Case,
-    entered: list[Contestant],
-    crew: Crew,
-    repeats: int,
-    done: Callable[[], object],
+def repeated(
+    case: Case, entered: list[Contestant], peers: Crew, repeats: int, done: Callable[[], object]
 ) -> pd.DataFrame:
     """Run every contestant ``repeats`` times; return a row a run."""
     rows = []
     for repeat in range(repeats):
         weights: dict[Contestant, list[Tensor]] = {}
         times: dict[Contestant, float] = {}
-        # Whoever runs first or after whom differs between repeats.
-        for contestant in rotated(entered, 3 * repeat):
+        start = 3 * repeat % len(entered)  # the first one, and who follows whom, differ
+        for contestant in entered[start:] + entered[:start]:
             with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
                 stamps = Path(folder, "stamps")
-                weights[contestant] = train(case, stamps, contestant, crew)
+                weights[contestant] = train(case, stamps, contestant, peers)
                 times[contestant] = microseconds(case, stamps)
             done()
         for contestant in entered:
             us = times[contestant]
             rival = times.get(Contestant(TORCH, contestant.schedule))
             untraced = times.get(contestant._replace(tracing=False))
+            pairs = list(zip(weights[contestant], weights[SERIAL], strict=True))
             rows.append(
                 {
                     **case._asdict(),
                     **contestant._asdict(),
-                    "repeat": repeat,
                     "us": us,
                     "vs_serial": times[SERIAL] / us,
                     "vs_torch": rival / us if rival else None,
                     "tracing_cost": us / untraced if contestant.tracing and untraced else None,
-                    "max_difference": max(
-                        float((a - b).abs().max())
-                        for a, b in zip(weights[contestant], weights[SERIAL], strict=True)
-                    ),
-                    "bit_equal": all(map(torch.equal, weights[contestant], weights[SERIAL])),
+                    "max_difference": max(float((a - b).abs().max()) for a, b in pairs),
+                    "bit_equal": all(torch.equal(a, b) for a, b in pairs),
                 }
             )
     return pd.DataFrame(rows)
-
-
-def contestants(case: Case, schedules: list[str]) -> list[Contestant]:
-    """Return who can train a case by one of the schedules, and who trains without any."""
-    return [
-        each
-        for each in CONTESTANTS
-        if case.allows(each.schedule) and each.schedule in ("", *schedules)
-    ]
-
-
-def rotated(items: list[Contestant], by: int) -> Iterator[Contestant]:
-    start = by % len(items)
-    yield from items[start:] + items[:start]
 
 
 def summarise(runs: pd.DataFrame) -> pd.DataFrame:
@@ -241,68 +286,6 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def judge(summary: pd.DataFrame) -> list[dict[str, object]]:
-    """Return for each target how many rows reach it and the row furthest from it."""
-    verdicts = []
-    for target in TARGETS:
-        rows = summary.query(target.rows, engine="python")
-        if rows.empty:
-            continue
-        values = rows[target.column]
-        worst = rows.loc[values.idxmax() if target.sign == "≤" else values.idxmin()]
-        verdicts.append(
-            {
-                "target": target.name,
-                "limit": f"{target.sign} {target.limit:g}",
-                "rows": len(rows),
-                "reached": int(values.map(target.reached).sum()),
-                "worst": float(worst[target.column]),
-                "median": float(values.median()),
-                "worst_row": " ".join(f"{worst[key]}" for key in [*CASE, "engine", "schedule"]),
-            }
-        )
-    return verdicts
-
-
-def show(summary: pd.DataFrame, verdicts: list[dict[str, object]], console: Console) -> None:
-    table = Table(title="µs a microbatch, median (measured); × = times as fast as")
-    for heading in ("width", "stages", "m", "engine", "schedule", "tracing"):
-        table.add_column(heading)
-    for heading in ("µs", "min–max", "× serial", "× torch", "tracing", "weights − serial"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for case, rows in summary.groupby(CASE, sort=False):
-        for row in rows.itertuples():
-            table.add_row(
-                *map(str, case),
-                row.engine,
-                row.schedule,
-                "on" if row.tracing else "",
-                f"{row.us:,.0f}",
-                f"{row.us_min:,.0f}–{row.us_max:,.0f}",
-                f"{row.vs_serial:.2f}",
-                "" if pd.isna(row.vs_torch) else f"{row.vs_torch:.2f}",
-                "" if pd.isna(row.tracing_cost) else f"{row.tracing_cost - 1:+.1%}",
-                "equal" if row.bit_equal else f"{row.max_difference:.1e}",
-            )
-        table.add_section()
-    console.print(table)
-    goals = Table(title="Targets")
-    for heading in ("target", "limit", "reached in", "median", "worst", "where"):
-        goals.add_column(heading)
-    for verdict in verdicts:
-        missed = verdict["reached"] != verdict["rows"]
-        goals.add_row(
-            str(verdict["target"]),
-            str(verdict["limit"]),
-            f"{verdict['reached']} of {verdict['rows']} rows" + (" MISSED" if missed else ""),
-            f"{verdict['median']:.4g}",
-            f"{verdict['worst']:.4g}",
-            str(verdict["worst_row"]),
-            style="red" if missed else "green",
-        )
-    console.print(goals)
-
-
 def main(
     quick: Annotated[bool, typer.Option(help="m = 16 only, 2 repeats.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs each; 5, quick: 2.")] = None,
@@ -319,35 +302,33 @@ def main(
     ] = None,
 ) -> None:
     """Time the engine beside torch.distributed.pipelining and plain serial training."""
-    if unknown := set(schedule or ()) - METHODS.keys():
-        raise typer.BadParameter(f"no schedule {', '.join(unknown)}, only {', '.join(METHODS)}")
+    for name in schedule or []:
+        require_choice("schedule", name, METHODS)
+    named = ["", *(schedule or METHODS)]
     depths = stages or [2, 4]
     sizes = microbatches or ([16] if quick else [4, 16, 64])
     repeats = repeats or (2 if quick else 5)
-    load = os.getloadavg()[0]
+    record = measured(0, repeats=repeats, model=f"{PAIRS} × (Linear, ReLU)")
+    entered = {
+        case: [
+            each
+            for each in CONTESTANTS
+            if each.schedule in named and min(case.balance(each.schedule)) > 1  # all have weights
+        ]
+        for case in (Case(*each) for each in product(width or [16, 512], depths, sizes))
+    }
     tables = []
     with ExitStack() as stack, torch.random.fork_rng():
-        crews = {count: stack.enter_context(Crew(count)) for count in depths}
-        cases = [Case(w, s, m) for w in width or [16, 512] for s in depths for m in sizes]
-        entered = {case: contestants(case, schedule or list(METHODS)) for case in cases}
+        crews = {depth: stack.enter_context(crew(depth)) for depth in depths}
         total = repeats * sum(map(len, entered.values()))
         bar = stack.enter_context(tqdm(total=total, unit="run"))
-        for case in cases:
+        for case, contestants in entered.items():
             bar.set_postfix_str(f"width {case.width}, {case.stages} stages, m {case.microbatches}")
-            tables.append(measure(case, entered[case], crews[case.stages], repeats, bar.update))
+            tables.append(repeated(case, contestants, crews[case.stages], repeats, bar.update))
     summary = summarise(pd.concat(tables, ignore_index=True))
-    verdicts = judge(summary)
-    record = provenance(
-        "measured",
-        seed=0,
-        repeats=repeats,
-        model=f"{PAIRS} × (Linear, ReLU)",
-        load_average_at_start=load,
-        targets=verdicts,
-    )
-    console = wide_console()
-    show(summary, verdicts, console)
-    conclude(console, "engine", summary, record, output)
+    print("us a microbatch, median (measured); vs: times as fast")
+    show(summary)
+    conclude("engine", summary, record, output)
 
 
 if __name__ == "__main__":

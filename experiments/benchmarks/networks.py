@@ -1,8 +1,8 @@
 """Where a pipeline pays: real networks on a few cores, beside what else a user could do with them.
 
-    python experiments/benchmarks/networks.py                   # three networks, 15 minutes
-    python experiments/benchmarks/networks.py --network gpt --stages 2 --repeats 1
-    python experiments/benchmarks/networks.py --output mine --append      # one more repeat, there
+    python -m experiments.benchmarks.networks                   # three networks, 15 minutes
+    python -m experiments.benchmarks.networks --network gpt --stages 2 --repeats 1
+    python -m experiments.benchmarks.networks --output mine --append      # one more repeat, there
 
 1F1B, 16 microbatches a batch, a worker a stage.  In every repeat each contestant trains the same
 network for a few batches, one after the other, and ratios are between runs of the same repeat; the
@@ -11,27 +11,24 @@ processes trains its part of the layers, and nothing passes between them.  A pip
 stages than cores reaches at most limit x (1 - bubble), of which the last column is the share.
 """
 
-import os
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import torch
 import torch.distributed as dist
 import typer
-from crew import Crew
-from outcome import conclude, wide_console
-from real_networks import MICROBATCHES, NETWORKS
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
-from where_it_pays import (
+
+from experiments.benchmarks.harness import Crew, conclude, crew, measured, show
+from experiments.benchmarks.where_it_pays import (
     ALL_CORES,
     CASE,
     DATA_PARALLEL,
@@ -42,14 +39,46 @@ from where_it_pays import (
     summarise,
     write_page,
 )
-
-from pipekit import Execution, Pipeline
+from pipekit import Execution, Pipeline, models
+from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
-from pipekit.host.provenance import provenance
 from pipekit.schedules import flush, replicate
 
-WARM_UP = 1
-"""Batches before the clock starts."""
+MICROBATCHES = 16
+
+
+class Network(NamedTuple):
+    """A model, a batch of 16 microbatches, the loss, and how many batches are timed."""
+
+    model: Callable[[], nn.Sequential]
+    batch: Callable[[], tuple[Tensor, Tensor]]
+    loss: Callable[[Any, Any], Tensor]
+    timed: int
+
+
+def wide_layers() -> nn.Sequential:
+    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.ReLU())])
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    return torch.rand(64 * MICROBATCHES, 512), torch.rand(64 * MICROBATCHES, 512)
+
+
+def images() -> tuple[Tensor, Tensor]:
+    return torch.rand(2 * MICROBATCHES, 3, 64, 64), torch.randint(10, (2 * MICROBATCHES,))
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    drawn = torch.randint(256, (MICROBATCHES, 65))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+small_gpt = partial(models.gpt, 12, 256, 4, vocabulary=256, sequence=64)
+NETWORKS = {
+    "width 512": Network(wide_layers, rows, nn.MSELoss(), timed=40),
+    "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
+    "resnet50": Network(partial(models.resnet50, 10), images, nn.CrossEntropyLoss(), timed=2),
+}
 
 
 def made(name: str) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -63,9 +92,8 @@ def sgd(parameters: Any) -> torch.optim.SGD:
 
 
 def timed(step: Callable[[], None], name: str) -> float:
-    """Return the seconds of a network's step."""
-    for _ in range(WARM_UP):
-        step()
+    """Return the seconds of a network's step, the first one left out."""
+    step()
     start = time.perf_counter()
     for _ in range(NETWORKS[name].timed):
         step()
@@ -109,10 +137,10 @@ def ours(name: str, transport: str, balance: list[int], replicated: bool = False
         execution=Execution(devices=["cpu"] * stages),
     )
     timed = NETWORKS[name].timed
-    frame = pipeline.train([batch] * (WARM_UP + timed)).trace.frame
+    frame = pipeline.train([batch] * (1 + timed)).trace.frame
     pipeline.close()
     ends = frame[frame["op"] == "UPDATE"].groupby("microbatch")["end_s"].max().tolist()
-    return float(ends[-1] - ends[WARM_UP - 1]) / timed
+    return float(ends[-1] - ends[0]) / timed
 
 
 def parted(model: nn.Sequential, balance: list[int]) -> list[nn.Sequential]:
@@ -169,16 +197,16 @@ def ddp(rank: int, name: str) -> float:
     return loop(DistributedDataParallel(model), (own[0], own[1]), NETWORKS[name].loss, 1, name)
 
 
-def contestants(name: str, balance: list[int], crew: Crew) -> dict[str, Callable[[], float]]:
+def contestants(name: str, balance: list[int], peers: Crew) -> dict[str, Callable[[], float]]:
     """Return what returns the seconds of a step of each."""
     return {
         SERIAL: lambda: serial(name, len(balance), MICROBATCHES),
         ALL_CORES: lambda: serial(name, 1, 1),
-        LIMIT: lambda: max(crew.call(alone, name, balance)),
+        LIMIT: lambda: max(peers.call(alone, name, balance)),
         PIPELINES[0]: lambda: ours(name, "threads", balance),
         PIPELINES[1]: lambda: ours(name, "distributed", balance),
-        PIPELINES[2]: lambda: max(crew.call(torch_pipelining, name, balance)),
-        DDP: lambda: max(crew.call(ddp, name)),
+        PIPELINES[2]: lambda: max(peers.call(torch_pipelining, name, balance)),
+        DDP: lambda: max(peers.call(ddp, name)),
         DATA_PARALLEL: lambda: ours(name, "distributed", balance, replicated=True),
     }
 
@@ -190,28 +218,6 @@ def balanced(name: str, stages: int) -> list[int]:
     pipeline.evaluate([batch])
     assert pipeline.balance
     return pipeline.balance
-
-
-def show(table: pd.DataFrame, console: Console) -> None:
-    shown = Table(title=f"1F1B, {MICROBATCHES} microbatches (measured)")
-    for heading in ("network", "stages", "contestant", "ms a batch", "x serial", "min-max"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("of limit x (1 - bubble)", "x DDP"):
-        shown.add_column(heading, justify="right")
-    for _, rows in table.groupby(CASE, sort=False):
-        for row in rows.itertuples():
-            shown.add_row(
-                row.network,
-                str(row.stages),
-                row.contestant,
-                f"{row.ms:,.1f}",
-                f"{row.vs_serial:.2f}",
-                f"{row.vs_serial_min:.2f}-{row.vs_serial_max:.2f}",
-                "" if pd.isna(row.share_of_limit) else f"{row.share_of_limit:.0%}",
-                "" if pd.isna(row.vs_ddp) else f"{row.vs_ddp:.2f}",
-            )
-        shown.add_section()
-    console.print(shown)
 
 
 def main(
@@ -226,17 +232,18 @@ def main(
     ] = False,
 ) -> None:
     """Time real networks in a pipeline, beside what else the cores of this machine can do."""
-    if unknown := set(network or ()) - NETWORKS.keys():
-        raise typer.BadParameter(f"no network {', '.join(unknown)}, only {', '.join(NETWORKS)}")
-    load = os.getloadavg()[0]
+    for name in network or []:
+        require_choice("network", name, NETWORKS)
+    record = measured(0, microbatches=MICROBATCHES)
+    load = record["load_average_at_start"]
     before = pd.DataFrame(columns=[*CASE, "repeat", "contestant", "seconds", "load"])
     if output and append and (output / "networks.csv").exists():
         before = pd.read_csv(output / "networks.csv")
     rows: list[dict[str, Any]] = []
     for depth in stages or [2, 4]:
-        with Crew(depth) as crew, torch.random.fork_rng():
+        with crew(depth) as peers, torch.random.fork_rng():
             for name in network or NETWORKS:
-                entered = contestants(name, balanced(name, depth), crew)
+                entered = contestants(name, balanced(name, depth), peers)
                 same = (before["network"] == name) & (before["stages"] == depth)
                 first = 1 + before.loc[same, "repeat"].max() if same.any() else 0
                 with tqdm(total=repeats * len(entered), desc=name, unit="run") as bar:
@@ -248,10 +255,9 @@ def main(
                             rows.append(run)
                             bar.update()
     runs = pd.concat([before, pd.DataFrame(rows)]) if len(before) else pd.DataFrame(rows)
-    record = provenance("measured", seed=0, microbatches=MICROBATCHES, load_average_at_start=load)
-    console = wide_console()
-    show(summarise(runs, MICROBATCHES, record["cores"]), console)
-    conclude(console, "networks", runs, record, output)
+    print(f"1F1B, {MICROBATCHES} microbatches (measured)")
+    show(summarise(runs, MICROBATCHES, record["cores"]))
+    conclude("networks", runs, record, output)
     if output:
         write_page(output)
 

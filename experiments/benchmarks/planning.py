@@ -1,6 +1,6 @@
 """Seconds that the planners take.
 
-    python experiments/benchmarks/planning.py [--output FOLDER] [graph.txt ...]
+    python -m experiments.benchmarks.planning [--output FOLDER] [graph.txt ...]
 
 The median of some repeats on made-up profiles, once without a memory limit and once with one that
 decides.  The targets are those that the project set itself; the optimizer that PipeDream's authors
@@ -20,7 +20,6 @@ the pairs'.  To a folder go that table and where it was made.
 """
 
 import math
-import os
 import random
 import statistics
 import time
@@ -31,12 +30,10 @@ from typing import Annotated, TypeVar
 
 import pandas as pd
 import typer
-from outcome import conclude, wide_console
-from released_optimizer import ReleasedOptimizer
-from rich.table import Table
 
+from experiments.benchmarks.harness import conclude, measured, show
+from experiments.benchmarks.released_optimizer import ReleasedOptimizer
 from pipekit.clusters import Cluster, Device, Level, flat, two_bw_v100
-from pipekit.host.provenance import provenance
 from pipekit.planning import parallel_pipelines, pipedream
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
@@ -211,21 +208,17 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
     return passed / calls, result
 
 
-def time_cases() -> Table:
-    """Return the seconds that the planners take for each case."""
-    table = Table(caption=f"seconds, measured {REPEATS} times each")
-    table.add_column("case", no_wrap=True)
-    for column in ("median", "least", "most", "target"):
-        table.add_column(column, justify="right")
+def time_cases() -> pd.DataFrame:
+    """Return the seconds that the planners take for each case, and the target."""
+    rows = []
     for case, target, call in cases():
         seconds = []
         for _ in range(REPEATS):
             start = time.perf_counter()
             call()
             seconds.append(time.perf_counter() - start)
-        three = (statistics.median(seconds), min(seconds), max(seconds))
-        table.add_row(case, *(f"{value:.3f}" for value in three), target)
-    return table
+        rows.append((case, statistics.median(seconds), min(seconds), max(seconds), target))
+    return pd.DataFrame(rows, columns=["case", "median", "least", "most", "target"])
 
 
 def main(
@@ -234,14 +227,14 @@ def main(
     graphs_only: Annotated[bool, typer.Option("--graphs-only")] = False,
 ) -> None:
     """Time the planners."""
-    console, names = wide_console(), [str(file) for file in files or []]
-    record = provenance("measured", graphs=["residual", *(Path(name).stem for name in names)])
-    record["load_average_at_start"] = os.getloadavg()[0]
+    names = [str(file) for file in files or []]
+    record = measured(graphs=["residual", *(Path(name).stem for name in names)])
     if not graphs_only:
-        console.print(time_cases())
+        print(f"seconds, measured {REPEATS} times each")
+        show(time_cases())
     table = compare_graphs(names)
-    console.print(table.to_string(index=False, float_format="%.4g"))
-    conclude(console, "graphs", table, record, output)
+    show(table)
+    conclude("graphs", table, record, output)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,7 @@ Times = list[list[float]]
 
 
 class ReleasedOptimizer:
-    """One graph's states, and the recurrence on them.
-
-    Args:
-        profile: a graph of which each layer makes at most one value.
-    """
+    """One graph's states, and the recurrence on them."""
 
     def __init__(self, profile: Profile) -> None:
         layers = range(len(profile))
@@ -68,13 +64,7 @@ class ReleasedOptimizer:
     def seconds(
         self, machines: Sequence[int], bandwidths: Sequence[float], count_transfers: bool = False
     ) -> float:
-        """Return seconds a minibatch of the best plan on all machines.
-
-        Args:
-            machines: how many members each level joins, innermost first.
-            bandwidths: of each level's links, in bytes/s.
-            count_transfers: whether transfers count.
-        """
+        """Return seconds a minibatch of the best plan on all machines."""
         times = self._differences(self._compute)
         for level, (count, bandwidth) in enumerate(zip(machines, bandwidths, strict=True)):
             last = level == len(machines) - 1

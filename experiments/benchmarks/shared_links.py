@@ -1,24 +1,19 @@
 """Is a simulated link as slow as a real one that several messages share?
 
-    sudo .venv/bin/python experiments/benchmarks/shared_links.py [--repeats 3] [--output FOLDER]
+    sudo .venv/bin/python -m experiments.benchmarks.shared_links [--repeats 3] [--output FOLDER]
 
 Trainings of 3 to 8 workers run on the real engine, each worker a process in a network namespace of
 its own, behind a link that the kernel holds to a rate (pipekit.clusters.namespaces).  Their layers
 sleep in place of computing, so that two cores are enough, and send real tensors over real TCP.  The
 simulator is given the bytes, the bandwidth of one tensor that was sent while nobody else did, and
 what passes and updates took on average, which is some milliseconds more than the sleeps; a row says
-how far its seconds are from the real ones, and how busy the cores were: packets that wait for a
-core are the host's doing, not the links'.  Where messages meet on links, a little can change which
+how far its seconds are from the real ones.  Where messages meet on links, a little can change which
 comes first, and with it the whole run: "order" says how far simulations lie apart whose passes
 differ by 1 %.  To reach: 5 %.
-
-What is in FOLDER of the same commit, rate and repeats is not run again, so that a quiet machine is
-wanted for two minutes at a time: stop it, and go on later.
 """
 
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -26,23 +21,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import pandas as pd
 import typer
-from outcome import conclude, wide_console
 from tqdm import tqdm
 
+from experiments.benchmarks.harness import conclude, measured, show
 from pipekit import simulate
 from pipekit.clusters import Cluster, flat, namespaces
-from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, flush, pipedream
 
 NAME = "shared_links"
 DRAWS, DIFFERENCE = 20, 0.01
-WORKER = Path(__file__).with_name("sleeping_worker.py")
+WORKER = "experiments.benchmarks.sleeping_worker"
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
 
@@ -64,11 +58,11 @@ class Case:
     weight_bytes: int = WEIGHT_BYTES
 
     @property
-    def schedule(self) -> Schedule:
-        """The table that the workers run."""
+    def method_schedule(self) -> Schedule:
+        """The schedule that the workers run."""
         if self.method == "PipeDream":
-            return pipedream(list(self.replicas)).take(self.batches)
-        return flush(len(self.replicas), self.microbatches).take(self.batches)
+            return pipedream(list(self.replicas))
+        return flush(len(self.replicas), self.microbatches)
 
     def simulated_s(self, bandwidth: float, passes: Passes) -> float:
         """Return the seconds that the simulator predicts on links of so many bytes/s."""
@@ -84,7 +78,8 @@ class Case:
             for number, seconds in enumerate(passes)
         )
         plan = Plan.by_hand([1] * len(layers), replicas=self.replicas)
-        trace = simulate(self.schedule, Profile(layers), plan, self._cluster(bandwidth))
+        schedule = self.method_schedule.take(self.batches)
+        trace = simulate(schedule, Profile(layers), plan, self._cluster(bandwidth))
         return trace.makespan_s
 
     def _cluster(self, bandwidth: float) -> Cluster:
@@ -104,27 +99,19 @@ def cases(workers: int) -> Iterator[Case]:
 
 
 class Measured(NamedTuple):
-    """What real trainings took, one number each, with one link's bytes/s and the passes' means.
-
-    ``busy`` is which part of this machine's cores computed, for whatever program.
-    """
+    """Seconds of real trainings, with one link's bytes/s and the means of the passes."""
 
     seconds: list[float]
     bandwidth: list[float]
     passes: list[Passes]
-    busy: list[float]
 
 
-def measured(cases: list[Case], workers: int, rate: str, repeats: int) -> list[Measured]:
-    """Train over links of a rate, one case after the other.
-
-    Raises:
-        RuntimeError: a worker failed; what it said stands above.
-    """
+def trained(cases: list[Case], workers: int, rate: str, repeats: int) -> list[Measured]:
+    """Train over links of a rate, one case after the other."""
     with tempfile.TemporaryDirectory() as folder:
         told, results = Path(folder, "cases.json"), Path(folder, "results.json")
         told.write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
-        command = [sys.executable, str(WORKER), str(told), str(repeats), str(results)]
+        command = [sys.executable, "-m", WORKER, str(told), str(repeats), str(results)]
         if namespaces.run(command, workers, rate):
             raise RuntimeError(f"one of {workers} workers failed: see what it printed")
         return [Measured(**each) for each in json.loads(results.read_text(encoding="utf-8"))]
@@ -145,7 +132,6 @@ def compared(case: Case, found: Measured) -> dict[str, object]:
         "simulated (s)": simulated_s,
         "off (%)": 100 * (simulated_s / median_s - 1),
         "order (%)": 100 * order_spread(case, bandwidth, found.passes[0]),
-        "cores busy (%)": 100 * statistics.median(found.busy),
     }
 
 
@@ -163,17 +149,6 @@ def order_spread(case: Case, bandwidth: float, passes: Passes) -> float:
     return max(seconds) / min(seconds) - 1
 
 
-def rows_before(output: Path | None, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows in a folder that were made as these are to be."""
-    if output is None or not Path(output, f"{NAME}.json").exists():
-        return []
-    made = json.loads(Path(output, f"{NAME}.json").read_text(encoding="utf-8"))
-    if any(made.get(key) != record[key] for key in ("commit", "rate", "repeats")):
-        return []
-    rows: list[dict[str, Any]] = pd.read_csv(output / f"{NAME}.csv").to_dict("records")
-    return rows
-
-
 def main(
     rate: Annotated[str, typer.Option(help="Of each link, as tc writes it.")] = "100mbit",
     workers: Annotated[list[int] | None, typer.Option(help="Default: 3 to 8.")] = None,
@@ -182,21 +157,17 @@ def main(
 ) -> None:
     """Compare simulated seconds with those over shaped links."""
     namespaces.require_namespaces()
-    console = wide_console()
-    record = provenance("measured", rate=rate, repeats=repeats)
-    record["load_average_at_start"] = os.getloadavg()[0]
-    rows = rows_before(output, record)
-    done = {row["workers"] for row in rows}
-    left = [count for count in workers or range(3, 9) if count not in done]
-    for count in tqdm(left, unit="size"):
+    record = measured(rate=rate, repeats=repeats)
+    rows: list[dict[str, object]] = []
+    for count in tqdm(workers or range(3, 9), unit="size"):
         todo = list(cases(count))
-        found = measured(todo, count, rate, repeats)
+        found = trained(todo, count, rate, repeats)
         rows += [compared(*each) for each in zip(todo, found, strict=True)]
-        table = pd.DataFrame(rows).sort_values("workers", kind="stable")
-        console.print(table.to_string(index=False, float_format="%.3g"))
+        table = pd.DataFrame(rows)
+        show(table, 3)
         worst = table["off (%)"].abs().max()
-        console.print(f"the simulator is {worst:.1f} % off at most (measured against simulated)")
-        conclude(console, NAME, table, record, output)
+        print(f"the simulator is {worst:.1f} % off at most (measured against simulated)")
+        conclude(NAME, table, record, output)
 
 
 if __name__ == "__main__":

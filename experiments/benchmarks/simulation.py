@@ -1,18 +1,18 @@
 """Seconds to simulate a schedule, by its number of tasks.
 
-    python experiments/benchmarks/simulation.py
+    python -m experiments.benchmarks.simulation
 
 Each row is the best of three: build nothing, check, simulate with links that contend, follow every
-byte.  To reach on two cores: 64 workers x 512 microbatches (65,536 passes with their transfers) in
+byte. To reach on two cores: 64 workers x 512 microbatches (65,536 passes with their transfers) in
 under 1.5 s, and growth in proportion to the tasks.
 """
 
 import time
 
+import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from experiments.benchmarks.harness import show
 from pipekit import simulate
 from pipekit.clusters import flat
 from pipekit.profiling import Profile
@@ -29,9 +29,7 @@ METHODS = {
 
 def main(repeats: int = 3) -> None:
     """Time the simulator."""
-    table = Table(title="Simulation (measured)")
-    for heading in ("schedule", "workers", "microbatches", "passes", "s", "us a pass"):
-        table.add_column(heading, justify="right")
+    rows = []
     for name, method in METHODS.items():
         for workers, microbatches in SIZES:
             schedule = method(workers, microbatches)
@@ -42,17 +40,11 @@ def main(repeats: int = 3) -> None:
                 start = time.perf_counter()
                 simulate(schedule, profile, cluster=cluster)
                 seconds.append(time.perf_counter() - start)
-            passes = 2 * workers * microbatches
-            best = min(seconds)
-            table.add_row(
-                name,
-                str(workers),
-                str(microbatches),
-                f"{passes:,}",
-                f"{best:.2f}",
-                f"{best / passes * 1e6:.1f}",
-            )
-    Console(width=100).print(table)
+            best, passes = min(seconds), 2 * workers * microbatches
+            rows.append((name, workers, microbatches, passes, best, best / passes * 1e6))
+    columns = ["schedule", "workers", "microbatches", "passes", "s", "us a pass"]
+    print("Simulation (measured)")
+    show(pd.DataFrame(rows, columns=columns), 3)
 
 
 if __name__ == "__main__":

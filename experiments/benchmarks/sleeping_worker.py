@@ -1,8 +1,6 @@
 """One worker of trainings whose layers sleep, and whose messages are real.
 
-    sleeping_worker.py CASES.json REPEATS RESULTS.json
-
-It is started once a worker, by shared_links.py, with the environment that torchrun gives.
+shared_links.py starts it once a worker, with the environment that torchrun gives.
 """
 
 import json
@@ -16,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from experiments.benchmarks.shared_links import Case
 from pipekit import Pipeline
-from pipekit.schedules import flush, pipedream
 
 PROBE_BYTES, PROBES = 4_000_000, 3
 
@@ -66,50 +64,36 @@ def link_bandwidth() -> float:
     return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
 
 
-def core_seconds() -> tuple[float, float]:
-    """Return for how long all cores of this machine were there, and idle, since it started."""
-    ticks = [float(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return sum(ticks[:8]), ticks[3] + ticks[4]  # those of guests are among the others
-
-
-def measured(case: dict[str, Any], repeats: int) -> dict[str, list[Any]]:
-    """Train with the other workers; return what shared_links.py calls ``Measured``."""
-    numbers = case["message_bytes"] // 4
-    layers = [Sleeping(s, numbers, case["weight_bytes"] // 4) for s in case["forward_s"]]
-    replicas, microbatches = case["replicas"], case["microbatches"]
-    table = {
-        "PipeDream": pipedream(replicas),
-        "PipeDream-Flush": flush(len(replicas), microbatches),
-    }[case["method"]]
+def measured(case: Case, repeats: int) -> dict[str, list[Any]]:
+    """Train with the other workers; return the fields of ``shared_links.Measured``."""
+    numbers, replicas = case.message_bytes // 4, case.replicas
+    layers = [Sleeping(s, numbers, case.weight_bytes // 4) for s in case.forward_s]
     pipeline = Pipeline(
         nn.Sequential(*layers),
-        table,
+        case.method_schedule,
         balance=[1] * len(layers),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.MSELoss(),
         transport="distributed",
     )
-    rows = microbatches if case["method"] == "PipeDream-Flush" else 1
-    batch = torch.zeros(rows, 1), torch.zeros(rows, numbers)
+    batch = torch.zeros(case.microbatches, 1), torch.zeros(case.microbatches, numbers)
     pipeline.train([batch] * max(replicas))  # connections are made at the first use
-    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": [], "busy": []}
+    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": []}
     for _ in range(repeats):
         found["bandwidth"].append(link_bandwidth())
-        before = core_seconds()
-        frame = pipeline.train([batch] * case["batches"]).trace.frame
-        every, idle = (now - then for now, then in zip(core_seconds(), before, strict=True))
-        found["busy"].append(1 - idle / every)
+        frame = pipeline.train([batch] * case.batches).trace.frame
         found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
         took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
         found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])
     return found
 
 
-def work(cases: list[dict[str, Any]], repeats: int, results: Path) -> None:
+def main(cases: Path, repeats: int, results: Path) -> None:
     """Be one of the workers; the first writes the results."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    found = [measured(case, repeats) for case in cases]
+    told = json.loads(cases.read_text())
+    found = [measured(Case(**case), repeats) for case in told]
     if dist.get_rank() == 0:
         results.write_text(json.dumps(found))
     dist.barrier()
@@ -117,4 +101,4 @@ def work(cases: list[dict[str, Any]], repeats: int, results: Path) -> None:
 
 
 if __name__ == "__main__":
-    work(json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

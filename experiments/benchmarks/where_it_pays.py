@@ -1,6 +1,6 @@
 """Where a pipeline pays on a CPU and where not: a page of what networks.py has measured.
 
-    python experiments/benchmarks/where_it_pays.py results/reference/benchmarks
+    python -m experiments.benchmarks.where_it_pays results/reference/benchmarks
 
 writes the folder's README.md from its networks.csv and networks.json, as networks.py does itself.
 """
@@ -31,7 +31,7 @@ GPT of 10 million parameters with one sequence of 64 bytes, ResNet-50 with two i
 pixels.  "limit" is what the cores give at once: as many processes as stages, each of which trains
 its part of the layers, with nothing passing between them.
 
-    python experiments/benchmarks/networks.py --output results/reference/benchmarks
+    python -m experiments.benchmarks.networks --output results/reference/benchmarks
 """
 
 
@@ -44,11 +44,6 @@ def summarise(runs: pd.DataFrame, microbatches: int, cores: int) -> pd.DataFrame
     """Return a row for each network, number of stages and contestant: medians and ranges.
 
     Every ratio is between runs of one repeat.
-
-    Args:
-        runs: network, stages, repeat, contestant and seconds of a batch, a row a run.
-        microbatches: of each batch.
-        cores: of the machine: with more stages than that there is no limit x (1 - bubble).
     """
     rows = []
     for (network, stages), case in runs.groupby(CASE, sort=False):
@@ -117,12 +112,7 @@ def verdicts(summary: pd.DataFrame) -> str:
 
 
 def page(runs: pd.DataFrame, record: dict[str, Any]) -> str:
-    """Return the page of some runs.
-
-    Args:
-        runs: as :func:`summarise` takes them.
-        record: their provenance, with the microbatches of a batch.
-    """
+    """Return the page of some runs."""
     summary = summarise(runs, record["microbatches"], record["cores"])
     said = {name: record[name] for name in ("cpu", "cores", "microbatches")}
     return PAGE.format(verdicts=verdicts(summary), table=markdown(summary), **said)

@@ -33,9 +33,6 @@ def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 10
 
     Memory depends on the order of a worker's tasks, which the schedule gives, and not on times: a
     forward takes 1 s here and a backward 2 s.
-
-    Raises:
-        ValueError: there is no such network.
     """
     distinct = min(layers, DISTINCT)
     known = [_profiled(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]

@@ -129,9 +129,6 @@ def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
     """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
 
     With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
-
-    Raises:
-        ValueError: not a single image fits.
     """
     rows = profile.rows if scenario.pipelined else MINIBATCH
     while rows:

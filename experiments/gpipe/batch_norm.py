@@ -45,12 +45,9 @@ def moving_averages(
 ) -> dict[str, float]:
     """Return how far moving averages are from those of whole minibatches, each counted once.
 
-    Returns:
-        own: the largest relative difference of a layer's averages from those of ordinary batch norm
-        that sees the layer's own inputs, unsplit.  counted: how often a minibatch was counted, 1 in
-        every layer or the farthest from it.  unsplit: the largest relative difference from the
-        averages of the wholly unsplit network, whose later layers get other inputs, normalised by
-        other statistics.
+    "own" is the largest relative difference of a layer's averages from those of ordinary batch norm
+    on the layer's own inputs, unsplit; "unsplit" that from the wholly unsplit network, whose later
+    layers get other inputs; "counted" how often a minibatch counted, the farthest from 1.
     """
     watched = network()
     inputs = [noted([watched[number]], _first_input) for number in NORMS]

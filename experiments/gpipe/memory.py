@@ -97,10 +97,6 @@ def held(
 
     With ``gradients``, those of the parameters count among the activations; the paper's 12 bytes
     leave them out, and its activations may.
-
-    Returns:
-        A row an accelerator: layers, parameters (weights with the optimizer's state, and the
-        buffers of batch normalisation), activations, total.
     """
     plan = plan_of(profile, scenario, cut)
     trace = simulate(scenario.schedule.take(2), profile, plan, optimizer_states=STATES)

@@ -18,9 +18,6 @@ def reductions() -> pd.DataFrame:
 
     Compared are convolutions that stand at the same place before and after a reduction: those of
     the last blocks of ResNet-101's stages, and of the last normal cells of AmoebaNet-D's groups.
-
-    Returns:
-        A row for each pair: network, activations and parameters (ratios).
     """
 
     def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:

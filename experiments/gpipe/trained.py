@@ -75,14 +75,9 @@ def widest(
 ) -> pd.DataFrame:
     """Look for the widest network that fits a budget twice: by the memory model, by training.
 
-    Whatever is narrower than a network that fits is taken to fit too.  The budget is that of an
-    accelerator; gradients count.
-
-    Returns:
-        Two rows a column, for the widest network that fits in training and the next: column,
-        filters (F), predicted and measured (MB of the fullest worker), error (relative, of the
-        prediction of the worker farthest off), fits (measured), by model and by training (the
-        largest F that fits in this column; 0 for none).
+    Whatever is narrower than a network that fits is taken to fit too; gradients count. Two rows a
+    column: the widest network that fits in training, and the next; MB are of the fullest worker,
+    the error of the prediction farthest off.
     """
     sizes = [(layers, width, pixels) for width in filters]
 
@@ -117,10 +112,6 @@ def kept_by_equal_layers(
     """Train equal layers and return what every worker kept for its backwards, in bytes (measured).
 
     There are N rows of a minibatch, and K equally long stages.
-
-    Returns:
-        A row a worker: activations, the most bytes at once of what first forwards kept; and total,
-        with what second ones kept.
     """
 
     def layer() -> nn.Sequential:

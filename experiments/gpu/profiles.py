@@ -19,11 +19,11 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from experiments.benchmarks.harness import show
 from pipekit import Profile, profile
 from pipekit.choices import require_choice
 from pipekit.devices import device_count, is_accelerator, name_of
@@ -77,9 +77,7 @@ def main(
         require_choice("models", model, ROWS)
     for dtype in dtypes or []:
         require_choice("dtypes", dtype, DTYPES)
-    table = Table(title="measured")
-    for column in ("model", "dtype", "rows", "step (ms)", "layers / whole", "spread", "holds"):
-        table.add_column(column)
+    rows_made: list[dict[str, object]] = []
     for model in models or ROWS:
         for dtype in dtypes or DTYPES:
             made = measure(model, getattr(torch, dtype), rows or ROWS[model], device, repeats)
@@ -88,18 +86,14 @@ def main(
             typer.echo(f"wrote {path}")
             known = made.provenance
             holds = abs(known["conservation"] - 1) <= LIMIT and known["spread"] <= LIMIT
-            table.add_row(
-                model,
-                dtype,
-                str(made.rows),
-                f"{known['step_s'] * 1e3:.2f}",
-                f"{known['conservation']:.3f}",
-                f"{known['spread']:.1%} ({known['spread_layer']})",
-                "yes" if holds else "NO",
-            )
+            about = {"model": model, "dtype": dtype, "rows": made.rows}
+            about |= {"step (ms)": known["step_s"] * 1e3, "layers / whole": known["conservation"]}
+            about |= {"spread": known["spread"], "of": known["spread_layer"]}
+            rows_made.append(about | {"holds": "yes" if holds else "NO"})
             if device != "cpu":
                 torch.accelerator.empty_cache()
-    Console().print(table)
+    print("measured")
+    show(pd.DataFrame(rows_made))
 
 
 if __name__ == "__main__":

@@ -30,11 +30,9 @@ from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import typer
-from rich.table import Table
 
-from experiments.benchmarks.outcome import conclude, wide_console
+from experiments.benchmarks.harness import conclude, measured, show
 from experiments.house.syntax_faults import Fault, draw
-from pipekit.host.provenance import provenance
 
 DEFAULT = "engine,schedules,simulation,ledger"
 MIRRORED = {"engine"}
@@ -55,16 +53,10 @@ def own_tests(root: Path, fault: Fault) -> tuple[str, ...]:
 
 
 class Tried(NamedTuple):
-    """What came of tests.
+    """The outcome of tests."""
 
-    Attributes:
-        found: how a fault shows itself: "failed", "hung", "crashed", or "" where all pass.
-        tests: those that fail.
-        seconds: that they took.
-    """
-
-    found: str
-    tests: list[str]
+    found: str  # how a fault shows itself: "failed", "hung", "crashed", or "" where all pass
+    tests: list[str]  # that fail
     seconds: float
 
 
@@ -136,18 +128,6 @@ def tried(root: Path, faults: list[Fault], limit: float) -> Iterator[dict[str, A
         yield row
 
 
-def shares(rows: pd.DataFrame, by: str) -> Table:
-    """Return how many faults were found, of each package or kind."""
-    table = Table(title="Faults that the tests of their own folder find (measured)")
-    for column in (by, "faults", "found", "share", "seconds a fault"):
-        table.add_column(column, justify="right")
-    for name, group in [*rows.groupby(by, sort=False), ("all", rows)]:
-        found, seconds = (group["found"] != "").sum(), group["seconds"].mean()
-        share = f"{found / len(group):.0%}"
-        table.add_row(str(name), str(len(group)), str(found), share, f"{seconds:.0f}")
-    return table
-
-
 def main(
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 31,
     count: Annotated[int, typer.Option(min=1, help="Of faults, an equal share a package.")] = 60,
@@ -159,16 +139,18 @@ def main(
     """Draw faults, and count those that are found."""
     commit = subprocess.check_output(["git", "rev-parse", commit], text=True).strip()
     parameters = {"judged": commit, "packages": packages, "count": count, "limit_s": limit}
-    load = os.getloadavg()[0]
-    record = provenance("measured", seed, parameters=parameters, load_average_at_start=load)
-    console, names = wide_console(), packages.split(",")
+    record, names = measured(seed, parameters=parameters), packages.split(",")
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         root = check_out(commit, Path(folder))
         faults = [fault for name in names for fault in draw(root, name, count // len(names), seed)]
         rows = pd.DataFrame(tried(root, faults, limit))
+    print("Faults that the tests of their own folder find (measured)")
+    caught = rows.assign(found=rows["found"] != "")
     for by in ("package", "kind"):
-        console.print(shares(rows, by))
-    conclude(console, "faults", rows, record, output)
+        groups = caught.groupby(by, sort=False)
+        found = {"faults": ("found", "size"), "found": ("found", "sum"), "share": ("found", "mean")}
+        show(groups.agg(**found, seconds=("seconds", "mean")).reset_index(), 3)
+    conclude("faults", rows, record, output)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from torch import nn
 from experiments import study
 from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
 from pipekit.clusters import V100
-from pipekit.models import bert_large, gpt
-from pipekit.models.gpt import LAYOUTS
+from pipekit.models import LAYOUTS, bert_large, gpt
 from pipekit.profiling import LayerProfile, Profile
 
 ProfileOf = Callable[[str, int], Profile]

@@ -1,6 +1,6 @@
 """What PipeDream-2BW's section 5 and its figures fix, as data.
 
-The text prints no dimensions of the models (:data:`pipekit.models.gpt.LAYOUTS` are ours) and no
+The text prints no dimensions of the models (:data:`pipekit.models.LAYOUTS` are ours) and no
 bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers' sheets).
 """
 
@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from pipekit import Updates
 
 SIZES = "1.3B", "2.2B", "3.8B"
-"""Of the GPTs, by their names in :data:`pipekit.models.gpt.LAYOUTS`; "Models" in section 5 prints
+"""Of the GPTs, by their names in :data:`pipekit.models.LAYOUTS`; "Models" in section 5 prints
 3.9 billion for the largest, the rest of the paper 3.8."""
 
 SEQUENCE = 512

@@ -33,12 +33,9 @@ class PaperClaim(NamedTuple):
     other_optimizer: str = ""  # that of the other method, if it is not the same
 
     def verdict(self, told: float, above: bool, below: bool) -> str:
-        """Return whether a comparison agrees with the paper.
+        """Return whether a comparison agrees: ``told`` is the excess if its sign is shown, else 0.
 
-        Args:
-            told: the excess if it is told from none, else 0.
-            above: whether the excess is shown to be less than the margin.
-            below: likewise, to be more than minus the margin.
+        ``above`` and ``below``: the excess is shown to be within that side of the margin.
         """
         higher, lower = told > 0 and not above, told < 0 and not below
         agrees, contradicts = {
@@ -93,7 +90,8 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     ``high``, ``margin``, ``effect`` (the excess over the margin), ``p`` of the comparison alone and
     ``p_holm`` among all of this table.
     """
-    asked = [(claim, key, pair) for claim in CLAIMS for key, pair in _pairs(claim, trainings)]
+    judged = comparison.judged(trainings)
+    asked = [(claim, key, pair) for claim in CLAIMS for key, pair in _pairs(claim, judged)]
     pairs = {key: pair for _, key, pair in asked}  # two claims may ask for one comparison
     tests = pd.DataFrame(
         {
@@ -118,13 +116,13 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs(
-    claim: PaperClaim, trainings: pd.DataFrame
+    claim: PaperClaim, judged: pd.DataFrame
 ) -> Iterator[tuple[tuple[str | int, ...], comparison.Pair]]:
     """Yield the comparisons that decide a claim, each with what it is and is not of."""
     both = claim.other == SYNC and not claim.other_optimizer
     for at in (OWN, SYNCS) if both else (OWN,):
         for pair in comparison.against(
-            trainings, claim.method, claim.other, claim.other_optimizer or None, at
+            judged, claim.method, claim.other, claim.other_optimizer or None, at
         ):
             if pair.optimizer == (claim.optimizer or pair.optimizer):
                 beside = claim.method, claim.other, claim.other_optimizer
@@ -141,10 +139,10 @@ def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
-    rows = []
+    judged, rows = comparison.judged(trainings), []
     for method in [name for name in METHODS if plain(name) != name]:
         of = plain(method)
-        for proxy, optimizer, stages, found, _ in comparison.against(trainings, method, of):
+        for proxy, optimizer, stages, found, _ in comparison.against(judged, method, of):
             cost = costs.get((proxy, optimizer, of, METHODS[method].depth(stages)), float("nan"))
             saved = -found.mean / cost if cost > 0 else float("nan")
             numbers = found.seeds, found.mean, *found.interval, saved, found.p

@@ -31,17 +31,11 @@ COVERAGE = 0.95
 
 
 class Excess(NamedTuple):
-    """A method's loss above another's: the mean of the differences over seeds, in nats.
+    """A method's loss above another's: the mean of the differences over seeds, in nats."""
 
-    Attributes:
-        seeds: how many both have.
-        mean: over them.
-        error: the mean's standard error; infinite for one seed, which says nothing of others.
-    """
-
-    seeds: int
+    seeds: int  # that both have
     mean: float
-    error: float
+    error: float  # the mean's standard error; infinite for one seed, which says nothing of others
 
     @classmethod
     def of(cls, differences: "pd.Series[float]") -> "Excess":
@@ -167,25 +161,17 @@ class Pair(NamedTuple):
 
 
 def against(
-    trainings: pd.DataFrame,
+    rows: pd.DataFrame,
     method: str,
     other: str,
     other_optimizer: str | None = None,
     at: str = OWN,
 ) -> list[Pair]:
-    """Return a method's excess over another one in each setting that has both.
+    """Return a method's excess over another one in each setting of :func:`judged` rows with both.
 
-    Their depths are equal, or the other's delay does not depend on it.
-
-    Args:
-        trainings: of the sweep.
-        method: whose excess.
-        other: over which, at its own rate.
-        other_optimizer: with which the other was trained; by default the same.
-        at: :data:`OWN`: the method is at its own rate, too.  :data:`SYNCS`: at that of no delay,
-            only where its own is another, or is not found yet.
+    Their depths are equal, or the other's delay does not depend on it; the other is at its own
+    rate. At :data:`SYNCS` only where the method's own rate is another, or is not found yet.
     """
-    rows = judged(trainings)
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))
     )

@@ -30,22 +30,7 @@ def see(
     proxy: str = "images-small",
     optimizer: str = "adamw",
 ) -> View:
-    """Return what each method takes on these machines, beside the loss that it ends with.
-
-    Args:
-        table: how each method of the sweep ended (:func:`.comparison.summary`).
-        model: one of :data:`MODELS`, in float32.
-        cluster: one of :data:`CLUSTERS`.
-        stages: of one pipeline; methods that were measured at another depth are left out.
-        rows: samples of an update.
-        memory_gib: of a worker, GiB.
-        states: one of :data:`OPTIMIZERS`, whose memory is counted.
-        proxy: the small network that was trained in the model's place.
-        optimizer: by which it was.
-
-    Raises:
-        ValueError: nothing was measured there, or the machines cannot be so.
-    """
+    """Return what each method takes on these machines, beside the loss that it ends with."""
     from experiments.staleness.figures import speed  # here, since torch takes seconds
     from experiments.staleness.speed import Machines, points
 
@@ -97,14 +82,7 @@ def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
 def speed_against_staleness(
     interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
 ) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`.
-
-    Args:
-        interactive: False where nobody moves a slider, as under papermill.
-        results_dir: the folder for the static figures.
-        reference_dir: the folder of the sweep's ``trainings.csv``.
-        start: where to begin.
-    """
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     with waiting(f"loading torch and reading {TRAININGS}"):
         from experiments.staleness import comparison
 

@@ -32,16 +32,7 @@ def course(
     seconds: pd.Series | None = None,
     arms: Sequence[str] = (),
 ) -> tuple[go.Figure, pd.DataFrame]:
-    """Return the validation loss of arms at their own rates, bands over seeds, and its numbers.
-
-    Args:
-        trainings: of the sweep.
-        proxy: whose.
-        optimizer: likewise.
-        x: one of :data:`AXES`.
-        seconds: of an update (:func:`.speed.update_seconds`), for the last.
-        arms: which of them; by default all.
-    """
+    """Return the validation loss of arms at their own rates, bands over seeds, and its numbers."""
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
     frame = _by_method(frame[frame["arm"].isin(arms or frame["arm"])])
@@ -61,12 +52,7 @@ def course(
 
 
 def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
-    """Return speed against staleness: a point a method, as large as its memory, and its numbers.
-
-    Args:
-        points: of :func:`.speed.points`.
-        title: which network, machines and proxy.
-    """
+    """Return speed against staleness: a point a method, as large as its memory, and its numbers."""
     shown = _by_method(points)
     sizes = shown["memory_bytes"]
     shown = shown.assign(

@@ -26,11 +26,6 @@ class MuonAndAdamW(Optimizer):
 
     Muon's steps are as large as AdamW's (``match_rms_adamw``: Liu et al., 2025, arXiv 2502.16982),
     so that one rate fits both.
-
-    Args:
-        parameters: of a stage.
-        lr: learning rate of both.
-        ends: sizes that a hidden matrix has not: of the vocabulary, the classes, the positions.
     """
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, ends: frozenset[int]) -> None:

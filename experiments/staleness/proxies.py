@@ -117,11 +117,7 @@ class Proxy:
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
 
     def balance(self, stages: int) -> list[int]:
-        """Return how many layers each stage has, if all have as many of the parts as possible.
-
-        Raises:
-            ValueError: there are more stages than parts.
-        """
+        """Return how many layers each stage has, if all have as many of the parts as possible."""
         if not 1 <= stages <= PARTS:
             raise ValueError(
                 f"{self.name} has {PARTS} parts: use 1 to {PARTS} stages, not {stages}"
@@ -131,11 +127,7 @@ class Proxy:
         return [sum(layers[self.kind][a:b]) for a, b in pairwise(cuts)]
 
     def data(self) -> Dataset:
-        """Return what it learns from and is tested on.
-
-        Raises:
-            ValueError: it learns from the user's images, and no folder was chosen, or it has none.
-        """
+        """Return what it learns from and is tested on."""
         if self.is_own and not self.folder:
             raise ValueError(
                 f"{self.name} learns from images of your own: name their folder in the parameter "
@@ -172,11 +164,7 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
 
 
 def of_setting(name: str) -> Proxy:
-    """Return the proxy of a :attr:`Proxy.setting`: ``gpt-large-200`` is gpt-large, 200 updates.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Return the proxy of a :attr:`Proxy.setting`: ``gpt-large-200`` is gpt-large, 200 updates."""
     own, _, updates = name.rpartition("-")
     if own in PROXIES and updates.isdigit():
         return replace(PROXIES[own], updates=int(updates))

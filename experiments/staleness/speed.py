@@ -52,11 +52,7 @@ class Machines:
     recompute: bool = True  # whether a stage keeps only what it received
 
     def point(self, method: str) -> Taken:
-        """Return what a method takes.
-
-        Raises:
-            ValueError: there are too few microbatches or rows, or the cluster is too small.
-        """
+        """Return what a method takes."""
         return _point(self, method)
 
     def schedule(self, method: str) -> tuple[Schedule, int]:
@@ -120,18 +116,7 @@ def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
 
 
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
-    """Return all measured methods at this depth as points: a row each.
-
-    Args:
-        machines: the network on its cluster.
-        table: how each method ended (:func:`.comparison.summary`).
-        proxy: the small network that was trained in the other's place.
-        optimizer: by which it was.
-
-    Returns:
-        Columns: method, arm, ``seconds`` of a sample (simulated), ``loss`` at the end and ``std``
-        over seeds (measured on the proxy, each at its own rate), ``memory_bytes`` (simulated).
-    """
+    """Return all measured methods at this depth as points: a row each."""
     own = table[(table["proxy"] == proxy) & (table["optimizer"] == optimizer)]
     rows = own[own["at"] == OWN].itertuples()
     found = []
@@ -147,13 +132,7 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
 def update_seconds(
     machines: Callable[[str, str, int], Machines], trainings: pd.DataFrame
 ) -> pd.Series:
-    """Return the simulated seconds of an update, by proxy, optimizer, method and stages.
-
-    Args:
-        machines: from proxy, optimizer and depth, say :func:`on_paper_cluster`.  Methods whose
-            delay does not depend on the depth are on :data:`DEPTH` stages.
-        trainings: whose methods.
-    """
+    """Return the simulated seconds of an update, by proxy, optimizer, method and stages."""
     arms = trainings[["proxy", "optimizer", "method", "stages"]].drop_duplicates()
     found = {}
     for proxy, optimizer, method, stages in arms.itertuples(index=False):

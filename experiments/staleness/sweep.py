@@ -60,9 +60,6 @@ class Sweep:
 
         ``folder`` has the images of the proxy that learns from the user's own; ``how`` are further
         attributes.
-
-        Raises:
-            ValueError: there is no such proxy, optimizer, method or folder of images.
         """
         require_choice("proxy", proxy, list(PROXIES))
         require_choice("optimizer", optimizer, list(OPTIMIZERS))
@@ -112,11 +109,7 @@ class Sweep:
 
 
 def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
-    """Return arms from words such as ``2bw pipedream:4``: a method, and its pipeline's depth.
-
-    Raises:
-        ValueError: a method is unknown, or one whose delay depends on the depth has none.
-    """
+    """Return arms from words such as ``2bw pipedream:4``: a method, and its pipeline's depth."""
     arms = []
     for word in text.split():
         name, _, depth = word.partition(":")

@@ -2,15 +2,15 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from experiments.staleness.methods import METHODS
 from experiments.staleness.optimizers import OPTIMIZERS, scheduler
@@ -32,8 +32,8 @@ ORACLE, ENGINE = "oracle", "engine"
 MOST_KEPT_BYTES = 2e9
 """The oracle keeps all weights that ever were; beyond this the engine trains."""
 
-Piece = tuple[list[float], float]
-"""The losses of some updates, and the validation loss after them."""
+Trained = tuple[Sequence[float], Mapping[int, Mapping[str, Tensor]]]
+"""The loss of each update, and the weights after some updates."""
 
 
 @dataclass(frozen=True)
@@ -65,43 +65,43 @@ class StaleTraining:
         kept = 3 * 4 * self.proxy.parameters * self.proxy.updates
         return ORACLE if kept <= MOST_KEPT_BYTES else ENGINE
 
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return OPTIMIZERS[self.optimizer].make(parameters, self.rate, self.proxy.ends)
+
+    def make_scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler:
+        return scheduler(optimizer, self.proxy.updates)
+
 
 def train(case: StaleTraining, by: str | None = None) -> Course:
     """Carry out one training here, with one intra-op thread: oracle and engine round alike.
 
-    Args:
-        case: which.
-        by: "oracle" or "engine", which give the same bits; by default :attr:`.cheaper`.
-
-    Returns:
-        A course of :data:`POINTS` and the untrained network: ``updates``, ``validation`` (nats),
-        ``training`` (the mean loss of the updates since the point before, at the weights that the
-        method reads), ``cpu_s`` of all.
-
-    Raises:
-        ValueError: the oracle is asked for a mitigation; tests/engine has it judge them all.
+    ``training`` of the course is the mean loss since the point before, at the weights that the
+    method reads. The oracle refuses mitigations; tests/engine has it judge them all.
     """
     by, proxy = by or case.cheaper, case.proxy
     data = proxy.data()
     batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
     started = time.process_time()
-    pieces = list((_by_oracle if by == ORACLE else _by_engine)(case, batches, tests))
+    model = proxy.build(case.seed)
+    losses, weights = (_by_oracle if by == ORACLE else _by_engine)(case, model, batches)
+    validation: list[float] = []
+    for _, end in _pieces(len(batches)):
+        model.load_state_dict(weights[end])
+        validation.append(evaluate(model, proxy, tests))
     names = {name: getattr(case, name) for name in ("method", "stages", "optimizer", "rate")}
     about = {"proxy": proxy.setting, **names, "seed": case.seed}
     about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
     return Course.of(
         provenance("measured", case.seed, data=data.source, case=about, by=by),
         updates=[end for _, end in _pieces(len(batches))],
-        validation=[validation for _, validation in pieces],
-        training=[fmean(losses) if losses else None for losses, _ in pieces],
-        cpu_s=[round(time.process_time() - started, 3)] * len(pieces),
+        validation=validation,
+        training=[fmean(losses[a:b]) if a < b else None for a, b in _pieces(len(batches))],
+        cpu_s=[round(time.process_time() - started, 3)] * len(validation),
     )
 
 
-def _by_oracle(
-    case: StaleTraining, batches: Sequence[Batch], tests: Sequence[Batch]
-) -> Iterator[Piece]:
-    model, method = case.proxy.build(case.seed), METHODS[case.method]
+def _by_oracle(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
+    method = METHODS[case.method]
     if method.mitigation:
         raise ValueError(f"{case.method} is trained by the engine only")
     run = oracle.train(
@@ -111,52 +111,31 @@ def _by_oracle(
         balance=case.proxy.balance(case.stages),
         microbatches=method.microbatches,
         flush_after=method.flush_after(len(batches)),
-        **_updates(case),
+        optimizer=case.make_optimizer,
+        lr_scheduler=case.make_scheduler,
+        loss=case.proxy.loss,
+        seed=case.seed,
     )
-    for start, end in _pieces(len(batches)):
-        model.load_state_dict(run.weights[end])
-        yield run.losses[start:end], evaluate(model, case.proxy, tests)
+    return run.losses, dict(enumerate(run.weights))
 
 
-def _by_engine(
-    case: StaleTraining, batches: Sequence[Batch], tests: Sequence[Batch]
-) -> Iterator[Piece]:
-    model, method = case.proxy.build(case.seed), METHODS[case.method]
-    pieces = _pieces(len(batches))
-    past = WeightsAfter({end for _, end in pieces}, dict(model.named_parameters()))
-    rule = _updates(case)
+def _by_engine(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
+    method, updates = METHODS[case.method], len(batches)
+    past = WeightsAfter({end for _, end in _pieces(updates)}, dict(model.named_parameters()))
+    mitigation = method.mitigation and method.mitigation(updates)
     pipeline = Pipeline(
         model,
-        method.trained(case.stages, len(batches)),
+        method.trained(case.stages, updates),
         balance=case.proxy.balance(case.stages),
-        optimizer=rule["optimizer"],
-        loss=rule["loss"],
+        optimizer=case.make_optimizer,
+        loss=case.proxy.loss,
         seed=case.seed,
-        updates=Updates(
-            lr_scheduler=rule["lr_scheduler"],
-            mitigation=method.mitigation and method.mitigation(len(batches)),
-        ),
+        updates=Updates(lr_scheduler=case.make_scheduler, mitigation=mitigation),
     )
     losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too
         model.to(device)
-    for start, end in pieces:
-        model.load_state_dict(past.weights[end])
-        yield losses[start:end], evaluate(model, case.proxy, tests)
-
-
-def _updates(case: StaleTraining) -> dict[str, Any]:
-    """Return the arguments of engine and oracle that say how weights are updated."""
-
-    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return OPTIMIZERS[case.optimizer].make(parameters, case.rate, case.proxy.ends)
-
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": partial(scheduler, updates=case.proxy.updates),
-        "loss": case.proxy.loss,
-        "seed": case.seed,
-    }
+    return losses, past.weights
 
 
 def _pieces(updates: int) -> list[tuple[int, int]]:
@@ -168,10 +147,6 @@ class WeightsAfter(Observer):
     """Copies every stage's weights after some updates, while the pipeline runs on, over threads.
 
     Validated later, they cost the pipeline no flush, and no stage waits for another.
-
-    Args:
-        updates: how many were made; 0 are the initial weights.
-        initial: those, by their names in the unsplit model.
     """
 
     def __init__(self, updates: Collection[int], initial: Mapping[str, Tensor]) -> None:

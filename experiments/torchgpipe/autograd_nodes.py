@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.torchgpipe.settings import Benchmark
-from pipekit.engine.observers import StageMemory
+from pipekit.engine.observers.memory_tracker import StageMemory
 from pipekit.layers import skips
 from pipekit.trees import leaves, refill, tree_map
 

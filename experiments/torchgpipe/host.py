@@ -63,12 +63,6 @@ class Host:
     order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes
     every microbatch as soon as its gradient is there, and goes backward through none of them before
     it has all.
-
-    Args:
-        costs: of each stage; their skips decide what is copied where.
-        microbatches: m; all but the last are recomputed.
-        links: between the devices.
-        has: which components.
     """
 
     def __init__(

@@ -51,9 +51,6 @@ def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]
     In the repository a convolution, its dropout, its norm and its activation are four layers, and
     so are stash and max-pool two, and upsampling and joining two; here each is one.  A cut within
     one of ours goes to its nearer end.
-
-    Raises:
-        ValueError: the layers are not as many as that U-Net has.
     """
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]

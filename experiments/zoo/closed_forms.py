@@ -7,29 +7,21 @@ method: with ``v`` stages a worker a pass is a v-th as long, and an activation a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a closed form is evaluated for.
+    """What a closed form is evaluated for."""
 
-    Attributes:
-        workers: p.
-        microbatches: m, of a batch.
-        forward: F, in slots.
-        inputs: I.
-        weights: W.
-        overlap: F&B as a share of F + B.
-    """
-
-    workers: int = 4
-    microbatches: int = 8
-    forward: float = 1
-    inputs: float = 1
-    weights: float = 1
-    overlap: float = 1
+    workers: int = 4  # p
+    microbatches: int = 8  # m, of a batch
+    forward: float = 1  # F, in slots
+    inputs: float = 1  # I
+    weights: float = 1  # W
+    overlap: float = 1  # F&B as a share of F + B
 
     @property
     def backward(self) -> float:
@@ -50,29 +42,16 @@ class Said(NamedTuple):
 
 
 class ClosedForm(NamedTuple):
-    """The formulas of a method.
+    """The formulas of a method."""
 
-    Attributes:
-        bubble: slots that the worst worker idles in a batch.
-        part: "makespan" or "span": of what.
-        activations: whole microbatches' that the worst worker keeps.
-        holds: for which settings.
-        paper: where it is printed; "ours" if it is found here.
-    """
-
-    bubble: Said
-    part: str
-    activations: Callable[[Setting], float]
-    holds: Said
-    paper: str
+    bubble: Said  # slots that the worst worker idles in a batch
+    part: str  # "makespan" or "span": of what
+    activations: Callable[[Setting], float]  # whole microbatches' that the worst worker keeps
+    holds: Said  # for which settings
+    paper: str  # where it is printed; "ours" if it is found here
 
 
-def _workers(s: Setting) -> int:
-    return s.workers
-
-
-def _microbatches(s: Setting) -> int:
-    return s.microbatches
+_workers, _microbatches = attrgetter("workers"), attrgetter("microbatches")
 
 
 def _twice(s: Setting) -> int:

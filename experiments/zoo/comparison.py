@@ -16,11 +16,7 @@ NAMES = (*FORMS, *ACTIVATIONS)
 
 
 def schedule(name: str, setting: Setting) -> Schedule:
-    """Return a method's schedule without end on the setting's workers.
-
-    Raises:
-        ScheduleError: the method cannot be had with so many workers and microbatches.
-    """
+    """Return a method's schedule without end on the setting's workers."""
     stages = setting.workers * stages_a_worker(name)
     return METHODS[name](stages, setting.microbatches)
 
@@ -103,10 +99,10 @@ def seconds(
     frame = pd.DataFrame(rows).set_index("method")
     frame["emulated / simulated"] = frame["emulated (s)"] / frame["simulated (s)"]
     if "PipeDream-Flush" in frame.index:
-        flush = frame.loc["PipeDream-Flush"]
         for label in ("simulated", "emulated"):
-            column = f"{label} (s)"
-            frame[f"gain over Flush, % ({label})"] = 100 * (flush[column] / frame[column] - 1)
+            column = frame[f"{label} (s)"]
+            gain = 100 * (column["PipeDream-Flush"] / column - 1)
+            frame[f"gain over Flush, % ({label})"] = gain
     return frame.reset_index()
 
 

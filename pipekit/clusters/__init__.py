@@ -5,7 +5,6 @@ Sizes are in bytes, bandwidths in bytes per second, rates in FLOP per second, ti
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, flat
 from pipekit.clusters.local import local
-from pipekit.clusters.named import named
 from pipekit.clusters.papers import (
     K80,
     P40,
@@ -14,6 +13,7 @@ from pipekit.clusters.papers import (
     TPU_V2_CORE,
     V100,
     gpipe_tpu_v2,
+    named,
     pipedream_a,
     pipedream_b,
     pipedream_figure1,

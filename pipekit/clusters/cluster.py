@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from operator import mul
 from typing import Literal, get_args
 
 Library = Literal["", "cuDNN", "XLA"]
@@ -191,17 +189,14 @@ class Cluster:
         self._require_worker(b)
         if a == b:
             raise ValueError(f"worker {a} needs no link to itself: ask for two different workers")
-        for level, size in zip(self.levels, self._group_sizes(), strict=True):
-            if a // size == b // size:
-                return level
-        raise AssertionError("the outermost level joins all workers")
+        return next(
+            level
+            for level in self.levels
+            if a // self.group_size(level) == b // self.group_size(level)
+        )
 
     def bandwidth(self, a: int, b: int) -> float:
-        """Return the bytes/s from worker ``a`` to worker ``b`` when nobody else uses the link.
-
-        Raises:
-            ValueError: they are the same worker, or one does not exist.
-        """
+        """Return the bytes/s from worker ``a`` to worker ``b`` when nobody else uses the link."""
         return self.level_between(a, b).used_bandwidth
 
     def member(self, worker: int, level: Level) -> int:
@@ -224,14 +219,10 @@ class Cluster:
         """
         if level not in self.levels:
             raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
-        return self._group_sizes()[self.levels.index(level)]
+        return math.prod(each.width for each in self.levels[: self.levels.index(level) + 1])
 
     def require_room(self, workers: int) -> None:
-        """Refuse a schedule of more workers than there are.
-
-        Raises:
-            ValueError: ``workers`` are too many.
-        """
+        """Raise ValueError: if a schedule has more ``workers`` than there are."""
         if self.workers < workers:
             raise ValueError(
                 f"the schedule has {workers} workers and cluster {self.name!r} only "
@@ -251,14 +242,10 @@ class Cluster:
         """
         if level not in (names := [known.name for known in self.levels]):
             raise ValueError(f"cluster {self.name!r} has no level {level!r}: name one of {names}")
-        effective = Calibrated(bandwidth, origin)
-        return replace(
-            self,
-            levels=tuple(
-                replace(known, effective=effective) if known.name == level else known
-                for known in self.levels
-            ),
-        )
+        levels = list(self.levels)
+        place = names.index(level)
+        levels[place] = replace(levels[place], effective=Calibrated(bandwidth, origin))
+        return replace(self, levels=tuple(levels))
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.workers} x {self.device}"]
@@ -266,10 +253,6 @@ class Cluster:
         if self.all_reduce != "ring":
             lines.append(f"sums by {self.all_reduce}")
         return "\n  ".join(lines)
-
-    def _group_sizes(self) -> list[int]:
-        """Return the workers in one group of each level, innermost first."""
-        return list(accumulate((level.width for level in self.levels), mul))
 
     def _require_worker(self, worker: int) -> None:
         if not 0 <= worker < self.workers:
@@ -296,11 +279,7 @@ def flat(workers: int, bandwidth: float, memory: float | None = None) -> Cluster
 
 
 def require_workers(workers: int) -> None:
-    """Refuse a cluster without workers.
-
-    Raises:
-        ValueError: ``workers`` is not at least 1.
-    """
+    """Raise ValueError unless there is a worker."""
     if workers < 1:
         raise ValueError(f"a cluster of {workers} workers cannot run anything: ask for at least 1")
 

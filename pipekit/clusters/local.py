@@ -49,60 +49,47 @@ def local(workers: int | None = None) -> Cluster:
     gpus = accelerators()
     workers = workers if workers is not None else len(gpus) or available_cores()
     require_workers(workers)
-    return _gpu_cluster(workers, gpus) if gpus else _cpu_cluster(workers)
+    device, copied = _gpu(gpus, -(-workers // len(gpus))) if gpus else _cpu(workers)
+    alone = len(gpus) == 1
+    link = Level(
+        "memory" if not gpus else "GPU memory" if alone else "GPU link",
+        workers,
+        copied,
+        Calibrated(copied, "a copy measured here"),
+        latency_s=_thread_handover_s(),
+        shared=alone or not gpus,
+    )
+    return Cluster("this machine", device, (link,))
 
 
-def _cpu_cluster(workers: int) -> Cluster:
+def _cpu(sharing: int) -> tuple[Device, float]:
+    """Return one worker's part of the CPU, and the bytes/s that a copy attains."""
     import torch
 
     from pipekit.devices import CPU
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        max(1, available_cores() // workers)
-    )  # the share that the engine gives to one
+    # The share that the engine gives to one.
+    torch.set_num_threads(max(1, available_cores() // sharing))
     try:
         peaks, copied = _peaks(CPU, _ON_CPU), _copied_per_second(CPU, CPU, _ON_CPU)
     finally:
         torch.set_num_threads(threads)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / workers
-    device = Device(f"{platform.machine()} CPU, 1/{workers} of it", memory, peaks, 2 * copied)
-    link = Level(
-        "memory",
-        workers,
-        copied,
-        Calibrated(copied, "a copy measured here"),
-        latency_s=_thread_handover_s(),
-        shared=True,
-    )
-    return Cluster("this machine", device, (link,))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / sharing
+    name = f"{platform.machine()} CPU, 1/{sharing} of it"
+    return Device(name, memory, peaks, 2 * copied), copied
 
 
-def _gpu_cluster(workers: int, gpus: "Sequence[torch.device]") -> Cluster:
+def _gpu(gpus: "Sequence[torch.device]", sharing: int) -> tuple[Device, float]:
+    """Return one worker's part of a GPU, and the bytes/s that a copy to the next one attains."""
     from pipekit.devices import memory_bytes, name_of
 
     first, sizes = gpus[0], _ON_ACCELERATOR
-    sharing = -(-workers // len(gpus))
-    name = name_of(first)
     peaks = {dtype: flops / sharing for dtype, flops in _peaks(first, sizes).items()}
-    copied_inside = _copied_per_second(first, first, sizes)
-    device = Device(
-        name if sharing == 1 else f"{name}, 1/{sharing} of it",
-        memory_bytes(first) / sharing,
-        peaks,
-        2 * copied_inside / sharing,
-    )
-    alone = len(gpus) == 1
-    copied = copied_inside if alone else _copied_per_second(first, gpus[1], sizes)
-    link = Level(
-        "GPU memory" if alone else "GPU link",
-        workers,
-        copied,
-        Calibrated(copied, "a copy measured here"),
-        latency_s=_thread_handover_s(),
-        shared=alone,
-    )
-    return Cluster("this machine", device, (link,))
+    inside = _copied_per_second(first, first, sizes)
+    name = name_of(first) + (f", 1/{sharing} of it" if sharing > 1 else "")
+    device = Device(name, memory_bytes(first) / sharing, peaks, 2 * inside / sharing)
+    return device, inside if len(gpus) == 1 else _copied_per_second(first, gpus[1], sizes)
 
 
 def _peaks(device: "torch.device", sizes: _Sizes) -> dict[str, float]:

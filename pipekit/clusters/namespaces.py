@@ -10,6 +10,7 @@ signal, so does that process, and the kernel then ends all the others and takes 
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,6 @@ from contextlib import contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, TextIO
-
-from pipekit.clusters.rates import token_bucket
 
 MOST_WORKERS = 1000  # a Linux bridge has 1,024 ports
 INTERFACE = "eth0"
@@ -41,23 +40,28 @@ on after a pause as it was before, as clusters often have it.  It has room for 4
 from the beginning: Linux begins with 128 KiB to receive and 16 to send, and needs some messages to
 find out that they do not suffice where acknowledgments wait behind what is sent the other way."""
 
+# A late timer costs no bandwidth as long as the bucket does not overflow in the meantime.
+BURST_S, LEAST_BURST_BYTES = 1e-3, 2**14
+# What may wait for the link: enough that no small message is dropped behind several large ones.
+QUEUE_S, LEAST_QUEUE_BYTES = 50e-3, 2**20
+
+_BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 
 
 def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
     """Run a command once a worker, and return 0 or the exit code of the first that failed.
 
-    The environment is what ``torchrun`` would give: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT; gloo and NCCL are told to use the slow links.  The lines that
-    workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's rank.  Workers
-    reach one another by the network, and nothing else.  When one fails, the others are killed; when
-    all have ended, so is whatever they left running.
+    The environment is what ``torchrun`` would give; gloo and NCCL are told to use the slow links.
+    The lines that workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's
+    rank.  When one fails, the others are killed; when all have ended, so is what they left running.
 
     Args:
         command: program and arguments.
         workers: how many.
-        link: each worker's rate in either direction, as
-            :func:`pipekit.clusters.rates.bytes_per_second` reads it; by default no limit.
+        link: each worker's rate in either direction, as :func:`bytes_per_second` reads it; by
+            default no limit.
 
     Raises:
         ValueError: no command, no worker or too many, or no such rate.
@@ -84,11 +88,7 @@ def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
 
 
 def require_namespaces() -> None:
-    """Check that this user may make network namespaces and has the programs for it.
-
-    Raises:
-        OSError: no, and what to do about it.
-    """
+    """Raise OSError, with a remedy, unless this user may make network namespaces."""
     if sys.platform != "linux":
         raise OSError(f"network namespaces exist on Linux only, and this is {sys.platform}")
     if os.geteuid() != 0:
@@ -209,3 +209,29 @@ def _copy(source: IO[str], to: TextIO, rank: int) -> int:
             to.write(f"[{rank}] {text}\n")
             to.flush()
     return 0
+
+
+def bytes_per_second(rate: str) -> float:
+    """Return the bytes/s of a rate in bits/s, written as ``tc`` writes it: "1gbit", "2.5mbit".
+
+    Of packets of 9,000 bytes 99 % are left for what a program sends by TCP.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)bit", rate.strip().lower())
+    if not found or not float(found[1]):
+        raise ValueError(
+            f"a link's rate is bits per second above zero, written as tc writes them: "
+            f"'500mbit', '1gbit' or '2.5gbit', not {rate!r}"
+        )
+    return float(found[1]) * _BITS[found[2]] / 8
+
+
+def burst_bytes(rate: str) -> float:
+    """Return how many bytes a link of that rate, when idle, lets through at once."""
+    return max(BURST_S * bytes_per_second(rate), LEAST_BURST_BYTES)
+
+
+def token_bucket(rate: str) -> str:
+    """Return the queueing discipline that holds a link to that rate, as arguments of ``tc``."""
+    allowed = bytes_per_second(rate)
+    queue = max(QUEUE_S * allowed, LEAST_QUEUE_BYTES)
+    return f"tbf rate {8 * allowed:.0f}bit burst {burst_bytes(rate):.0f} limit {queue:.0f}"

@@ -1,13 +1,12 @@
 """The machines that the four papers measured on.
 
 Everything here is *nominal*: what the paper prints, or else the maker's data sheet; nothing is
-fitted.  Beside it stands what collectives attain of NVLink, as its maker publishes it.  Bandwidths
-are those of one direction.  A device's memory is counted in GiB although it is sold as "GB", since
-that is what the chips hold.  The papers print no latencies, so they are 0.  Nominal bandwidths do
-not explain PipeDream's Table 1: calibrate with :meth:`Cluster.calibrated`.
+fitted (:meth:`Cluster.calibrated`).  Bandwidths are those of one direction, memory is in GiB, as
+the chips hold it, and latencies, which no paper prints, are 0.
 """
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
+from pipekit.names import CLUSTERS
 
 _GIB = 2**30
 _GBPS = 1e9 / 8  # bytes/s
@@ -39,6 +38,7 @@ NVLINK_COLLECTIVES = Calibrated(
 """Bus bandwidth of NCCL's collectives on a V100: a link's 25 GB/s are about 20 with a payload of
 128 bytes, which is what kernels can send."""
 
+_SERVER = 8  # workers of one of PipeDream-2BW's servers
 _FIGURE1 = {"K80": K80, "Titan X": TITAN_X, "V100": V100}
 
 
@@ -111,3 +111,29 @@ def _one_gpu_machines(name: str, device: Device, workers: int, gbps: float) -> C
     require_workers(workers)
     network = Level("network", workers, gbps * _GBPS)
     return Cluster(name, device, (network,), "sharded parameter server")
+
+
+def named(name: str, workers: int | None = None) -> Cluster:
+    """Return the cluster of this name, one of :data:`pipekit.names.CLUSTERS`.
+
+    Args:
+        name: say "pipedream-a".
+        workers: how many; by default as many as the paper had, or this machine has.
+
+    Raises:
+        ValueError: there is no such cluster, or not with so many workers.
+    """
+    make = CLUSTERS.load(name)
+    cluster: Cluster = make() if workers is None else make(workers)
+    return cluster
+
+
+def two_bw_workers(workers: int = 8 * _SERVER) -> Cluster:
+    """Return PipeDream-2BW's V100s, by their number; raises ValueError for part of a server."""
+    if workers % _SERVER:
+        whole = -(-workers // _SERVER) * _SERVER
+        raise ValueError(
+            f"2bw-v100 has servers of {_SERVER} workers: ask for {whole} workers in place of "
+            f"{workers}"
+        )
+    return two_bw_v100(workers // _SERVER)

@@ -1,11 +1,13 @@
-"""Which ports of a cluster a message passes, or a sum of gradients."""
+"""Which ports of a cluster a message passes, or a sum of gradients, and how flows share them."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
 from pipekit.clusters.cluster import Cluster
-from pipekit.clusters.fair_shares import PortUse
+
+PortUse = tuple[tuple[int, float], ...]
+"""Ports by number, and what passes each of them for each byte of a flow."""
 
 
 def all_reduce_bytes(size: float, workers: int) -> float:
@@ -14,23 +16,14 @@ def all_reduce_bytes(size: float, workers: int) -> float:
 
 
 class Path(NamedTuple):
-    """What a message or a sum passes.
-
-    Attributes:
-        ports: and what passes each, for each byte of the flow.
-        weight: as how many connections it counts beside others.
-        alone: bytes/s of the flow if nobody else uses its ports.
-        latency_s: what comes on top.
-        flow: bytes of the flow for each byte of the message, or of the gradients.
-        pairs: who sends to whom, and how much for each byte of the flow.
-    """
+    """What a message or a sum passes."""
 
     ports: PortUse
-    weight: float
-    alone: float
+    weight: float  # as how many connections it counts beside others
+    alone: float  # bytes/s of the flow if nobody else uses its ports
     latency_s: float
-    flow: float
-    pairs: Mapping[tuple[int, int], float]
+    flow: float  # bytes of the flow for each byte of the message, or of the gradients
+    pairs: Mapping[tuple[int, int], float]  # who sends to whom, for each byte of the flow
 
 
 class Paths:
@@ -38,13 +31,7 @@ class Paths:
 
     At the level that joins two workers, each member has a port out and a port in; one port for both
     ways if the level is not duplex; or all members have one medium (:class:`.cluster.Level`).  The
-    links below that level are taken to be no bottleneck.
-
-    Args:
-        cluster: whose ports.
-
-    Attributes:
-        capacity: bytes/s of each port, by number.
+    links below that level are taken to be no bottleneck.  ``capacity`` has bytes/s of each port.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -117,3 +104,36 @@ class Paths:
             self._numbers[key] = len(self.capacity)
             self.capacity.append(bandwidth)
         return self._numbers[key]
+
+
+def fair_rates(flows: Sequence[Path], capacity: Sequence[float]) -> list[float]:
+    """Return the bytes/s of each flow: no rate can rise without a lower one falling.
+
+    All rise together, each by its weight.  When a port is full, those that pass it stay, and the
+    others go on (Bertsekas and Gallager, "Data Networks", section 6.5.2).
+    """
+    users: dict[int, list[int]] = {}
+    load: dict[int, float] = {}  # what passes a port when all that still rise have their weight
+    for number, flow in enumerate(flows):
+        for port, share in flow.ports:
+            users.setdefault(port, []).append(number)
+            load[port] = load.get(port, 0.0) + flow.weight * share
+    room = {port: capacity[port] for port in users}
+    rising = {port: len(numbers) for port, numbers in users.items()}
+    rates = [-1.0] * len(flows)
+    level = 0.0
+    while rising:
+        tight = min(rising, key=lambda port: room[port] / load[port])
+        level = max(level, room[tight] / load[tight])  # else rounding could lower it
+        for number in users[tight]:
+            if rates[number] >= 0:
+                continue
+            flow = flows[number]
+            rates[number] = flow.weight * level
+            for port, share in flow.ports:
+                room[port] -= rates[number] * share
+                load[port] -= flow.weight * share
+                rising[port] -= 1
+                if not rising[port]:
+                    del rising[port]
+    return rates

@@ -1,8 +1,4 @@
-"""Who uses which link until when: connections that share a link share its bandwidth fairly.
-
-Messages from one worker to another are one connection's, on which they follow one another; so are
-the bytes of a sum of gradients.
-"""
+"""Who uses which link until when: connections that share a link share its bandwidth fairly."""
 
 import heapq
 import math
@@ -11,28 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from pipekit.clusters.cluster import Cluster
-from pipekit.clusters.fair_shares import PortUse, fair_rates
-from pipekit.clusters.paths import Path, Paths
+from pipekit.clusters.paths import Path, Paths, fair_rates
 
 
 class Flow:
-    """A message, or a sum of gradients; times are in seconds.
+    """A message, or a sum of gradients, that has ended once ``done``; times are in seconds.
 
-    Attributes:
-        start: when it set out; infinite while it waits for others of its connection.
-        end: when its last byte leaves, as long as no other flow sets out or ends; final once
-            :attr:`done`.
-        done: whether it has ended.
-        then: what is called once, when it has.
-        line: the messages of its connection, of which the first is on its way; a sum has its own.
+    ``start`` is when it set out, infinite while it waits for others of its connection; ``end`` when
+    its last byte leaves, as long as no other flow sets out or ends.  ``line`` has the messages of
+    its connection, of which the first is on its way; a sum has its own.
     """
 
-    __slots__ = ("_left", "_path", "_rate", "_since", "done", "end", "line", "start", "then")
+    __slots__ = ("_left", "_rate", "_since", "done", "end", "line", "path", "start", "then")
 
     def __init__(
         self, path: Path, size: float, then: "Callable[[Flow], None]", line: "deque[Flow]"
     ) -> None:
-        self._path, self._left, self._rate = path, path.flow * size, path.alone
+        self.path, self._left, self._rate = path, path.flow * size, path.alone
         self.start = self.end = self._since = math.inf
         self.done, self.then, self.line = False, then, line
 
@@ -42,19 +33,9 @@ class Flow:
         self.end = now + self._left / self._rate  # at once if its links are free: the rate is inf
 
     @property
-    def ports(self) -> PortUse:
-        """The ports that it passes (:class:`pipekit.clusters.paths.Path`)."""
-        return self._path.ports
-
-    @property
-    def weight(self) -> float:
-        """As how many connections it counts beside others."""
-        return self._path.weight
-
-    @property
     def arrival(self) -> float:
         """When its last byte is there: one latency after :attr:`end`."""
-        return self.end + self._path.latency_s
+        return self.end + self.path.latency_s
 
     def change(self, rate: float, now: float) -> bool:
         """Go on at another rate, in bytes/s; return whether it is another one."""
@@ -73,11 +54,7 @@ def _ignore(flow: Flow) -> None:
 class Traffic:
     """The links of a cluster in use, followed in the order of time.
 
-    Args:
-        cluster: whose links.
-
-    Attributes:
-        soonest: when the next flow ends, if none sets out before; infinite if there is none.
+    ``soonest`` is when the next flow ends, if none sets out before; infinite if there is none.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -100,8 +77,7 @@ class Traffic:
     ) -> Flow:
         """Begin a message of ``size`` bytes, once those before it between the two are through.
 
-        ``now`` may not be before anything that was told before, nor after :attr:`soonest`: call
-        :meth:`run_until` first.  ``then`` is called once, when the flow has ended, perhaps at once.
+        Call :meth:`run_until` first.  ``then`` is called when the flow has ended, perhaps at once.
         """
         line = self._lines.get((source, destination))
         if line is None:
@@ -139,7 +115,7 @@ class Traffic:
         """End the flow that ends soonest; the others on its links go on faster."""
         now, _, flow = heapq.heappop(self._ends)
         beside: list[Flow] = []
-        for port, _ in flow.ports:
+        for port, _ in flow.path.ports:
             users = self._users[port]
             users.remove(flow)
             beside += users
@@ -156,7 +132,7 @@ class Traffic:
         users, beside = self._users, False
         while len(users) < len(self._paths.capacity):
             users.append([])
-        for port, _ in flow.ports:
+        for port, _ in flow.path.ports:
             beside = beside or bool(users[port])
             users[port].append(flow)
         heapq.heappush(self._ends, (flow.end, next(self._numbers), flow))
@@ -183,11 +159,12 @@ class Traffic:
         met = dict.fromkeys(changed)
         todo = list(met)
         while todo:
-            for port, _ in todo.pop().ports:
+            for port, _ in todo.pop().path.ports:
                 for flow in self._users[port]:
                     if flow not in met:
                         met[flow] = None
                         todo.append(flow)
-        for flow, rate in zip(met, fair_rates(met, self._paths.capacity), strict=True):
+        rates = fair_rates([flow.path for flow in met], self._paths.capacity)
+        for flow, rate in zip(met, rates, strict=True):
             if flow.change(rate, now):
                 heapq.heappush(self._ends, (flow.end, next(self._numbers), flow))

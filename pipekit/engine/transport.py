@@ -14,7 +14,7 @@ class FlatBucket(NamedTuple):
     """The gradients of some parameters as one tensor that can be sent.
 
     Attributes:
-        numbers: gradients, one behind the other, [elements]; zeros for those that there are not.
+        numbers: gradients, one behind the other, [elements]; zeros for missing ones.
         present: which there are, uint8 [parameters].
     """
 
@@ -47,13 +47,7 @@ class PartKey(NamedTuple):
 
 
 class SumPart(NamedTuple):
-    """A part of a sum on its way.
-
-    Attributes:
-        worker: the other end.
-        key: its name.
-        content: what is sent, or room for what is received.
-    """
+    """A part of a sum on its way to or from a worker: its content, or room for it."""
 
     worker: int
     key: PartKey
@@ -70,16 +64,9 @@ class Channel(Protocol):
 
         All of them are on their way at once, whatever their order: where messages between two
         workers keep it, one who waits for a part before it sends its own would wait for ever.
-
-        Args:
-            sends: to whom, and what; it must not be written before it is received.
-            receives: from whom, and room of the same shapes and dtypes, into which the part may,
-                but need not, be written.
-            microbatch: the last one whose gradients are summed; -1: the sum is made wherever the
-                run ends.
-
-        Raises:
-            Ended: the run ends before this microbatch.
+        Sent parts must not be written before they are received; a received part may, but need not,
+        be written into its room.  The last microbatch whose gradients are summed is -1 if the sum
+        is made wherever the run ends; BeyondStop is raised if the run ends before it.
         """
 
     def finish(self, stage: int, number: int, size: int) -> None:
@@ -95,8 +82,7 @@ class Transport(Protocol):
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message from a worker, on this worker's device.
 
-        Raises:
-            Ended: the run ends before its microbatch.
+        BeyondStop is raised if the run ends before its microbatch.
         """
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
@@ -130,8 +116,7 @@ class StoppableTransport(Transport, Protocol):
     def end(self, microbatch: int) -> bool:
         """Let the run end before a microbatch, for all workers, which finish what comes before it.
 
-        Returns:
-            False if these workers cannot hear of it in the midst of a run.
+        Return False if these workers cannot hear of it in the midst of a run.
         """
 
 

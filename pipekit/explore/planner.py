@@ -16,7 +16,7 @@ from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
 from pipekit.planning import parallel_pipelines, sweep
-from pipekit.planning.parallel_pipelines import fastest
+from pipekit.planning.sweep import fastest
 from pipekit.plans import Plan
 
 CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")

@@ -13,7 +13,7 @@ from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plans import Plan
 from pipekit.plots import style
-from pipekit.plots.charts.series import series
+from pipekit.plots.series import series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.searching.tradeoff import Tradeoff, tradeoff
 from pipekit.simulation import simulate

@@ -2,12 +2,10 @@
 
 from pipekit.losses.losses import token_loss
 from pipekit.models.amoebanet import amoebanet_d
-from pipekit.models.bert import bert_large
-from pipekit.models.classifier import classifier
-from pipekit.models.gpt import LAYOUTS, GPTLayout, gpt
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
 from pipekit.models.small import convnet, image_mlp, mlp
+from pipekit.models.transformer import LAYOUTS, GPTLayout, bert_large, classifier, gpt
 from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 

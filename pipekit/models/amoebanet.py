@@ -80,16 +80,11 @@ class _Wiring(NamedTuple):
     """How a cell computes: a state is the sum of two operations, each on a state before it.
 
     State 0 is what the last cell gave, state 1 what the one before gave.
-
-    Attributes:
-        sums: of states 2, 3, ...: two operations, each with the number of the state it is on.
-        kept: the states that the cell gives, beside one another.
-        stride: of the operations on states 0 and 1.
     """
 
-    sums: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
-    kept: tuple[int, ...]
-    stride: int
+    sums: tuple[tuple[tuple[str, int], tuple[str, int]], ...]  # of states 2, 3, ...: by (name, on)
+    kept: tuple[int, ...]  # the states that the cell gives, beside one another
+    stride: int  # of the operations on states 0 and 1
 
 
 _NORMAL = _Wiring(
@@ -117,14 +112,10 @@ _REDUCTION = _Wiring(
 
 
 class _AmoebaCell(nn.Module):
-    """Works on what the last two cells gave.
+    """Works on what the last two cells gave, of ``last`` and ``before`` channels.
 
-    Args:
-        wiring: what it computes.
-        last: channels of what the last cell gave.
-        before: channels of what the one before gave.
-        halved: whether the last cell halved the image, so that the other input is twice as large.
-        channels: c, of every state.
+    ``halved``: the last cell halved the image, so that the other input is twice as large.
+    ``channels``: c, of every state.
     """
 
     def __init__(
@@ -183,21 +174,15 @@ def _convolution(
     )
 
 
-def _conv_3x3(channels: int, stride: int) -> nn.Sequential:
+def _bottleneck(channels: int, stride: int, *sizes: tuple[int, int]) -> nn.Sequential:
+    """Return convolutions of these sizes on a quarter of the channels, strided where they reach."""
     inner = channels // 4
     return nn.Sequential(
         _convolution(channels, inner),
-        _convolution(inner, inner, (3, 3), (stride, stride)),
-        _convolution(inner, channels),
-    )
-
-
-def _conv_1x7_7x1(channels: int, stride: int) -> nn.Sequential:
-    inner = channels // 4
-    return nn.Sequential(
-        _convolution(channels, inner),
-        _convolution(inner, inner, (1, 7), (1, stride)),
-        _convolution(inner, inner, (7, 1), (stride, 1)),
+        *(
+            _convolution(inner, inner, (h, w), (stride if h > 1 else 1, stride if w > 1 else 1))
+            for h, w in sizes
+        ),
         _convolution(inner, channels),
     )
 
@@ -205,8 +190,8 @@ def _conv_1x7_7x1(channels: int, stride: int) -> nn.Sequential:
 _OPERATIONS: dict[str, Callable[[int, int], nn.Module]] = {
     "identity": lambda *_: nn.Identity(),
     "1x1": lambda channels, stride: _convolution(channels, channels, stride=(stride, stride)),
-    "3x3": _conv_3x3,
-    "1x7 7x1": _conv_1x7_7x1,
+    "3x3": lambda channels, stride: _bottleneck(channels, stride, (3, 3)),
+    "1x7 7x1": lambda channels, stride: _bottleneck(channels, stride, (1, 7), (7, 1)),
     "max 2x2": lambda _, stride: nn.MaxPool2d(2, stride, ceil_mode=True),
     "max 3x3": lambda _, stride: nn.MaxPool2d(3, stride, padding=1),
     "average 3x3": lambda _, stride: nn.AvgPool2d(3, stride, padding=1, count_include_pad=False),

@@ -5,8 +5,5 @@ from torch.types import Device
 
 
 def on(device: Device) -> torch.device:
-    """Return a context in which new tensors, and so new layers, are on ``device``.
-
-    None is PyTorch's default device; "meta" makes shapes without data.
-    """
+    """Return a context in which new layers are on ``device``; None is PyTorch's default."""
     return torch.get_default_device() if device is None else torch.device(device)

@@ -4,34 +4,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.types import Device
 
 from pipekit.models.amoebanet import amoebanet_d
-from pipekit.models.bert import bert_large
-from pipekit.models.gpt import LAYOUTS, gpt
 from pipekit.models.s2vt import s2vt
+from pipekit.models.transformer import LAYOUTS, bert_large, gpt
 from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
-
-
-class _Build(Protocol):
-    def __call__(self, *, device: Device = None) -> nn.Sequential: ...
 
 
 @dataclass(frozen=True)
 class Published:
     """A network as a paper used it.
 
-    Attributes:
-        build: makes it, on the ``device`` given.
-        sample: makes an input of so many rows, at random, on PyTorch's default device.
+    ``build`` makes it, on the ``device`` given; ``sample`` makes an input of so many rows, at
+    random, on PyTorch's default device.
     """
 
-    build: _Build
+    build: Callable[..., nn.Sequential]
     sample: Callable[[int], Any]
 
 

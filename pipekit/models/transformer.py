@@ -1,26 +1,175 @@
-"""The block that GPT and BERT repeat.
+"""GPT, BERT, the block that both repeat, and a head that classifies.
 
 B is the batch, T the tokens of a sequence, h the hidden size, a the attention heads.
 """
 
+import copy
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.types import Device
+
+from pipekit.models.devices import on
 
 Norm = Literal["pre", "post"]
 """Whether a block normalises what goes into its two halves (GPT-2) or their sums (BERT)."""
+
+
+class GPTLayout(NamedTuple):
+    """The ``layers`` (blocks) of a GPT, ``hidden`` features of a token, ``heads`` of attention."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+LAYOUTS = {
+    "355M": GPTLayout(24, 1024, 16),
+    "1.3B": GPTLayout(24, 2048, 16),
+    "2.2B": GPTLayout(48, 1920, 20),
+    "3.8B": GPTLayout(48, 2560, 32),
+}
+"""PipeDream-2BW's models (section 5), which the paper calls "similar to Megatron's" and gives no
+layouts of; these are ours.  "355M" is GPT-2 medium and Megatron's smallest; "1.3B" is GPT-3 XL's;
+"2.2B" is Megatron's 2.5B with 48 of its 54 blocks, so that depths of 8 and 16 divide it; "3.8B" has
+3.78 billion parameters in its blocks and 3.91 billion with the embeddings, hence perhaps the 3.8
+and the 3.9 that the paper prints."""
+
+
+def gpt(
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocabulary: int = 51_200,
+    sequence: int = 512,
+    dropout: float = 0.0,
+    tied: bool = False,
+    device: Device = None,
+) -> nn.Sequential:
+    """Return a GPT of ``layers + 3`` layers, e.g. ``gpt(*LAYOUTS["1.3B"], device="meta")``.
+
+    - 0: token and position embeddings, from int64 ``[B, T]`` to ``[B, T, h]``
+    - 1 to L: blocks, ``[B, T, h]`` to itself
+    - L + 1: final norm, ``[B, T, h]``
+    - L + 2: head, to logits ``[B, T, V]``
+
+    With h hidden, V vocabulary and s sequence there are 12 L h^2 (1 + 13 / (12 h)) + (V + s) h
+    parameters, as Megatron counts, and 2 h of the final norm; V h more unless the head is tied to
+    the token embeddings.  Train with :func:`pipekit.models.token_loss`.
+
+    Args:
+        layers, hidden, heads: L, h, and attention heads of a block.
+        vocabulary: number of tokens; by default GPT-2's 50,257 padded as Megatron pads them for
+            eight GPUs.
+        sequence: most tokens in a sequence; 512 in PipeDream-2BW (section 5.1).
+        dropout: probability of dropping an attention weight, or a feature.
+        tied: whether the head's weights are the token embeddings.
+        device: where the weights are made; "meta" for shapes without data.
+
+    Raises:
+        ValueError: the heads cannot have equal shares of the hidden size.
+    """
+    with on(device):
+        model = nn.Sequential(
+            Embedding(vocabulary, sequence, hidden, dropout),
+            *(
+                Block(hidden, heads, causal=True, norm="pre", dropout=dropout)
+                for _ in range(layers)
+            ),
+            nn.LayerNorm(hidden),
+            nn.Linear(hidden, vocabulary, bias=False),
+        )
+        if tied:
+            model[-1].weight = model.get_parameter("0.token.weight")
+        _initialise(model)
+    return model
+
+
+def bert_large(
+    layers: int = 24,
+    hidden: int = 1024,
+    heads: int = 16,
+    vocabulary: int = 30_522,
+    sequence: int = 512,
+    dropout: float = 0.1,
+    tied: bool = False,
+    device: Device = None,
+) -> nn.Sequential:
+    """Return BERT of ``layers + 5`` layers; by default BERT-large (Devlin et al., 2019).
+
+    - 0: token, position and segment embeddings with their norm, int64 ``[B, T]`` to ``[B, T, h]``
+    - 1 to L: blocks in which every token sees all others, ``[B, T, h]`` to itself
+    - L + 1 to L + 3: linear layer, GELU and norm of the head, ``[B, T, h]``
+    - L + 4: logits ``[B, T, V]``
+
+    Published as 340M parameters; counted with this head 335,174,458 if the last layer is tied to
+    the token embeddings, as BERT's is, and 366,428,986 if not.  Every sequence is one segment,
+    without padding.  Train with :func:`pipekit.models.token_loss`.
+
+    Args:
+        layers, hidden, heads, dropout, device: as :func:`gpt` has them, and what it raises.
+        vocabulary, sequence: number of word pieces, and most of them in a sequence.
+        tied: whether the last layer's weights are the token embeddings.
+    """
+    with on(device):
+        model = nn.Sequential(
+            _OneSegment(vocabulary, sequence, hidden, dropout),
+            *(
+                Block(hidden, heads, causal=False, norm="post", dropout=dropout)
+                for _ in range(layers)
+            ),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.LayerNorm(hidden),
+            nn.Linear(hidden, vocabulary),
+        )
+        if tied:
+            model[-1].weight = model.get_parameter("0.embedding.token.weight")
+        _initialise(model)
+    return model
+
+
+def classifier(model: nn.Sequential, classes: int, dropout: float = 0.1) -> nn.Sequential:
+    """Return a network from tokens, int64 ``[B, T]``, to logits ``[B, classes]``, for fine-tuning.
+
+    It begins with copies of a language model's layers up to the last block, and a GPT's final norm,
+    under the same names; the head is new: mean token, linear layer, tanh, dropout, linear layer.
+    BERT's head (Devlin et al., 2019, section 3) reads its first token in place of the mean; here
+    no token was trained to stand for the text.
+
+    Args:
+        model: of :func:`gpt` or :func:`bert_large`, with the weights to start from, say a
+            pipeline's: ``model.load_state_dict(pipeline.state_dict())``.
+        classes: how many.
+        dropout: probability of dropping a feature of the head.
+
+    Raises:
+        ValueError: the model has no transformer block.
+    """
+    blocks = [(number, layer) for number, layer in enumerate(model) if isinstance(layer, Block)]
+    if not blocks:
+        raise ValueError("a classifier is built on gpt's or bert_large's blocks; there is none")
+    number, last = blocks[-1]
+    stop = number + (2 if last.norm == "pre" else 1)
+    hidden = last.contract.out_features
+    head = nn.Sequential(
+        MeanToken(),
+        nn.Linear(hidden, hidden),
+        nn.Tanh(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, classes),
+    )
+    _initialise(head)
+    return nn.Sequential(*copy.deepcopy(model[:stop]), *head)
 
 
 class SelfAttention(nn.Module):
     """Mixes tokens: ``[B, T, h]`` to ``[B, T, h]``, with 4 h^2 + 4 h parameters.
 
     ``causal``: a token sees only itself and those before it.
-
-    Raises:
-        ValueError: the heads cannot have equal shares of the hidden size.
     """
 
     def __init__(self, hidden: int, heads: int, *, causal: bool, dropout: float = 0.0) -> None:
@@ -34,7 +183,6 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the mixed tokens ``[B, T, h]``."""
         batch, tokens, _ = x.shape
         q, k, v = (
             part.view(batch, tokens, self.heads, -1).transpose(1, 2)  # [B, a, T, h / a]
@@ -66,7 +214,6 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the new tokens ``[B, T, h]``."""
         if self.norm == "pre":
             x = x + self.dropout(self.attention(self.attention_norm(x)))
             x = x + self.dropout(self._mlp(self.mlp_norm(x)))
@@ -91,11 +238,6 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embedded tokens ``[B, T, h]``.
-
-        Raises:
-            ValueError: the sequence is longer than there are positions.
-        """
         length, longest = tokens.shape[1], self.position.num_embeddings
         if length > longest:
             raise ValueError(
@@ -107,7 +249,30 @@ class Embedding(nn.Module):
         return x
 
 
-def initialise(model: nn.Module) -> None:
+class _OneSegment(nn.Module):
+    """Embeds tokens of the first of BERT's two segments."""
+
+    def __init__(self, vocabulary: int, sequence: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocabulary, sequence, hidden)
+        self.segment = nn.Embedding(2, hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.segment.weight[0]  # [B, T, h]
+        embedded: Tensor = self.dropout(self.norm(x))  # [B, T, h]
+        return embedded
+
+
+class MeanToken(nn.Module):
+    """Averages a text's tokens: ``[B, T, h]`` to ``[B, h]``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=1)
+
+
+def _initialise(model: nn.Module) -> None:
     """Draw linear and embedding weights from N(0, 0.02^2), as GPT-2 and BERT, and clear biases.
 
     Where blocks normalise what goes in, what 2 L halves of L blocks add up is drawn sqrt(2 L) times

@@ -41,8 +41,7 @@ def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 31-32: average pool and flattening, to ``[B, 25088]``
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
 
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    ``classes`` and ``device``: as for :func:`alexnet`.
     """
     model = _torchvision("vgg16", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -56,8 +55,7 @@ def resnet50(classes: int = 1000, device: Device = None) -> nn.Sequential:
       ``[B, 1024, H/16, W/16]`` and ``[B, 2048, H/32, W/32]``
     - 20-22: average pool, flattening to ``[B, 2048]`` and linear layer, to ``[B, classes]``
 
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    ``classes`` and ``device``: as for :func:`alexnet`.
     """
     return _resnet_sequence(_torchvision("resnet50", classes, device))
 
@@ -65,10 +63,7 @@ def resnet50(classes: int = 1000, device: Device = None) -> nn.Sequential:
 def resnet101(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return ResNet-101: 44,549,160 parameters in 40 layers, 33 of them bottlenecks.
 
-    As :func:`resnet50`, with 3, 4, 23 and 3 bottlenecks.
-
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    As :func:`resnet50`, ``classes`` and ``device`` too, with 3, 4, 23 and 3 bottlenecks.
     """
     return _resnet_sequence(_torchvision("resnet101", classes, device))
 
@@ -87,8 +82,7 @@ def inception_v3(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 18-21: average pool, dropout, flattening to ``[B, 2048]`` and linear layer, to
       ``[B, classes]``
 
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    ``classes`` and ``device``: as for :func:`alexnet`.
     """
     # Its own initialisation is the paper's; leaving it unsaid makes torchvision warn.
     model = _torchvision("inception_v3", classes, device, aux_logits=False, init_weights=True)

@@ -14,9 +14,6 @@ def balance_by_cost(costs: Sequence[float], stages: int) -> list[int]:
 
     Every stage gets at least one layer; of several best splits, the one with the shortest first
     stage, its rest being split best, is returned.
-
-    Raises:
-        ValueError: there are more stages than layers, or none.
     """
     require_stages(stages, len(costs))
     return best_split(stage_sums(costs), stages, np.maximum)
@@ -25,11 +22,8 @@ def balance_by_cost(costs: Sequence[float], stages: int) -> list[int]:
 def best_split(stage_costs: Floats, stages: int, combine: Any) -> list[int]:
     """Return how many layers each stage gets, such that the combined costs are least.
 
-    Args:
-        stage_costs: at ``[i, j]``, the cost of layers i to j - 1 as one stage; of shape
-            ``(layers + 1, layers + 1)``, infinite where j <= i.
-        stages: at least 1, at most as many as there are layers.
-        combine: ``np.maximum`` or ``np.add``, over the costs of all stages.
+    ``stage_costs[i, j]`` is the cost of layers i to j - 1 as one stage, infinite where j <= i;
+    ``combine`` is ``np.maximum`` or ``np.add``, over the costs of all stages.
     """
     layers = len(stage_costs) - 1
     best = np.full((stages + 1, layers + 1), np.inf)  # [k, i]: layers from i on in k stages
@@ -46,18 +40,14 @@ def best_split(stage_costs: Floats, stages: int, combine: Any) -> list[int]:
 
 def stage_sums(costs: Sequence[float]) -> Floats:
     """Return the sum of every run of items: ``[i, j]`` of items i to j - 1, infinite if j <= i."""
-    ends = np.concatenate([[0.0], np.cumsum(np.asarray(costs, dtype=float))])
-    sums: Floats = ends[None, :] - ends[:, None]
-    sums[np.tril_indices(len(ends))] = np.inf
+    until = np.concatenate([[0.0], np.cumsum(np.asarray(costs, dtype=float))])
+    sums: Floats = until[None, :] - until[:, None]
+    sums[np.tril_indices(len(until))] = np.inf
     return sums
 
 
 def require_stages(stages: int, layers: int) -> None:
-    """Refuse stages that would be empty.
-
-    Raises:
-        ValueError: there are more stages than layers, or none.
-    """
+    """Raise ValueError if there are more stages than layers, or none."""
     if stages < 1:
         raise ValueError(f"layers cannot be split into {stages} stages: ask for at least 1")
     if stages > layers:

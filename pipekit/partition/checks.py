@@ -109,9 +109,6 @@ def original_unused(original: nn.Module) -> Iterator[None]:
     Copies of modules hold the very functions of the originals: a lambda, a replaced forward or a
     hook may lead back to a module of the original, whose weights no stage trains.  Frozen weights
     and buffers that stay as they are may be read: they are equal in both.
-
-    Raises:
-        ValueError: one does; the message names the tensor.
     """
     with buffers_untouched(original), _OriginalUnread(original):
         yield

@@ -18,12 +18,7 @@ class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
 
     Attributes:
-        index: its number, from 0.
-        module: its layers, which run one after another.
-        first_layer: index of its first layer in the unsplit model.
-        edits_input: whether its layers edit their input in place, as ``ReLU(inplace=True)`` does.
-        pops: names and numbers of the skip connections that end here.
-        stashes: of those that begin here.
+        pops, stashes: names and numbers of the skip connections that lead here, and from here.
         numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
             earlier stage's.
         originals: the places among them of those of which a later stage has a copy, by the number
@@ -34,7 +29,7 @@ class PartitionStage:
     index: int
     module: nn.Sequential
     first_layer: int = 0
-    edits_input: bool = False
+    edits_input: bool = False  # as ReLU(inplace=True) does
     pops: Mapping[Name, int] = field(default_factory=dict)
     stashes: Mapping[Name, int] = field(default_factory=dict)
     numbers: Sequence[int | None] = ()
@@ -53,13 +48,7 @@ class PartitionStage:
 
 @dataclass(frozen=True)
 class Partition:
-    """A model cut into stages.
-
-    Attributes:
-        stages: in order.
-        skips: the skip connections from stage to stage; their places are their numbers.
-        ties: the trained parameters that stages share.
-    """
+    """A model cut into stages, the skip connections and the trained parameters that they share."""
 
     stages: tuple[PartitionStage, ...]
     skips: tuple[Skip, ...]
@@ -67,7 +56,7 @@ class Partition:
 
     @property
     def skip_ends(self) -> list[tuple[int, int]]:
-        """The stages where each skip connection begins and ends."""
+        """The stages that each skip connection leads from and to."""
         return [(skip.source, skip.destination) for skip in self.skips]
 
     @property
@@ -112,15 +101,7 @@ def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:
 
 
 def sequence_of(model: object) -> nn.Sequential:
-    """Return a model as the sequence of its layers.
-
-    Args:
-        model: an ``nn.Sequential``, or a list or tuple of modules that run one after another.
-
-    Raises:
-        TypeError: it is neither, or a sequence with a forward or hooks of its own.
-        ValueError: it has no layers.
-    """
+    """Return an ``nn.Sequential``, or a list or tuple of modules, as the sequence of its layers."""
     if isinstance(model, (list, tuple)) and all(isinstance(layer, nn.Module) for layer in model):
         model = nn.Sequential(*model)
     if not isinstance(model, nn.Sequential):

@@ -42,23 +42,15 @@ def probe(
     devices: Sequence[torch.device] | None = None,
     training: bool = True,
 ) -> Probe:
-    """Run ``x`` through ``model``; leave model, ``x`` and generators untouched.
+    """Run ``x``, [rows, ...], through layers in order; they, ``x`` and generators stay as they are.
+
+    Refused are outputs that are not tensors, and trained weights that become other tensors; edits
+    of weights, or of what a module keeps in Python, are warned of.
 
     Args:
-        model: layers in order.
-        x: the first one's input, [rows, ...].
-        dtype: what operators compute in where that is safe
-            (:func:`pipekit.layers.pass_state.autocast`), or None.
+        dtype: of :func:`pipekit.layers.pass_state.autocast`.
         devices: of each layer; None: all are where the first parameter is.
         training: whether in training mode, or in evaluation mode.
-
-    Warns:
-        UserWarning: a forward edits weights, or what a module keeps in Python.
-
-    Raises:
-        TypeError: a layer's output is not made of tensors; the message names the layer.
-        ValueError: a forward gives a trained weight another tensor.
-        Exception: whatever a layer raises, with a note that names it.
     """
     if devices is None:
         devices = [next(model.parameters(), torch.empty(0)).device] * len(model)

@@ -2,14 +2,16 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from pipekit.partition.checks import require_data
-from pipekit.partition.recording.blocks import Wish
-from pipekit.partition.recording.record import record, warn_of_hooks
+from pipekit.partition.recording.modules import Wish
+from pipekit.partition.recording.record import record
+from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import mixed_rows, verify
@@ -67,13 +69,7 @@ def stages(
     _require_module(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
-    warn_of_hooks(model, blocks)
-    recorded = record(model, example, blocks, freeze=freeze)
-    try:
-        seconds = verify(recorded)
-    except NotRecordable:
-        recorded = record(model, example, blocks, freeze=freeze, vary=False)
-        seconds = verify(recorded)
+    recorded, seconds = _verified(record(model, example, blocks, freeze=freeze))
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
@@ -91,6 +87,14 @@ def stages(
     return RecordedSequence.of(recorded, seconds)
 
 
+def _verified(found: Sequence[RecordedModel]) -> tuple[RecordedModel, list[float]]:
+    """Return the first that does what the unsplit model does, and the seconds of its layers."""
+    for recorded in found[:-1]:
+        with suppress(NotRecordable):
+            return recorded, verify(recorded)
+    return found[-1], verify(found[-1])
+
+
 def _require_module(model: object) -> None:
     """Raise TypeError or ValueError unless it is a module that can run."""
     if isinstance(model, type):
@@ -101,32 +105,20 @@ def _require_module(model: object) -> None:
 
 
 def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:
-    """Return layers in the order of a plan, and the plan for them.
-
-    Raises:
-        ValueError: they cannot run in it (:func:`reordered`).
-    """
+    """Return layers in the order of a plan, and the plan for them."""
     if not plan.order:
         return layers, plan
     return reordered(layers, plan.order), replace(plan, order=())
 
 
 def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
-    """Return the layers of a recorded model in another order in which they can run.
+    """Return the layers of a recorded model in another order (:attr:`pipekit.Plan.order`).
 
-    They are compared with the unsplit model as :func:`pipekit.stages` compared them.
-
-    Args:
-        layers: what :func:`pipekit.stages` returned.
-        order: the number that each layer has there, each once (:attr:`pipekit.Plan.order`).
-
-    Raises:
-        ValueError: the layers are no recorded model's, one would come before what it reads, or in
-            this order they do not do the same to the bit: a tensor read by three layers, say, gets
-            its gradient as a sum in the order of these.
+    They are compared with the unsplit model as :func:`pipekit.stages` compared them.  Refused is an
+    order in which one would come before what it reads, or in which they do not do the same to the
+    bit: a tensor read by three layers, say, gets its gradient as a sum in the order of these.
     """
-    origin = layers.origin if isinstance(layers, RecordedSequence) else None
-    if origin is None or not isinstance(layers, RecordedSequence):
+    if not isinstance(layers, RecordedSequence) or layers.origin is None:
         raise ValueError(
             f"the plan has another order of the layers than the model, and only what "
             f"pipekit.stages returned, no copy or part of it, can be put into another: "
@@ -141,7 +133,7 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             raise ValueError(
                 f"layer {first} reads what layer {value.source} makes: let that be first"
             )
-    recorded = origin.recorded.in_order(order)
+    recorded = layers.origin.in_order(order)
     try:
         return RecordedSequence.of(recorded, verify(recorded))
     except NotRecordable as error:

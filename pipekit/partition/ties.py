@@ -15,15 +15,10 @@ from torch import nn
 
 
 class Tie(NamedTuple):
-    """Trained parameters of which the same stages have copies.
-
-    Attributes:
-        stages: those that have them, in order.
-        places: for each of these, where they stand among its trained parameters.
-    """
+    """Trained parameters of which the same stages have copies."""
 
     stages: tuple[int, ...]
-    places: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[int, ...], ...]  # by stage: where they stand among its trained parameters
 
     def members(self, stage_workers: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """Return the workers that have a copy, or several, given those of each stage."""
@@ -32,13 +27,9 @@ class Tie(NamedTuple):
 
 
 class TieWay(NamedTuple):
-    """A way on which the gradient of a shared parameter goes back to the stage before.
+    """A way on which the gradient of a shared parameter goes back, from stage late to early.
 
-    Attributes:
-        early: the stage that it goes to.
-        late: the next one that has a copy.
-        original: where the parameter stands among the early stage's trained ones.
-        copy: likewise in the late stage.
+    ``original`` and ``copy``: where it stands among their trained parameters.
     """
 
     early: int
@@ -50,8 +41,9 @@ class TieWay(NamedTuple):
 def tie_ways(ties: Iterable[Tie]) -> Iterator[TieWay]:
     """Yield the ways between each stage of a tie and the next, for each of its parameters."""
     for tie in ties:
-        ends = zip(tie.stages, tie.places, strict=True)
-        for (early, originals), (late, copies) in pairwise(ends):
+        for (early, originals), (late, copies) in pairwise(
+            zip(tie.stages, tie.places, strict=True)
+        ):
             for places in zip(originals, copies, strict=True):
                 yield TieWay(early, late, *places)
 

@@ -1,9 +1,10 @@
 """A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,6 @@ from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.stage import RecordedStage, owners
 from pipekit.partition.recording.templates import encode, leaves, tensors
-from pipekit.trees import Tree
 
 SEED = 20_240_229
 _ADVICE = (
@@ -30,8 +30,8 @@ _ADVICE = (
 _Outcome = dict[str, Tensor | None]
 """What one run left, by what it is called in messages; None: a gradient that nothing reached."""
 
-_Forward = Callable[[Any], tuple[Any, Callable[[], None]]]
-"""Takes a batch; gives the output, and what runs the rest of the backward after the output's."""
+_Parts = dict[nn.Module, Callable[[Any], Any]]
+"""Of a model in the order in which they run, each with the function that calls it."""
 
 
 class _Case(NamedTuple):
@@ -46,15 +46,12 @@ def verify(recorded: RecordedModel) -> list[float]:
 
     Both run on a batch of other sizes than any recording had, with equal random numbers.  Outputs,
     buffers, the gradients of all parameters and of floating-point inputs must be equal to
-    the bit, and the names must be the model's.  In training, floating-point inputs are tried with
-    and without gradients: without, as most batches come, a module may do something else (weights
-    in a reentrant checkpoint get no gradient).  Model and generators are left as they were.
+    the bit, and the names must be the model's; the first tensor that differs is refused by name.
+    In training, floating-point inputs are tried with and without gradients: without, as most
+    batches come, a module may do something else (weights in a reentrant checkpoint get no
+    gradient).  Model and generators are left as they were.
 
-    Returns:
-        The seconds that each layer's forward took in training mode, once.
-
-    Raises:
-        NotRecordable: the first tensor that differs, by name, and what to do.
+    Returns the seconds that each layer's forward took in training mode, once.
     """
     stages = recorded.stages([1] * len(recorded))
     _require_names(recorded.model, stages)
@@ -74,24 +71,21 @@ def _compare(
     model, trial = recorded.model, recorded.trial
     mode = f"in {'training' if case.training else 'evaluation'} mode, with {trial.sizes}"
     mode += "" if case.tracked else " and inputs that need no gradient"
-    set_mode(model, case.training, recorded.kept)
+    whole: _Parts = {model: partial(batches.call, model)}
 
-    def whole(sample: Any) -> tuple[Any, Callable[[], None]]:
-        return batches.call(model, sample), lambda: None
+    def run(parts: _Parts, seconds: list[float] | None = None) -> _Outcome:
+        for part in parts:
+            set_mode(part, case.training, recorded.kept)
+        return _outcome(model, parts, trial.batch, case, seconds)
 
     with _said("the unsplit model fails", mode):
-        expected = _outcome(model, [model], trial.batch, case, whole)
-    for stage in stages:
-        set_mode(stage, case.training, recorded.kept)
+        expected = run(whole)
     with _said("the model cut into stages fails", mode):
-        cut = partial(_run_stages, stages, case.training, seconds)
-        found = _outcome(model, stages, trial.batch, case, cut)
+        found = run({stage: stage for stage in stages}, seconds)
     name = _first_difference(expected, found)
     if name is None:
         return
-    set_mode(model, case.training, recorded.kept)
-    again = _first_difference(expected, _outcome(model, [model], trial.batch, case, whole))
-    if again is not None:
+    if again := _first_difference(expected, run(whole)):
         raise NotRecordable(
             f"two runs of the unsplit model differ {mode}, first in {again}: it keeps state in "
             f"Python between forwards, or an operator of it is not deterministic"
@@ -113,18 +107,14 @@ def _said(what: str, mode: str) -> Iterator[None]:
 
 
 def _outcome(
-    model: nn.Module, parts: Sequence[nn.Module], batch: Any, case: _Case, forward: _Forward
+    model: nn.Module, parts: _Parts, batch: Any, case: _Case, seconds: list[float] | None
 ) -> _Outcome:
     """Return what a forward of the model's parts leaves, and in training a backward."""
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in kept:
         parameter.grad = None
     inputs: list[Tensor] = []  # each gets its gradient
-    sample = (
-        batches.differentiable_copy(batch, inputs.append)
-        if case.tracked
-        else batches.plain_copy(batch)
-    )
+    sample = batches.copied(batch, tracked=inputs if case.tracked else None)
     outcome: _Outcome = {}
     torch.manual_seed(SEED)
     try:
@@ -133,13 +123,14 @@ def _outcome(
             weights_untouched(model) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, go_on = forward(sample)
+            output, cuts = _run(parts, sample, case.training, seconds)
             _put_forward(outcome, output, model, parts)
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
                 if roots:
                     torch.autograd.backward(roots, _cotangents(roots))
-                go_on()
+                for cut in reversed(cuts):
+                    cut.backward()
                 for name, parameter in model.named_parameters():
                     outcome[f"the gradient of {name!r}"] = parameter.grad
                 for number, tensor in enumerate(inputs):
@@ -153,26 +144,21 @@ def _outcome(
     return outcome
 
 
-def _run_stages(
-    stages: list[RecordedStage], training: bool, seconds: list[float], tree: Tree
-) -> tuple[Any, Callable[[], None]]:
-    """Run stages one by one; between them go detached tensors forth and their gradients back."""
+def _run(
+    parts: _Parts, tree: Any, training: bool, seconds: list[float] | None
+) -> tuple[Any, list["_Cut"]]:
+    """Run parts one by one; between them go detached tensors, whose gradients the cuts get."""
     cuts: list[_Cut] = []
-    for number, stage in enumerate(stages):
+    for number, call in enumerate(parts.values()):
         if number:
             cuts.append(_Cut(tensors(tree), training))
             taken = tuple(cuts[-1].received)
             tree = taken[0] if isinstance(tree, Tensor) else taken
         start = time.perf_counter()
-        tree = stage(tree)
-        if training:
+        tree = call(tree)
+        if training and seconds:
             seconds[number] = time.perf_counter() - start
-
-    def backward() -> None:
-        for cut in reversed(cuts):
-            cut.backward()
-
-    return tree, backward
+    return tree, cuts
 
 
 class _Cut:
@@ -200,10 +186,8 @@ class _Cut:
 
 
 def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
-    held: Mapping[str, Any] = {}
-    for stage in stages:
-        held = {**held, **stage.state_dict(keep_vars=True), **dict(owners(stage))}
-    for name, entry in {**model.state_dict(keep_vars=True), **dict(owners(model))}.items():
+    held = dict(chain.from_iterable(_named(stage).items() for stage in stages))
+    for name, entry in _named(model).items():
         if held.get(name) is entry:
             continue
         if isinstance(entry, nn.Module):  # extra state may be another object each time
@@ -215,14 +199,17 @@ def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
         raise NotRecordable(f"no stage has {name!r} of the model: please report this")
 
 
+def _named(module: nn.Module) -> dict[str, Any]:
+    """Return the tensors of a module by name, and in place of extra state the modules with it."""
+    return {**module.state_dict(keep_vars=True), **dict(owners(module))}
+
+
 def _cotangents(roots: list[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(SEED)
     return [torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for t in roots]
 
 
-def _put_forward(
-    outcome: _Outcome, output: Any, model: nn.Module, parts: Sequence[nn.Module]
-) -> None:
+def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts) -> None:
     template = encode(output, lambda leaf: leaf)
     outcome[f"the structure of the output ({type(output).__name__})"] = None
     for number, leaf in enumerate(leaves(template)):
@@ -255,13 +242,12 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def mixed_rows(recorded: RecordedModel) -> str | None:
-    """Return what tells that a model mixes the rows of a batch; None: nothing does.
+    """Return what tells that a model mixes the rows of a batch in evaluation; None: nothing does.
 
-    In evaluation mode, where batch norm does not, its outputs for a batch are compared with those
-    for the same batch without its first row.  Outputs without rows, a loss say, tell nothing, nor
-    does a model that draws random numbers or takes no such batch.
+    Its outputs for a batch are compared with those for the same batch without its first row.
+    Outputs without rows, a loss say, tell nothing, nor does a model that draws random numbers.
     """
-    if any(step.random for step in recorded.evaluation.steps):
+    if any(step.random for step in recorded.programs[1].steps):
         return None
     model = recorded.model
     whole = recorded.trial.batch

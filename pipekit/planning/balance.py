@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
-from pipekit.planning.layer_ranges import Floats, LayerRanges, bytes_text
+from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
 from pipekit.planning.objectives import transfer_seconds
-from pipekit.planning.timing import milliseconds
 from pipekit.plans import Plan, Recompute, StagePlan
 from pipekit.profiling import Profile
 
@@ -25,12 +24,11 @@ def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
     Args:
         costs: of each layer, 0 or more.
         stages: at least 1, at most as many as there are layers.
-        by: "variance": the variance of the stages' costs is the least that there is (what GPipe's
+        by: "max": the costliest stage is as cheap as can be.
+            "variance": the variance of the stages' costs is the least that there is (what GPipe's
             partitioner aims at, section 3.2; there a heuristic, here exact).
             "block": costs of two stages differ by no more than the costliest layer's (torchgpipe,
-            section 3, by the block partitions of Bárány and Grinberg).  Not the best in any other
-            sense.
-            "max": the costliest stage is as cheap as can be.
+            section 3, by the block partitions of Bárány and Grinberg).
 
     Raises:
         ValueError: there are more stages than layers, or a cost is negative or not finite.
@@ -55,44 +53,37 @@ def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
     ("Block partitions of sequences", Israel Journal of Mathematics, 2015.)  As long as the
     costliest block exceeds the cheapest by more than the costliest item: the cheapest block that is
     nearest to the costliest gets an item of its neighbour on that side.  So items move away from
-    the costliest block, which in the end loses one itself.  Fractions make the bound hold exactly;
-    with rounded sums the loop might not end.
+    the costliest block, which at last gives one itself.  Fractions make the bound hold exactly;
+    with rounded sums the loop might not stop.
     """
     exact = [Fraction(cost) for cost in costs]
     largest = max(exact)
-    ends = [len(exact) * block // stages for block in range(stages + 1)]
+    edges = [len(exact) * block // stages for block in range(stages + 1)]
+    sums = [sum(exact[a:b], Fraction(0)) for a, b in pairwise(edges)]
+    giver = costliest = sums.index(max(sums))
     while True:
-        sums = _sums(exact, ends)
-        costliest = sums.index(max(sums))
-        while True:
-            cheapest = min(range(stages), key=lambda block: (sums[block], abs(block - costliest)))
-            if sums[costliest] - sums[cheapest] <= largest:
-                return _without_empty(ends)
-            giver = cheapest + (1 if cheapest < costliest else -1)
-            if giver > cheapest:
-                moved = exact[ends[giver]]
-                ends[giver] += 1
-            else:
-                ends[cheapest] -= 1
-                moved = exact[ends[cheapest]]
-            sums[giver] -= moved
-            sums[cheapest] += moved
-            if giver == costliest:
-                break
+        if giver == costliest:
+            costliest = sums.index(max(sums))
+        cheapest = min(range(stages), key=lambda block: (sums[block], abs(block - costliest)))
+        if sums[costliest] - sums[cheapest] <= largest:
+            return _without_empty([b - a for a, b in pairwise(edges)])
+        giver = cheapest + (1 if cheapest < costliest else -1)
+        if giver > cheapest:
+            moved = exact[edges[giver]]
+            edges[giver] += 1
+        else:
+            edges[cheapest] -= 1
+            moved = exact[edges[cheapest]]
+        sums[giver] -= moved
+        sums[cheapest] += moved
 
 
-def _sums(items: Sequence[Fraction], ends: Sequence[int]) -> list[Fraction]:
-    before = [Fraction(0), *accumulate(items)]
-    return [before[b] - before[a] for a, b in pairwise(ends)]
-
-
-def _without_empty(ends: Sequence[int]) -> list[int]:
+def _without_empty(lengths: Sequence[int]) -> list[int]:
     """Return the blocks' lengths, longer blocks being cut in place of empty ones.
 
     Beside an empty block none exceeds the costliest item, and their parts do not either: the bound
     on differences still holds.
     """
-    lengths = [b - a for a, b in pairwise(ends)]
     full = [length for length in lengths if length]
     for _ in range(len(lengths) - len(full)):
         longest = full.index(max(full))
@@ -144,13 +135,14 @@ def balanced(
     first = np.array([0, *stop[:-1]])
     ranges = LayerRanges(profile)
     again = 1 if recompute == "never" else 2
-    seconds = again * ranges.forward_s(first, stop) + ranges.backward_s(first, stop)
+    forward, backward = (ranges.total(each, first, stop) for each in ("forward_s", "backward_s"))
+    seconds = again * forward + backward
     memory = _gpipe_bytes(ranges, first, stop, microbatches, recompute, optimizer_states)
     if memory.max() > cluster.device.memory_bytes:
         raise ValueError(
             f"stage {memory.argmax()} does not fit the "
-            f"{bytes_text(cluster.device.memory_bytes)} of a worker: give each at least "
-            f"{bytes_text(memory.max())}"
+            f"{exact_bytes(cluster.device.memory_bytes)} of a worker: give each at least "
+            f"{exact_bytes(memory.max())}"
         )
     transfers = [
         float(transfer_seconds(ranges.boundary_bytes[layer], cluster.level_between(a, b)))

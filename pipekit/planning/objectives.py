@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from pipekit.clusters import Level
-from pipekit.planning.layer_ranges import Floats, LayerRanges
+from pipekit.planning.layer_ranges import Floats, Index, LayerRanges
 
 Cost = Literal["paper", "released"]
 Links = Literal["one", "each"]
@@ -16,47 +16,30 @@ Links = Literal["one", "each"]
 def stage_seconds(
     cost: Cost, compute: Floats | float, sync: Floats | float, replicas: int
 ) -> Floats:
-    """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
-
-    A round is one minibatch on each of the m replicas.  In it every replica computes for
-    ``compute`` seconds and synchronises for ``sync`` seconds.  With cost "paper" the two overlap,
-    T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released" one follows the
-    other, T = (compute + sync) / m (the optimizer that the authors released).
-    """
+    """Return T of PipeDream, section 3.2, of a stage whose replicas take turns with minibatches."""
     together = np.maximum(compute, sync) if cost == "paper" else np.add(compute, sync)
     return np.asarray(together / replicas)
 
 
 def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
-    """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
-
-    The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
-    paper lets both directions share its link's bandwidth.
-    """
+    """Return W of PipeDream, section 3.2; what a worker sends and receives share its link."""
     return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
 
 
 def transfer_seconds(
     boundary_bytes: Floats | float, level: Level, links: int = 1
 ) -> Floats | float:
-    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
-
-    As printed, a replicated stage gets no credit for having several links; ``links`` are what it
-    gets credit for.
-    """
+    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other."""
     return 2 * boundary_bytes / (level.used_bandwidth * links)
 
 
 class Seconds:
     """Seconds a minibatch in steady state, as an objective of the dynamic program.
 
-    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
-    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
-
-    Attributes:
-        in_flight_matters: whether the values depend on the minibatches in flight.
-        receivers_count: whether a transfer counts for the stage that receives and, unless it is
-            the first, for the one that sends; otherwise only for the one that sends.
+    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j, infinite where
+    there are none or where a worker's memory does not hold them.  ``in_flight_matters`` says
+    whether they depend on the minibatches in flight, ``receivers_count`` whether a transfer counts
+    for the stage that receives, too, and not for the first one as a sender.
     """
 
     def __init__(
@@ -108,16 +91,8 @@ class Bytes:
         self._ranges = ranges
         self._optimizer_states = optimizer_states
 
-    def of(self, first: int, stop: int, in_flight: int) -> float:
+    def of(self, first: Index, stop: Index, in_flight: int) -> Floats:
         """Return the bytes on one worker with these layers."""
-        return float(self._bytes(first, stop, in_flight))
-
-    def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker's bytes."""
-        size = self._bytes(*self._ranges.every(), in_flight)
-        return np.where(self._ranges.possible, size, np.inf)
-
-    def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
         return self._ranges.worker_bytes(
             first,
             stop,
@@ -127,6 +102,11 @@ class Bytes:
             kept=in_flight,
             gradients=self._ranges.first_gradient_bytes(first, stop),
         )
+
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker's bytes."""
+        size = self.of(*self._ranges.every(), in_flight)
+        return np.where(self._ranges.possible, size, np.inf)
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
         """Return the matrix of one member: replicas are alike."""

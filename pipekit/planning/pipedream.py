@@ -3,22 +3,25 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple, get_args
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import bytes_text
+from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
 from pipekit.planning.objectives import (
     Cost,
     Links,
     Seconds,
     stage_seconds,
     sync_seconds,
+    transfer_seconds,
 )
 from pipekit.planning.search_space import SearchSpace, Settled
-from pipekit.planning.timing import PlanTiming, Timed, milliseconds
-from pipekit.plans import Plan
+from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
+from pipekit.units import plural
 
 
 def pipedream(
@@ -48,7 +51,7 @@ def pipedream(
     A worker's memory has to hold, for every minibatch in flight, a weight version and the
     activations, and once the gradients, the optimizer's state and the buffers.  In flight are
     ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
-    stage is NOAM.  The plan is the best of those that fit.
+    stage is NOAM.
 
     A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
     hold, with a layer, also what it reads, as in the released optimizer.  The plan's stages then
@@ -74,9 +77,9 @@ def pipedream(
     Raises:
         ValueError: no plan fits the workers' memory; the message says how much would do.
     """
-    if cost not in ("paper", "released"):
+    if cost not in get_args(Cost):
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
-    if links not in ("one", "each"):
+    if links not in get_args(Links):
         raise ValueError(f"links must be 'one' or 'each', not {links!r}")
     planner = _Planner(profile, cluster, cost, links, optimizer_states, progress)
     best = planner.best(replicate)
@@ -87,15 +90,23 @@ def pipedream(
     return Plan(
         method="pipedream",
         stages=tuple(
-            replace(stage, memory_bytes=settled.memory.of(stage.first, stage.stop, count))
+            replace(stage, memory_bytes=float(settled.memory.of(stage.first, stage.stop, count)))
             for stage, count in zip(timed, in_flight, strict=True)
         ),
         microbatch_rows=profile.rows,
         in_flight=in_flight[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}{planner.remark}",
+        why=f"The slowest is {what}. {planner.compared()}{planner.space.remark}",
         order=settled.order,
     )
+
+
+class _Timed(NamedTuple):
+    """A plan for some layers: seconds a minibatch, what takes them, and the stages."""
+
+    seconds: float
+    what: str
+    stages: tuple[StagePlan, ...]
 
 
 class _Planner:
@@ -110,14 +121,13 @@ class _Planner:
         optimizer_states: float,
         progress: bool,
     ) -> None:
-        self._progress = progress
-        self._cluster = cluster
+        self.space = SearchSpace(profile, optimizer_states)
+        self._ranges, self._memory = self.space.ranges, self.space.memory
+        self._cluster, self._limit = cluster, cluster.device.memory_bytes
         self._cost, self._links = cost, links
-        self._space = SearchSpace(profile, optimizer_states)
-        self._ranges, self._memory = self._space.ranges, self._space.memory
-        self.remark = self._space.remark
+        self._progress = progress
 
-    def best(self, replicate: bool) -> tuple[Timed, Settled] | None:
+    def best(self, replicate: bool) -> tuple[_Timed, Settled] | None:
         """Return the times of the best plan that fits, and its layers in one order; or None."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
@@ -125,7 +135,7 @@ class _Planner:
             return None
         return min(
             (
-                self._settled(program.plan(), levels)
+                self._timed(program, levels)
                 for program, levels in programs
                 if program.least() <= least
             ),
@@ -134,41 +144,41 @@ class _Planner:
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
         """Return the programs of the hierarchies that may have the best plan."""
+        every = self._cluster.levels
+        hierarchies: list[Sequence[Level]] = [every[:k] for k in range(len(every), 0, -1)]
+        if len(every) > 1:
+            slowest = min(every, key=lambda level: level.used_bandwidth)
+            hierarchies.append((replace(slowest, width=self._cluster.workers),))
         programs = []
-        compute, least = self._ranges.compute_s(0, self._ranges.layers), math.inf
-        for levels in self._hierarchies():
+        layers, least = self._ranges.layers, math.inf
+        compute = self._ranges.total("compute_s", 0, layers)
+        for levels in hierarchies:
+            widths = [level.width for level in levels]
             # A plan takes no less than if its workers shared all the compute evenly.
-            evenly = compute / math.prod(level.width for level in levels)
-            if evenly <= least * (1 + TIE):
-                program = self._program(levels, replicate)
+            if compute / math.prod(widths) <= least * (1 + TIE):
+                objective = Seconds(
+                    self._ranges, levels, self._cost, self._memory, self._limit, self._links
+                )
+                program = BottleneckProgram(objective, layers, widths, replicate)
                 least = min(least, program.least(self._progress))
                 programs.append((program, levels))
         return programs
 
-    def _program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
-        limit = self._cluster.device.memory_bytes
-        objective = Seconds(self._ranges, levels, self._cost, self._memory, limit, self._links)
-        widths = [level.width for level in levels]
-        return BottleneckProgram(objective, self._ranges.layers, widths, replicate)
-
-    def _settled(
-        self, nodes: Sequence[NestedStage], levels: Sequence[Level]
-    ) -> tuple[Timed, Settled]:
-        settled = self._space.settle(nodes, self._cluster.device.memory_bytes)
-        timing = PlanTiming(settled.ranges, self._cost, self._links, settled.order)
+    def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
+        settled = self.space.settle(program.plan(), self._limit)
+        timing = _PlanTiming(settled.ranges, self._cost, self._links, settled.order)
         return timing.chain(settled.nodes, levels), settled
 
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""
         layers = self._ranges.layers
         parameters = self._ranges.parameter_bytes(0, layers)
-        everywhere = self._ranges.compute_s(0, layers)
+        everywhere = self._ranges.total("compute_s", 0, layers)
         for level in self._cluster.levels:
             sync = sync_seconds(parameters, level.width, level)
             everywhere = stage_seconds(self._cost, everywhere, sync, level.width)
         straight = min(program.least() for program, _ in self._programs(replicate=False))
-        memory = self._cluster.device.memory_bytes
-        fits = memory == math.inf or self._memory.of(0, layers, 1) <= memory
+        fits = self._limit == math.inf or self._memory.of(0, layers, 1) <= self._limit
         return (
             f"Data parallelism on all {self._cluster.workers} workers would take "
             f"{milliseconds(float(everywhere))}{'' if fits else ' (but does not fit)'}, a straight "
@@ -177,19 +187,68 @@ class _Planner:
 
     def why_nothing_fits(self, replicate: bool) -> str:
         """Return what is the least memory with which a plan exists."""
-        program = BottleneckProgram(
-            self._memory, self._ranges.layers, [self._cluster.workers], replicate
-        )
-        least = bytes_text(program.least(self._progress))
+        workers = self._cluster.workers
+        program = BottleneckProgram(self._memory, self._ranges.layers, [workers], replicate)
         return (
-            f"no plan fits the {bytes_text(self._cluster.device.memory_bytes)} of a worker: on up "
-            f"to {self._cluster.workers} workers, give each at least {least}"
+            f"no plan fits the {exact_bytes(self._limit)} of a worker: on up to {workers} workers, "
+            f"give each at least {exact_bytes(program.least(self._progress))}"
         )
 
-    def _hierarchies(self) -> list[Sequence[Level]]:
-        levels = self._cluster.levels
-        slowest = min(levels, key=lambda level: level.used_bandwidth)
-        candidates: list[Sequence[Level]] = [levels[:k] for k in range(len(levels), 0, -1)]
-        if len(levels) > 1:
-            candidates.append((replace(slowest, width=self._cluster.workers),))
-        return candidates
+
+class _PlanTiming:
+    """Times nested plans of a chain, whose layers may have other names than their numbers."""
+
+    def __init__(
+        self, ranges: LayerRanges, cost: Cost, links: Links, names: Sequence[int] = ()
+    ) -> None:
+        self._ranges = ranges
+        self._cost, self._links = cost, links
+        self._names = names or range(ranges.layers)
+
+    def chain(self, nodes: Sequence[NestedStage], levels: Sequence[Level]) -> _Timed:
+        """Return what stages that follow one another at the last of the levels take together."""
+        parts = [self._stage(node, levels) for node in nodes]
+        seconds, what, _ = max(parts, key=lambda part: part.seconds)
+        for number, (node, behind) in enumerate(pairwise(nodes)):
+            size = float(self._ranges.boundary_bytes[node.stop])
+            links = 1
+            if self._links == "each":
+                links = min(node.members, behind.members) if number else behind.members
+            passing = float(transfer_seconds(size, levels[-1], links))
+            if passing > seconds:
+                seconds = passing
+                last, first = self._names[node.stop - 1 : node.stop + 1]
+                what = f"the transfer from layer {last} to {first}"
+                what += f" over {levels[-1].name} ({milliseconds(passing)})"
+        return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
+
+    def _stage(self, node: NestedStage, levels: Sequence[Level]) -> _Timed:
+        """Return what one stage at the last of the levels takes."""
+        *below, level = levels
+        first, stop, members, inside = node
+        if inside:
+            inner = self.chain(inside, below)
+        else:
+            seconds = float(self._ranges.total("compute_s", first, stop))
+            inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
+
+        def shared(stage: StagePlan) -> StagePlan:
+            sync = self._sync(stage.first, stage.stop, members, level)
+            seconds = float(stage_seconds(self._cost, stage.predicted_s, sync, members))
+            return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
+
+        sync = self._sync(first, stop, members, level)
+        total = float(stage_seconds(self._cost, inner.seconds, sync, members))
+        layers = layers_text(self._names[first:stop])
+        if sync > inner.seconds:
+            what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
+        elif not inner.what:
+            what = f"the compute of {layers} on {plural(members, 'worker')} ({milliseconds(total)})"
+        elif members > 1:
+            what = f"{inner.what}, in {members} groups at once ({milliseconds(total)})"
+        else:
+            what = inner.what
+        return _Timed(total, what, tuple(map(shared, inner.stages)))
+
+    def _sync(self, first: int, stop: int, members: int, level: Level) -> float:
+        return float(sync_seconds(self._ranges.parameter_bytes(first, stop), members, level))

@@ -7,8 +7,8 @@ from typing import Any
 
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import balanced
-from pipekit.planning.parallel_pipelines import parallel_pipelines
 from pipekit.planning.pipedream import pipedream
+from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

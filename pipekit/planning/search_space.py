@@ -6,23 +6,15 @@ from math import inf
 from typing import NamedTuple
 
 from pipekit.planning.bottleneck import NestedStage
-from pipekit.planning.graph_tables import graph_tables
-from pipekit.planning.layer_ranges import LayerRanges, chain_tables
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes
-from pipekit.planning.states import States, TooManyStates
+from pipekit.planning.states import StateRanges, States, TooManyStates
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 
 
 class Settled(NamedTuple):
-    """A nested plan whose cuts are places in one order of the layers.
-
-    Attributes:
-        nodes: with ``first`` and ``stop`` counted in that order.
-        order: the layers' numbers in the profile; empty if they run in the order of these.
-        ranges: costs of the layers in that order.
-        memory: bytes of the same.
-    """
+    """A nested plan whose cuts are places in one order; empty: the order of the layers' numbers."""
 
     nodes: tuple[NestedStage, ...]
     order: tuple[int, ...]
@@ -33,25 +25,20 @@ class Settled(NamedTuple):
 class SearchSpace:
     """The cuts of a profile: between the layers of a chain, or the states of a graph.
 
-    Attributes:
-        ranges: costs of the layers between two cuts.
-        memory: bytes of the same.
-        remark: what a reader of the plan should know of the cuts; else empty.
+    ``remark`` is what a reader of the plan should know of the cuts.
     """
 
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
         self._profile, self._optimizer_states = profile, optimizer_states
         self._states, self.remark = None, ""
-        if profile.values and not _is_chain(profile):
+        edges = {(value.source, user) for value in profile.values for user in value.users}
+        if profile.values and not edges >= set(pairwise(range(len(profile)))):
             try:
                 self._states = States(profile)
             except TooManyStates as error:
                 self.remark = f" Only cuts in the order of the layers were looked at: {error}."
-        if self._states is None:
-            self._tables = chain_tables(profile)
-        else:
-            self._tables = graph_tables(profile, self._states)
-        self.ranges = LayerRanges(self._tables)
+        states = self._states
+        self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)
         self.memory = Bytes(self.ranges, optimizer_states)
 
     def settle(self, nodes: Sequence[NestedStage], limit: float) -> Settled:
@@ -59,35 +46,28 @@ class SearchSpace:
 
         Within a stage they run in the profile's order, unless only another fits the memory.
         """
-        if self._states is None:
+        if (states := self._states) is None:
             return Settled(tuple(nodes), (), self.ranges, self.memory)
         leaves = list(_leaves(nodes))
-        runs = [self._states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
-        if limit < inf:
-            self._fit(runs, leaves, limit)
-        order, ranges = self._in_order(_joined(runs))
-        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
-
-    def _fit(self, runs: list[list[int]], leaves: Sequence[NestedStage], limit: float) -> None:
-        """Reorder the layers of the stages that need more than so many bytes of a worker."""
-        assert self._states is not None
-        _, ranges = self._in_order(_joined(runs))
-        memory = Bytes(ranges, self._optimizer_states)
-        first = 0
-        counts = optimal_in_flight([leaf.members for leaf in leaves])
+        runs = [states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
+        settled = self._in_order(nodes, runs)
+        if limit == inf:
+            return settled
+        counts, first = optimal_in_flight([leaf.members for leaf in leaves]), 0
         for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
             stop = first + len(runs[number])
-            if memory.of(first, stop, in_flight) > limit:
-                runs[number] = self._states.layers_between(
-                    leaf.first, leaf.stop, self._tables.pairs().lead
-                )
+            if settled.memory.of(first, stop, in_flight) > limit:
+                lean = self.ranges.pairs.lead
+                runs[number] = states.layers_between(leaf.first, leaf.stop, lean)
             first = stop
+        return self._in_order(nodes, runs)
 
-    def _in_order(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], LayerRanges]:
-        """Return an order, empty if it is the profile's, and the costs of the layers in it."""
+    def _in_order(self, nodes: Sequence[NestedStage], runs: Sequence[Sequence[int]]) -> Settled:
+        order = tuple(layer for run in runs for layer in run)
         if order == tuple(range(len(order))):
             order = ()
-        return order, LayerRanges(self._profile.in_order(order))
+        ranges = LayerRanges(self._profile.in_order(order))
+        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
 
     def _counted(self, nodes: Sequence[NestedStage]) -> tuple[NestedStage, ...]:
         """Return nodes that name a state by how many layers it holds."""
@@ -99,12 +79,6 @@ class SearchSpace:
         )
 
 
-def _is_chain(profile: Profile) -> bool:
-    """Return whether each layer reads what the one before it makes, so that no order is another."""
-    edges = {(value.source, user) for value in profile.values for user in value.users}
-    return all(edge in edges for edge in pairwise(range(len(profile))))
-
-
 def _leaves(nodes: Sequence[NestedStage], groups: int = 1) -> Iterator[NestedStage]:
     """Yield the stages of a nested plan, each with its number of workers."""
     for node in nodes:
@@ -113,7 +87,3 @@ def _leaves(nodes: Sequence[NestedStage], groups: int = 1) -> Iterator[NestedSta
             yield from _leaves(node.inside, workers)
         else:
             yield node._replace(members=workers)
-
-
-def _joined(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(layer for run in runs for layer in run)

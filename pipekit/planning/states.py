@@ -1,11 +1,14 @@
-"""The states of a graph of layers: which of its layers may have run when a stage ends."""
+"""The states of a graph of layers, at which stages are cut, and what the stages cost."""
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.profiling import Profile
+from pipekit.planning.layer_ranges import Floats, LayerRanges, PairBytes, layer_costs
+from pipekit.profiling import Profile, ValueProfile
 
 MOST_STATES = 2000
 """With more, the matrices of the dynamic program (one number for each pair) grow too large."""
@@ -21,65 +24,34 @@ class TooManyStates(ValueError):
 class States:
     """All sets of layers that hold, with a layer, also what it reads: a pipeline cuts at them.
 
-    PipeDream's released optimizer names each such set by its last layers, an antichain.  In a chain
-    they are the layers 0 to k - 1.  They are numbered from the empty set to the set of all layers,
-    by size, so that a set comes after all that it contains; of equally large ones the first layers
-    in the profile's own order come last.
-
-    Attributes:
-        members: ``[states, layers]``, whether a state holds a layer.
-
-    Raises:
-        TooManyStates: the graph has more than :data:`MOST_STATES`.
+    PipeDream's released optimizer names each such set by its last layers, an antichain.  They are
+    numbered by size, so that a set comes after all that it contains; of equally large ones the
+    first layers in the profile's own order come last.  ``members`` says by ``[states, layers]``
+    whether a state holds a layer.
     """
 
     def __init__(self, profile: Profile) -> None:
         layers = len(profile)
-        self._needs, self._used_by = _dependencies(profile)
-        without = self._every(layers)
-        sets = sorted(without, key=lambda held: (held.bit_count(), -held))
-        if len(sets) > MOST_STATES:
-            raise TooManyStates(_too_many(len(sets), layers))
-        self._sets, self._without = sets, without
+        self._without = _every_state(profile)
+        self._sets = sorted(self._without, key=lambda held: (held.bit_count(), -held))
+        if (count := len(self._sets)) > MOST_STATES:
+            counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
+            raise TooManyStates(
+                f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at "
+                f"most {MOST_STATES:,}; merged(profile, 'branches') may have fewer)"
+            )
         size = -(-layers // 8)
-        bits = np.frombuffer(b"".join(held.to_bytes(size, "little") for held in sets), np.uint8)
-        self.members: Bools = np.unpackbits(
-            bits.reshape(len(sets), size), axis=1, count=layers, bitorder="little"
-        ).astype(bool)
+        held = b"".join(held.to_bytes(size, "little") for held in self._sets)
+        bits = np.frombuffer(held, np.uint8).reshape(count, size)
+        self.members = np.unpackbits(bits, axis=1, count=layers, bitorder="little").astype(bool)
 
     def __len__(self) -> int:
         return len(self._sets)
 
-    def _every(self, layers: int) -> dict[int, list[int]]:
-        """Return every state as bits, with those that lack one of its layers."""
-        ready = {0: sum(1 << layer for layer in range(layers) if not self._needs[layer])}
-        without: dict[int, list[int]] = {0: []}
-        recent = [0]
-        while recent and len(without) <= _MOST_COUNTED:
-            larger = []
-            for held in recent:
-                for layer in _bits(ready[held]):
-                    grown = held | 1 << layer
-                    if grown not in without:
-                        next_ones = ready[held] & ~(1 << layer)
-                        for user in self._used_by[layer]:
-                            if not self._needs[user] & ~grown:
-                                next_ones |= 1 << user
-                        ready[grown] = next_ones
-                        without[grown] = []
-                        larger.append(grown)
-                    without[grown].append(held)
-            recent = larger
-        return without
-
-    @cached_property
-    def _number(self) -> dict[int, int]:
-        return {held: place for place, held in enumerate(self._sets)}
-
     @cached_property
     def _smaller(self) -> list[list[int]]:
         """For each state those that lack one of its layers: first those that lack a late one."""
-        number = self._number
+        number = {held: place for place, held in enumerate(self._sets)}
         return [[number[held] for held in sorted(self._without[state])] for state in self._sets]
 
     @cached_property
@@ -91,14 +63,11 @@ class States:
         np.fill_diagonal(found, val=False)
         return found
 
-    def lowest_peaks(self, height: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return, for each pair, how high one must climb from the first to the second.
+    def lowest_peaks(self, height: Floats) -> Floats:
+        """Return by ``[first, stop]`` how high one must climb from one state to another.
 
-        The layers between two states may run in several orders.  Each passes some states; its
-        peak is the largest height among them, both ends included, and the lowest peak counts.
-
-        Returns:
-            ``[first, stop]``, infinite where ``first`` is no part of ``stop``.
+        Each order of the layers between them passes some states; its peak is the largest height
+        among them, both ends included, and the lowest peak counts; infinite if there is no order.
         """
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
         for stop, smaller in enumerate(self._smaller):
@@ -108,19 +77,13 @@ class States:
             peaks[stop, stop] = height[stop]
         return peaks.T
 
-    def layers_between(
-        self, first: int, stop: int, peaks: NDArray[np.float64] | None = None
-    ) -> list[int]:
-        """Return the layers that ``stop`` has and ``first`` has not, in an order to run them.
+    def layers_between(self, first: int, stop: int, peaks: Floats | None = None) -> list[int]:
+        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile.
 
-        Args:
-            first: a state.
-            stop: a state that contains it.
-            peaks: what :meth:`lowest_peaks` returned: the order is then one with the lowest peak;
-                without them it is the profile's own.
+        With what :meth:`lowest_peaks` returned they stand in an order with the lowest peak.
         """
         if peaks is None:
-            return list(_bits(self._sets[stop] & ~self._sets[first]))
+            return _bits(self._sets[stop] & ~self._sets[first])
         order: list[int] = []
         state = stop
         while state != first:
@@ -130,8 +93,85 @@ class States:
         return order[::-1]
 
 
-def _dependencies(profile: Profile) -> tuple[list[int], list[list[int]]]:
-    """Return the layers that each layer reads from, as bits, and those that read from it."""
+class StateRanges(LayerRanges):
+    """Costs of the layers between two states of a graph.
+
+    Every value that crosses a cut counts once, however many layers read it behind the cut.  Where
+    memory decides, a stage's layers run in the order that lets gradients raise the bytes least.
+    """
+
+    def __init__(self, profile: Profile, states: States) -> None:
+        self._states = states
+        self._set_totals(profile, states.members.astype(float) @ layer_costs(profile))
+        self.possible = states.within
+        self.boundary_bytes = self._crossing(profile.values)
+        self.boundary_bytes[0] = profile.input_bytes
+        self._input_bytes, self._unsaved_output = np.zeros((2, len(states)))
+        self._input_bytes[0] = profile.input_bytes
+        if profile.relayed:  # a stage receives all that crosses where it starts
+            self._input_bytes = self.boundary_bytes
+            self._unsaved_output = self._crossing([v for v in profile.values if not v.saved])
+
+    @cached_property
+    def pairs(self) -> PairBytes:
+        height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
+        lead = self._states.lowest_peaks(height)
+        none = np.zeros((len(self._states), len(self._states)))
+        return PairBytes(*((none, none) if self._profile.relayed else self._between()), lead)
+
+    def _crossing(self, values: Sequence[ValueProfile]) -> Floats:
+        """Return the bytes that cross each state: of values made within it and read behind it."""
+        members = self._states.members
+        made = self._with_input()[:, [-1 if v.source is None else v.source for v in values]]
+        readers = np.zeros((len(values), members.shape[1]))
+        rows = np.repeat(np.arange(len(values)), [len(value.users) for value in values])
+        readers[rows, [user for value in values for user in value.users]] = 1
+        waiting = members.astype(float) @ readers.T < readers.sum(axis=1)
+        crossing: Floats = (made & waiting) @ np.array([value.bytes for value in values], float)
+        return crossing
+
+    def _between(self) -> tuple[Floats, Floats]:
+        """Return what enters each stage, and what leaves it and is not saved.
+
+        A stage from state a to state b reads a value that was there in a exactly if b holds more of
+        its users than a.  For a value of n users that is a sum over t < n of two factors, "a holds
+        t" and "b holds more than t", so that all stages are one product of matrices.
+        """
+        none = np.zeros(len(self._states))  # so that there is a factor if there is no value
+        there_before: list[Any] = [none]
+        read_within: list[Any] = [none]
+        held_before: list[Any] = [none]
+        left_behind: list[Any] = [none]
+        there = self._with_input()
+        for value in self._profile.values:
+            if not value.users:
+                continue
+            made = there[:, -1 if value.source is None else value.source]
+            read = self._states.members[:, value.users].sum(axis=1)
+            for users in range(len(value.users)):
+                there_before.append(value.bytes * (made & (read == users)))
+                read_within.append(read > users)
+            if not value.saved:
+                # Whoever made it or passes it on holds it until it is backward.
+                waiting = read < len(value.users)
+                held_before += [value.bytes * ~made, *there_before[-len(value.users) :]]
+                left_behind.append(made & waiting)
+                left_behind += [more & waiting for more in read_within[-len(value.users) :]]
+        entering = np.transpose(there_before) @ np.array(read_within, float)
+        unsaved = np.transpose(held_before) @ np.array(left_behind, float)
+        return entering, unsaved
+
+    def _with_input(self) -> Bools:
+        """Return whether each state has what each layer made; the last column is the input's.
+
+        The model's input is there once anything has run.
+        """
+        anything = np.arange(len(self._states)) > 0
+        return np.column_stack([self._states.members, anything])
+
+
+def _every_state(profile: Profile) -> dict[int, list[int]]:
+    """Return the states as bits, or too many, each with those that lack one of its layers."""
     needs = [0] * len(profile)
     used_by: list[list[int]] = [[] for _ in profile.layers]
     for value in profile.values:
@@ -139,7 +179,25 @@ def _dependencies(profile: Profile) -> tuple[list[int], list[list[int]]]:
             for user in value.users:
                 needs[user] |= 1 << value.source
                 used_by[value.source].append(user)
-    return needs, used_by
+    ready = {0: sum(1 << layer for layer, needed in enumerate(needs) if not needed)}
+    without: dict[int, list[int]] = {0: []}
+    recent = [0]
+    while recent and len(without) <= _MOST_COUNTED:
+        larger = []
+        for held in recent:
+            for layer in _bits(ready[held]):
+                grown = held | 1 << layer
+                if grown not in without:
+                    next_ones = ready[held] & ~(1 << layer)
+                    for user in used_by[layer]:
+                        if not needs[user] & ~grown:
+                            next_ones |= 1 << user
+                    ready[grown] = next_ones
+                    without[grown] = []
+                    larger.append(grown)
+                without[grown].append(held)
+        recent = larger
+    return without
 
 
 def _bits(held: int) -> list[int]:
@@ -150,11 +208,3 @@ def _bits(held: int) -> list[int]:
         found.append(lowest.bit_length() - 1)
         held ^= lowest
     return found
-
-
-def _too_many(count: int, layers: int) -> str:
-    counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
-    return (
-        f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at most "
-        f"{MOST_STATES:,}; merged(profile, 'branches') may have fewer)"
-    )

@@ -1,4 +1,4 @@
-"""Every configuration of parallel pipelines, and what it would do (PipeDream-2BW, section 4)."""
+"""PipeDream-2BW's planner: parallel pipelines of equally replicated stages (section 4)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -11,11 +11,115 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.clusters.paths import Paths
 from pipekit.partition.balance import balance_by_cost
-from pipekit.planning.layer_ranges import Floats, LayerRanges
-from pipekit.planning.progress import planning_bar
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes
+from pipekit.plans import Plan, Recompute, StagePlan
+from pipekit.profiling import Profile
+from pipekit.progress import planning_bar
 
+_TIE = 1e-9  # throughputs that differ by less than this part are equal
 _WEIGHT_VERSIONS = 2  # double-buffered weights
+
+
+def parallel_pipelines(
+    profile: Profile | Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    max_batch: int,
+    optimizer_states: float = 2,
+    progress: bool = False,
+) -> Plan:
+    """Return the fastest of all parallel pipelines that fit (PipeDream-2BW, section 4).
+
+    See :func:`sweep` for what is compared and how it is estimated.  Of equal throughputs (to one
+    part in 10^9) it takes the one on the fewest workers, then without recomputation, then with the
+    most rows (section 4.1 asks for the largest microbatch that fits), then the shallowest.
+
+    Args:
+        profile: costs of a microbatch, taken to be proportional to its rows; or several profiles,
+            by rows, of which each is taken as it is.
+        cluster: the workers and their links.
+        max_batch: rows that a global batch may have at most (B in section 4).
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
+            plain SGD, 1 with momentum, 2 for Adam; 6 for Adam in mixed precision, where weights
+            of 2 bytes have a copy and two moments of 4 bytes each.
+        progress: whether to show a bar, if it takes more than a second.
+
+    Raises:
+        ValueError: nothing fits the memory or the batch; the message says what would.
+    """
+    options: Any = {
+        "max_batch": max_batch,
+        "optimizer_states": optimizer_states,
+        "progress": progress,
+    }
+    table = sweep(profile, cluster, **options)
+    fits = table[table["fits"]]
+    if fits.empty:
+        least = table.loc[table["memory_bytes"].idxmin()]
+        raise ValueError(
+            f"no plan fits the {exact_bytes(cluster.device.memory_bytes)} of a worker: on up to "
+            f"{cluster.workers} workers, give each at least {exact_bytes(least['memory_bytes'])}, "
+            f"which {_text(least)} needs"
+        )
+    return _plan(fastest(fits), fits, profile, cluster, optimizer_states)
+
+
+def fastest(rows: pd.DataFrame) -> pd.Series:
+    """Return the fastest of some rows of a sweep; of equal ones as :func:`parallel_pipelines`."""
+    equal = rows[rows["throughput"] >= rows["throughput"].max() * (1 - _TIE)]
+    ordered = equal.assign(workers=equal["width"] * equal["depth"]).sort_values(
+        ["workers", "recompute", "microbatch_rows", "depth"],
+        ascending=[True, True, False, True],
+        kind="stable",
+    )
+    return ordered.iloc[0]
+
+
+def _plan(
+    best: pd.Series,
+    fits: pd.DataFrame,
+    profile: Profile | Mapping[int, Profile],
+    cluster: Cluster,
+    optimizer_states: float,
+) -> Plan:
+    """Return a row of the sweep as a plan."""
+    width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
+    microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
+    scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
+    stop = np.cumsum(_balances(profile, cluster)[depth])
+    first = np.array([0, *stop[:-1]])
+    stages = _Stages(LayerRanges(scaled), first, stop, optimizer_states, recompute)
+    seconds = stages.seconds(Placement(cluster, width, depth), microbatches, transfers=False)
+    costs = zip(first, stop, seconds, stages.memory_bytes(width), strict=True)
+    others = {
+        "data parallelism (depth 1)": fits[fits["depth"] == 1],
+        "a single pipeline (width 1)": fits[fits["width"] == 1],
+    }
+    compared = ", ".join(
+        f"{name} " + (f"{table['throughput'].max():.4g}" if len(table) else "does not fit")
+        for name, table in others.items()
+    )
+    when: Recompute = "always" if recompute else "never"
+    return Plan(
+        method="parallel_pipelines",
+        stages=tuple(
+            StagePlan(int(a), int(b), width, when, float(s), float(m)) for a, b, s, m in costs
+        ),
+        microbatch_rows=rows,
+        microbatches=microbatches,
+        in_flight=depth,
+        predicted_s=float(best["seconds"]),
+        why=f"{_text(best).capitalize()} has the highest throughput that fits, "
+        f"{best['throughput']:.4g} rows/s; {compared}.",
+    )
+
+
+def _text(row: pd.Series) -> str:
+    """Return a row of the sweep for a message."""
+    return (
+        f"width {row['width']}, depth {row['depth']}, {row['microbatch_rows']} rows a microbatch, "
+        f"{'with' if row['recompute'] else 'without'} recomputation"
+    )
 
 
 def sweep(
@@ -58,16 +162,17 @@ def sweep(
     """
     ranges = {rows: LayerRanges(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
     records: list[dict[str, Any]] = []
-    for depth, balance in planning_bar(balances(profile, cluster).items(), progress):
+    for depth, balance in planning_bar(_balances(profile, cluster).items(), progress):
         stop = np.cumsum(balance)
-        placements = {w: Placement(cluster, w, depth) for w in _widths(cluster, depth)}
+        widths = range(1, cluster.workers // depth + 1)
+        placements = {width: Placement(cluster, width, depth) for width in widths}
         for (rows, span), recompute in product(ranges.items(), (False, True)):
-            stages = Stages(span, stop - balance, stop, optimizer_states, recompute)
+            stages = _Stages(span, stop - balance, stop, optimizer_states, recompute)
             for width, placement in placements.items():
                 microbatches = max_batch // (width * rows)
                 if microbatches < depth:
                     break
-                seconds = stages.seconds(placement, microbatches).max()
+                seconds = float(stages.seconds(placement, microbatches).max())
                 memory = float(stages.memory_bytes(width).max())
                 records.append(
                     {
@@ -77,8 +182,8 @@ def sweep(
                         "microbatches": microbatches,
                         "batch_rows": width * rows * microbatches,
                         "recompute": recompute,
-                        "seconds": float(seconds),
-                        "throughput": width * rows / float(seconds),
+                        "seconds": seconds,
+                        "throughput": width * rows / seconds,
                         "memory_bytes": memory,
                         "fits": memory <= cluster.device.memory_bytes,
                     }
@@ -90,14 +195,9 @@ class Placement:
     """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
 
     Replica r of stage i is worker ``i * width + r``, so that the all-reduce of a stage has a
-    server's fast links as far as it can (PipeDream-2BW, section 3.3).  The simulator's rule
-    (:class:`.paths.Paths`) says what a message or a sum passes.
-
-    Attributes:
-        reducing: seconds of each stage's all-reduce a byte of its parameters, shape ``(depth,)``,
-            if it has its links to itself; in the cluster's way of summing.
-        passing: seconds for a microbatch of every pipeline to go from each stage to the next, a
-            byte of one, shape ``(depth - 1,)``.  All set out together, and share the links.
+    server's fast links as far as it can (PipeDream-2BW, section 3.3).  ``reducing`` has the seconds
+    of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a microbatch
+    of every pipeline to go from each stage to the next at once, a byte of one.
     """
 
     def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
@@ -109,11 +209,11 @@ class Placement:
 
     def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
         known: dict[int, float] = {}
-        for first in range(0, stages * self._width, self._width):
+        firsts = range(0, stages * self._width, self._width)
+        for first in firsts:
             place = first % self._period
             if place not in known:
                 known[place] = seconds(first)
-        firsts = range(0, stages * self._width, self._width)
         return np.array([known[first % self._period] for first in firsts], dtype=float)
 
     def _reducing(self, first: int) -> float:
@@ -130,16 +230,17 @@ class Placement:
         return max(share / self._paths.capacity[port] for port, share in load.items())
 
 
-class Stages:
+class _Stages:
     """The costs of stages, each an array of shape ``(depth,)``."""
 
     def __init__(
         self, ranges: LayerRanges, first: Any, stop: Any, optimizer_states: float, recompute: bool
     ) -> None:
-        forwards = 2 if recompute else 1
-        self._compute = forwards * ranges.forward_s(first, stop) + ranges.backward_s(first, stop)
-        self._update = ranges.update_s(first, stop)
-        self._parameters = ranges.parameter_bytes(first, stop)
+        forward, backward, self._update, self._parameters = (
+            ranges.total(each, first, stop)
+            for each in ("forward_s", "backward_s", "update_s", "parameter_bytes")
+        )
+        self._compute = (2 if recompute else 1) * forward + backward
         self._sent = ranges.boundary_bytes[stop[:-1]]
         in_flight = np.arange(len(stop), 0, -1)
         self._one_pipeline_bytes = ranges.worker_bytes(
@@ -180,10 +281,8 @@ def block_balance(profile: Profile, depth: int) -> list[int]:
         ValueError: there are more stages than layers.
     """
     costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
-    runs = [
-        list(run) for _, run in groupby(range(len(profile)), lambda i: _sizes(profile.layers[i]))
-    ]
-    blocks = max(runs, key=len)
+    sizes = [(layer.parameter_bytes, layer.output_bytes) for layer in profile.layers]
+    blocks = max((list(run) for _, run in groupby(range(len(sizes)), sizes.__getitem__)), key=len)
     if len(blocks) % depth or 2 * sum(costs[i] for i in blocks) < sum(costs):
         return balance_by_cost(costs, depth)
     balance = [len(blocks) // depth] * depth
@@ -192,15 +291,7 @@ def block_balance(profile: Profile, depth: int) -> list[int]:
     return balance
 
 
-def _sizes(layer: LayerProfile) -> tuple[float, float]:
-    return layer.parameter_bytes, layer.output_bytes
-
-
-def _widths(cluster: Cluster, depth: int) -> range:
-    return range(1, cluster.workers // depth + 1)
-
-
-def balances(profile: Profile | Mapping[int, Profile], cluster: Cluster) -> dict[int, list[int]]:
+def _balances(profile: Profile | Mapping[int, Profile], cluster: Cluster) -> dict[int, list[int]]:
     """Return the balance for every depth; of several profiles, the one of fewest rows decides."""
     decides = profile if isinstance(profile, Profile) else profile[min(profile)]
     depths = range(1, min(cluster.workers, len(decides)) + 1)
@@ -211,8 +302,7 @@ def _by_rows(profile: Profile | Mapping[int, Profile], max_batch: int) -> dict[i
     """Return the profiles of all microbatches that the global batch allows, by their rows."""
     if isinstance(profile, Profile):
         sizes = takewhile(lambda rows: rows <= max_batch, (2**k for k in count()))
-        found = {rows: profile.scaled(rows) for rows in sizes}
-        least = 1
+        found, least = {rows: profile.scaled(rows) for rows in sizes}, 1
     else:
         found = {rows: profile[rows] for rows in sorted(profile) if rows <= max_batch}
         least = min(profile)

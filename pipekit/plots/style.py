@@ -5,7 +5,10 @@ and dashes repeat what they say, for greyscale.  Backgrounds are transparent and
 so that a figure reads as well on JupyterLab's and GitHub's light pages as on their dark ones.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 GREY = "#757575"
 """Text and axes: about 4.5:1 against white and against black."""
@@ -90,20 +93,63 @@ def faint(color: str, opacity: float) -> str:
 
 def line(position: int) -> dict[str, Any]:
     """Return the plotly line of the curve at ``position``: the first 35 differ."""
-    return {
-        "color": SERIES_COLORS[position % len(SERIES_COLORS)],
-        "dash": SERIES_DASHES[position % len(SERIES_DASHES)],
-        "width": 2,
-    }
+    color = SERIES_COLORS[position % len(SERIES_COLORS)]
+    return {"color": color, "dash": SERIES_DASHES[position % len(SERIES_DASHES)], "width": 2}
 
 
 def marker(position: int) -> dict[str, Any]:
     """Return the plotly marker of the points at ``position``: the first 35 differ."""
+    color = SERIES_COLORS[position % len(SERIES_COLORS)]
+    return {"color": color, "symbol": SERIES_SYMBOLS[position % len(SERIES_SYMBOLS)], "size": 8}
+
+
+def bar(
+    look: Style,
+    rows: Any,
+    starts: Any,
+    lengths: Any,
+    *,
+    width: float = 0.8,
+    edges: float = 1.0,
+    text: Sequence[str] | None = None,
+    font: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return a plotly trace of horizontal bars that look alike.
+
+    Args:
+        look: of all bars; its name stands in the legend.
+        rows, starts, lengths: of each bar.
+        width: of a row.
+        edges: a factor to the width of edges.
+        text: in the bars, if any.
+        font: of the text, beside what is usual.
+    """
     return {
-        "color": SERIES_COLORS[position % len(SERIES_COLORS)],
-        "symbol": SERIES_SYMBOLS[position % len(SERIES_SYMBOLS)],
-        "size": 8,
+        "type": "bar",
+        "name": look.name,
+        "orientation": "h",
+        "y": rows,
+        "base": starts,
+        "x": lengths,
+        "width": width,
+        "marker": {
+            "color": look.color,
+            "line": {"color": look.edge, "width": edges * look.edge_px},
+            "pattern": pattern(look),
+        },
+        "text": text,
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": "black", "family": NARROW_FONTS, **(font or {})},
+        "textangle": 0,
     }
+
+
+def rows(names: Sequence[str]) -> dict[str, Any]:
+    """Return the vertical axis of rows of bars, the first on top."""
+    places = list(range(len(names)))
+    ends = [len(names) - 0.5, -0.5]
+    return axis(tickvals=places, ticktext=list(names), showgrid=False, range=ends)
 
 
 def pattern(look: Style) -> dict[str, Any]:
@@ -157,3 +203,12 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
         "ticklabelstandoff": 4,
         **more,
     }
+
+
+def require(frame: pd.DataFrame, columns: Iterable[str]) -> None:
+    """Raise ValueError unless a frame has rows to draw, and these columns."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise ValueError(f"the frame lacks the column {missing[0]!r}; it has {[*frame.columns]}")
+    if frame.empty:
+        raise ValueError("the frame has no rows to draw")

@@ -62,27 +62,24 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> ProfileContents:
     graph = _parse(Path(path))
     order = _order(graph, str(path))
     layers = tuple(graph.layers[node] for node in order)
-    values = _values(graph, order)
     provenance = {
         "label": "measured",
         "source": Path(path).name,
         "hardware": "not in the file: times are as it states them",
     }
     input_bytes = sum(graph.inputs.values())
-    if _is_chain(values, len(order)):
-        values = []
-    return ProfileContents(layers, rows, input_bytes, provenance, values=tuple(values))
+    return ProfileContents(layers, rows, input_bytes, provenance, values=_values(graph, order))
 
 
 def _parse(path: Path) -> _Graph:
     layers: dict[str, LayerProfile] = {}
     inputs: dict[str, float] = {}
-    edges: list[tuple[int, str, str]] = []
+    edges: list[tuple[str, str, str]] = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         where = f"{path}, line {number}"
         line = line.rstrip()
         if found := _EDGE.fullmatch(line):
-            edges.append((number, found["start"], found["end"]))
+            edges.append((where, found["start"], found["end"]))
         elif found := _NODE.fullmatch(line):
             node = found["node"]
             if node in layers or node in inputs:
@@ -103,29 +100,22 @@ def _parse(path: Path) -> _Graph:
             )
     if not layers:
         raise ValueError(f"{path} has no node that is a layer")
-    for number, start, end in edges:
-        for node in (start, end):
-            if node not in layers and node not in inputs:
-                raise ValueError(f"{path}, line {number}: no node is named {node!r}")
+    for where, start, end in edges:
+        if unknown := {start, end} - layers.keys() - inputs.keys():
+            raise ValueError(f"{where}: no node is named {min(unknown)!r}")
         if end in inputs:
-            raise ValueError(f"{path}, line {number}: an edge leads to the Input node {end!r}")
-    known = [(start, end) for _, start, end in edges]
-    read = {start for start, _ in known}
-    unused = {
-        node
+            raise ValueError(f"{where}: an edge leads to the Input node {end!r}")
+    read = {start for _, start, _ in edges}
+    used = {
+        node: layer
         for node, layer in layers.items()
-        if layer.name.startswith(_UNUSED) and node not in read and len(layers) > 1
+        if node in read or not layer.name.startswith(_UNUSED) or len(layers) == 1
     }
-    return _Graph(
-        {node: layer for node, layer in layers.items() if node not in unused},
-        inputs,
-        [(start, end) for start, end in known if end not in unused],
-    )
+    return _Graph(used, inputs, [(start, end) for _, start, end in edges if end in used])
 
 
 def _layer(found: re.Match[str]) -> LayerProfile:
-    activations = [float(size) for size in found["activation"].strip("[]").split("; ")]
-    size = sum(activations)
+    size = sum(float(size) for size in found["activation"].strip("[]").split("; "))
     return LayerProfile(
         found["name"],
         forward_s=float(found["forward"]) / 1e3,
@@ -151,34 +141,21 @@ def _order(graph: _Graph, path: str) -> list[str]:
     return list(nx.lexicographical_topological_sort(edges, key=place.__getitem__))
 
 
-def _values(graph: _Graph, order: list[str]) -> list[ValueProfile]:
-    """Return what nodes hand to one another: one value for each Input and layer that is read."""
+def _values(graph: _Graph, order: list[str]) -> tuple[ValueProfile, ...]:
+    """Return what nodes hand to one another, if the layers are no chain.
+
+    Each Input and each layer that is read is one value, and each layer that is not.
+    """
     number = {node: place for place, node in enumerate(order)}
     users: dict[str, set[int]] = {}
     for start, end in graph.edges:
         users.setdefault(start, set()).add(number[end])
-    given = [
-        ValueProfile(None, tuple(users[node]), size)
-        for node, size in graph.inputs.items()
-        if node in users
+    sizes = graph.inputs | {node: graph.layers[node].output_bytes for node in order}
+    nodes = [node for node in sizes if node in users] + [
+        node for node in order if node not in users
     ]
-    made = [
-        ValueProfile(number[node], tuple(users[node]), graph.layers[node].output_bytes)
-        for node in order
-        if node in users
-    ]
-    ends = [
-        ValueProfile(number[node], (), graph.layers[node].output_bytes)
-        for node in order
-        if node not in users
-    ]
-    return [*given, *made, *ends]
-
-
-def _is_chain(values: list[ValueProfile], layers: int) -> bool:
-    """Return whether each layer reads the one before it, and no other."""
-    read = {value.source: value.users for value in values}
-    inputs = [value.users for value in values if value.source is None]
-    return all(users == (0,) for users in inputs) and all(
-        read[layer] == ((layer + 1,) if layer + 1 < layers else ()) for layer in range(layers)
-    )
+    last = len(order) - 1
+    chain = {node: {0} if node in graph.inputs else {number[node] + 1} for node in sizes}
+    if users == {node: chain[node] for node in nodes if number.get(node) != last}:
+        return ()
+    return tuple(ValueProfile(number.get(n), tuple(users.get(n, ())), sizes[n]) for n in nodes)

@@ -1,7 +1,8 @@
 """The forward and the backward of a single layer, cut from those before and after it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -9,25 +10,16 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.skips import Name
+from pipekit.layers.skips import Name, Skip, call, links
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.trees import Tree, differentiable, leaves, refill
 
 
 class Input:
-    """What a layer gets: the tensors of the layer before, without that layer's graph.
+    """What a layer gets, in ``tree`` and ``skips``: the layer before's tensors without its graph.
 
-    A tensor needs a gradient if it needed one before; so the model's own input needs none.
-
-    Args:
-        x: the output of the layer before, or the model's input.
-        editable: make the tensors such that the layer may write into them; that makes the backward
-            a few microseconds longer.
-        skips: what the layer pops.
-
-    Attributes:
-        tree: to call the layer with.
-        skips: for it to pop.
+    A tensor needs a gradient if it needed one before; so the model's own input needs none.  If they
+    are ``editable``, the layer may write into them; the backward is then a few microseconds longer.
     """
 
     def __init__(
@@ -63,15 +55,39 @@ class Input:
         return {name: t.grad for name, t in self._popped.items()}
 
 
+def cut_forwards(
+    model: nn.Sequential,
+    x: Tree,
+    dtype: torch.dtype | None,
+    editable: Callable[[int], bool],
+    around: Callable[[int], AbstractContextManager[object]],
+) -> Iterator[tuple[Input, tuple[Tree, dict[Name, Tensor]]]]:
+    """Run the forward of each layer within ``around``, and yield what it got and what it made.
+
+    The model's skips have to match.  What a layer makes is its output, and what it stashes.
+    """
+    skips = crossing(model)
+    under_way: dict[Name, Tensor] = {}
+    for number, layer in enumerate(model):
+        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
+        entered = Input(x, editable(number), popped)
+        opened = partial(call, layer, incoming=entered.skips)
+        with around(number):
+            passed = run_forward(opened, layer_name(layer, number), entered.tree, dtype)
+        yield entered, passed
+        x, stashed = passed
+        under_way |= stashed
+
+
+def crossing(model: nn.Sequential) -> list[Skip]:
+    """Return the skips that go from one layer to another."""
+    return [skip for skip in links(model) if skip.source != skip.destination]
+
+
 def run_forward(
     layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
 ) -> Tree:
-    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes.
-
-    Raises:
-        ValueError: the layer, called by ``name``, fails.
-        TypeError: its output is not made of tensors.
-    """
+    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes."""
     with _naming(name, "forward"):
         if dtype is None:
             y = layer(x)
@@ -86,11 +102,7 @@ def run_forward(
 
 
 def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None:
-    """Run the backward of a layer with output ``y``; without graph or gradient it does nothing.
-
-    Raises:
-        ValueError: the layer fails.
-    """
+    """Run the backward of a layer with output ``y``, if it has a graph and a gradient."""
     reached, seeds = _reached(y, gradients)
     if reached:
         with _naming(name, "backward"):
@@ -100,11 +112,7 @@ def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None
 def run_backward_input(
     name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input
 ) -> WeightBackward | None:
-    """Run the part of a layer's backward for its input; return the part for its weights.
-
-    Raises:
-        ValueError: the layer fails.
-    """
+    """Run the part of a layer's backward for its input; return the part for its weights."""
     reached, seeds = _reached(y, gradients)
     if not reached:
         return None

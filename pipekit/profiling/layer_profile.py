@@ -21,28 +21,25 @@ class LayerProfile:
     """What one layer, or some consecutive layers, cost for one microbatch.
 
     A backward needs tensors that a forward has made.  Each of them is counted once, in the layer
-    that made it: parameters and the stage's input are counted apart.
+    that made it: parameters and the stage's input are counted apart.  What was not measured is 0.
 
     Attributes:
         name: say "3 Conv2d".
-        forward_s: seconds of its forward.
-        backward_s: seconds of its backward.
-        output_bytes: bytes of its output, which is what travels if a stage ends here (a_l in
-            PipeDream, section 3.2).
-        parameter_bytes: bytes of its trained parameters (w_l in PipeDream, section 3.2).
-        saved_bytes: bytes of the tensors made here that live from the forward to the backward,
-            the output among them if ``saves_output``.
+        forward_s, backward_s: seconds of its passes.
+        output_bytes: of its output, which travels if a stage ends here (a_l in PipeDream, 3.2).
+        parameter_bytes: of its trained parameters (w_l in PipeDream, section 3.2).
+        saved_bytes: of the tensors made here that live from the forward to the backward, the output
+            among them if ``saves_output``.
         saves_output: whether a backward, this layer's or the next one's, needs the output.
-        buffer_bytes: bytes of its buffers (such as running means) and untrained parameters.
+        buffer_bytes: of its buffers (such as running means) and untrained parameters.
         flops: floating-point operations of its forward, a multiply-add being two.
-        update_s: seconds of the optimizer's step on its parameters; 0 if it was not measured.
+        update_s: seconds of the optimizer's step on its parameters.
         copy_s: seconds to copy its parameters, which an update does first if the version before it
-            is still to be read (weight stashing, 2BW); 0 if it was not measured.
-        backward_input_s: seconds of the backward's part for the input, if it is run in two parts;
-            None if it was not measured: then :data:`INPUT_PART` of ``backward_s`` counts.
-        backward_weight_s: likewise, of its part for the weights; None: the rest of ``backward_s``.
+            is still to be read (weight stashing, 2BW).
+        backward_input_s, backward_weight_s: seconds of the backward's parts, if it is run in two;
+            None: :data:`INPUT_PART` of ``backward_s`` is for the input.
         input_only_bytes: those of ``saved_bytes`` that the part for the weights does not need, so
-            that the part for the input frees them; 0 if it was not measured, the most cautious.
+            that the part for the input frees them.
 
     Raises:
         ValueError: a number is negative or not finite, only one part of the backward has seconds,
@@ -84,10 +81,7 @@ class LayerProfile:
             )
 
     def seconds(self, op: Op) -> float:
-        """Return the seconds of an op; of an update, without the copying of parameters.
-
-        Where the parts of a backward were not measured, they are assumed (:data:`INPUT_PART`).
-        """
+        """Return the seconds of an op; of an update, without the copying of parameters."""
         input_s, weight_s = self.backward_input_s, self.backward_weight_s
         if input_s is None or weight_s is None:
             input_s, weight_s = INPUT_PART * self.backward_s, (1 - INPUT_PART) * self.backward_s
@@ -106,8 +100,7 @@ class SkipProfile:
 
     Attributes:
         name: in the whole model.
-        source: the layer that stashes it.
-        destination: the layer behind that which pops it.
+        source, destination: the layers that stash and pop it.
         bytes: of the tensor.
         saved: whether a backward needs it, so that it is among the ``saved_bytes`` of the layer
             that made it; otherwise it costs memory of its own where it is handed over.
@@ -188,14 +181,7 @@ class ValueProfile:
 
 
 class Hop(NamedTuple):
-    """One step of a value on its way along a chain of layers.
-
-    Attributes:
-        value: its number.
-        source: the layer that has it.
-        destination: the layer that reads it next.
-        own: whether ``source`` made it.
-    """
+    """One step of a value on its way along a chain of layers; ``own``: its ``source`` made it."""
 
     value: int
     source: int
@@ -206,13 +192,9 @@ class Hop(NamedTuple):
 def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]:
     """Yield the steps by which values travel if the layers run in the order of their numbers.
 
-    A value goes from its source to its first user, from there to the second, and so on: it crosses
-    every cut between its source and its last user exactly once.  The model's input starts from
-    layer 0, since the first stage is given it.
-
-    Args:
-        values: of a graph.
-        relayed: whether all layers between its source and its last user hand a value on.
+    A value goes from its source to its first user, from there to the second, and so on, or, if it
+    is ``relayed``, from layer to layer up to its last user: it crosses each cut between exactly
+    once.  The model's input starts from layer 0.
     """
     for number, value in enumerate(values):
         place = value.source or 0

@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,21 @@ from torch import Tensor, nn
 
 from pipekit.devices import Clock
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
-from pipekit.layers.skips import Name, call
+from pipekit.layers.skips import Name
 from pipekit.profiling.layer_passes import (
     Input,
+    cut_forwards,
+    layer_name,
     run_backward,
     run_backward_input,
     run_forward,
 )
-from pipekit.profiling.sizes import LayerSizes, crossing
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 _Pending = tuple[int, Input, Any]
 """A layer's number, its input, and its output with the skips that it stashed."""
+WHOLE = "the whole model"
 
 
 class Stopwatch:
@@ -78,77 +79,93 @@ class Stopwatch:
         return np.sum([self._seconds[name] for name in names], axis=0)  # one number a repeat
 
 
-def time_step(
-    model: nn.Sequential,
-    x: Tree,
-    found: Sequence[LayerSizes],
-    dtype: torch.dtype | None,
-    watch: Stopwatch,
-) -> None:
-    """Time two microbatches, one through the undivided model and one layer by layer.
+class TimedLayers:
+    """A model that is run layer by layer; ``edits`` says whether each writes into its input."""
 
-    The two are in flight together, so that a backward finds its tensors no warmer in the caches
-    than in a pipeline, and adds to gradients that are there.
-    """
-    whole, layered = (tree_map(torch.clone, x) for _ in range(2))  # a layer may write into its own
-    with watch.time("whole forward"):
-        whole = run_forward(model, "the whole model", whole, dtype)
-    pending = _forwards(model, layered, found, dtype, watch)
-    with watch.time("whole backward"):
-        ones = [torch.ones_like(t) for t in differentiable(whole)]
-        run_backward("the whole model", whole, ones)
-    for number, _, passed, gradients in _backwards(pending):
-        with watch.time(("backward", number)):
-            run_backward(found[number].profile.name, passed, gradients)
+    def __init__(
+        self,
+        model: nn.Sequential,
+        x: Tree,
+        dtype: torch.dtype | None,
+        edits: Sequence[bool],
+        watch: Stopwatch,
+    ) -> None:
+        self._model, self._x, self._dtype, self._edits = model, x, dtype, edits
+        self._names = [layer_name(layer, number) for number, layer in enumerate(model)]
+        self._watch, self._unheard = watch, Stopwatch(torch.device("cpu"))
 
+    def time_step(self) -> None:
+        """Time two microbatches, one through the undivided model and one layer by layer.
 
-def time_parts(
-    model: nn.Sequential,
-    x: Tree,
-    found: Sequence[LayerSizes],
-    dtype: torch.dtype | None,
-    repeats: int,
-    watch: Stopwatch,
-) -> None:
-    """Time backwards in two parts, layer by layer, each right after the other."""
-    by_branches: dict[int, bool] = {}  # as the engine, which looks at the first split backward
-    unheard = Stopwatch(torch.device("cpu"))
-    for repeat in range(1 + repeats):
-        heard = watch if repeat else unheard
-        pending = _forwards(model, tree_map(torch.clone, x), found, dtype, unheard)
-        for number, entered, passed, gradients in _backwards(pending):
-            with heard.time(("backward_input", number)):
-                name = found[number].profile.name
-                rest = run_backward_input(name, passed, gradients, entered)
-            if rest and number not in by_branches:
-                by_branches[number] = rest.is_exact()
-            with heard.time(("backward_weight", number)):
-                if rest:
-                    rest.run(by_branches[number])
-    watch.collect()
+        The two are in flight together, so that a backward finds its tensors no warmer in the caches
+        than in a pipeline, and adds to gradients that are there.
+        """
+        with self._watch.time("whole forward"):
+            whole = self._forward()
+        pending = self._forwards(self._watch)
+        with self._watch.time("whole backward"):
+            run_backward(WHOLE, whole, [torch.ones_like(t) for t in differentiable(whole)])
+        for number, _, passed, gradients in _backwards(pending):
+            with self._watch.time(("backward", number)):
+                run_backward(self._names[number], passed, gradients)
+        self._watch.collect()
 
+    def time_parts(self, repeats: int) -> None:
+        """Time backwards in two parts, layer by layer, each right after the other."""
+        by_branches: dict[int, bool] = {}  # as the engine, which looks at the first split backward
+        for repeat in range(1 + repeats):
+            heard = self._watch if repeat else self._unheard
+            for number, entered, passed, gradients in _backwards(self._forwards(self._unheard)):
+                with heard.time(("backward_input", number)):
+                    rest = run_backward_input(self._names[number], passed, gradients, entered)
+                if rest and number not in by_branches:
+                    by_branches[number] = rest.is_exact()
+                with heard.time(("backward_weight", number)):
+                    if rest:
+                        rest.run(by_branches[number])
+        self._watch.collect()
 
-def _forwards(
-    model: nn.Sequential,
-    x: Tree,
-    found: Sequence[LayerSizes],
-    dtype: torch.dtype | None,
-    watch: Stopwatch,
-) -> list[_Pending]:
-    """Time the forward of each layer, cut from the one before; return what they left."""
-    skips = crossing(model)
-    under_way: dict[Name, Tensor] = {}
-    pending = []
-    for number, layer in enumerate(model):
-        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
-        entered = Input(x, found[number].edits_input, popped)
-        opened = partial(call, layer, incoming=entered.skips)
-        with watch.time(("forward", number)):
-            passed = run_forward(opened, found[number].profile.name, entered.tree, dtype)
-        pending.append((number, entered, passed))
-        x, stashed = passed
-        under_way |= stashed
-    return pending
+    def time_updates(self, make: OptimizerFactory, repeats: int) -> None:
+        """Time the optimizer's step and a copy of each layer, after passes that cool the caches.
+
+        It comes last: some layers take another time with the weights that it makes.
+        """
+        trained = {
+            number: parameters
+            for number, layer in enumerate(self._model)
+            if (parameters := [p for p in layer.parameters() if p.requires_grad])
+        }
+        optimizers = {number: make(parameters) for number, parameters in trained.items()}
+        copies = {n: list(copy.deepcopy(self._model[n]).parameters()) for n in optimizers}
+        for repeat in range(1 + repeats):
+            heard = self._watch if repeat else self._unheard
+            self._forward()
+            for number, optimizer in optimizers.items():
+                with heard.time(("update", number)):
+                    optimizer.step()
+            self._forward()
+            for number, twins in copies.items():
+                with heard.time(("copy", number)), torch.no_grad():
+                    for twin, parameter in zip(
+                        twins, self._model[number].parameters(), strict=True
+                    ):
+                        twin.copy_(parameter)
+        self._watch.collect()
+
+    def _forward(self) -> Tree:
+        # Of a copy, since a layer may write into its input.
+        return run_forward(self._model, WHOLE, tree_map(torch.clone, self._x), self._dtype)
+
+    def _forwards(self, watch: Stopwatch) -> list[_Pending]:
+        """Time the forward of each layer, and return what they left."""
+        passes = cut_forwards(
+            self._model,
+            tree_map(torch.clone, self._x),
+            self._dtype,
+            self._edits.__getitem__,
+            lambda number: watch.time(("forward", number)),
+        )
+        return [(number, *each) for number, each in enumerate(passes)]
 
 
 def _backwards(
@@ -168,39 +185,6 @@ def _backwards(
         of_skips |= entered.skip_gradients
 
 
-def time_updates(
-    model: nn.Sequential,
-    x: Tree,
-    make: OptimizerFactory,
-    dtype: torch.dtype | None,
-    repeats: int,
-    watch: Stopwatch,
-) -> None:
-    """Time the optimizer's step and a copy of each layer, after passes that leave no cache warm.
-
-    It comes last: some layers take another time with the weights that it makes.
-    """
-    optimizers = {
-        number: make(trained)
-        for number, layer in enumerate(model)
-        if (trained := [p for p in layer.parameters() if p.requires_grad])
-    }
-    copies = {number: list(copy.deepcopy(model[number]).parameters()) for number in optimizers}
-    unheard = Stopwatch(torch.device("cpu"))
-    for repeat in range(1 + repeats):
-        heard = watch if repeat else unheard
-        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
-        for number, optimizer in optimizers.items():
-            with heard.time(("update", number)):
-                optimizer.step()
-        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
-        for number, twins in copies.items():
-            with heard.time(("copy", number)), torch.no_grad():
-                for twin, parameter in zip(twins, model[number].parameters(), strict=True):
-                    twin.copy_(parameter)
-    watch.collect()
-
-
 @contextmanager
 def background_load(
     model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None = None
@@ -213,12 +197,16 @@ def background_load(
         yield
         return
     over = threading.Event()
-    threads = [
-        threading.Thread(
-            target=_train, args=(copy.deepcopy(model), x, others, dtype, over), daemon=True
-        )
-        for _ in range(others)
-    ]
+
+    def train(twin: nn.Sequential) -> None:
+        share_cores(others + 1)
+        while not over.is_set():
+            twin.zero_grad()
+            y = run_forward(twin, WHOLE, tree_map(torch.clone, x), dtype)
+            run_backward(WHOLE, y, [torch.ones_like(t) for t in differentiable(y)])
+
+    twins = [copy.deepcopy(model) for _ in range(others)]
+    threads = [threading.Thread(target=train, args=(twin,), daemon=True) for twin in twins]
     cores, interval = torch.get_num_threads(), sys.getswitchinterval()
     share_cores(others + 1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -232,13 +220,3 @@ def background_load(
             thread.join()
         torch.set_num_threads(cores)
         sys.setswitchinterval(interval)
-
-
-def _train(
-    model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None, over: threading.Event
-) -> None:
-    share_cores(others + 1)
-    while not over.is_set():
-        model.zero_grad()
-        y = run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
-        run_backward("the whole model", y, [torch.ones_like(t) for t in differentiable(y)])

@@ -23,10 +23,8 @@ from pipekit.profiling.layer_profile import LayerProfile
 from pipekit.profiling.layer_times import (
     OptimizerFactory,
     Stopwatch,
+    TimedLayers,
     background_load,
-    time_parts,
-    time_step,
-    time_updates,
 )
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
@@ -56,9 +54,7 @@ def profile(
     """Measure what each layer of a model costs in training, by default as one of two workers here.
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
-    training; the loss comes last, every layer gets the gradient that the next one computed, and
-    each skip (:mod:`pipekit.layers.skips`) the one of the layer that popped it.  A second
-    microbatch, in flight beside the first as in a pipeline, does the same through the undivided
+    training, and beside it a second microbatch, in flight as in a pipeline, through the undivided
     model.  All numbers are medians; on a GPU the times are between CUDA events.  At last the
     layers' times are scaled so that they add up to the undivided model's mean.  Then backwards are
     run layer by layer in two parts, for the input and for the weights, and scaled alike; on tiny
@@ -118,6 +114,7 @@ def profile(
     watch = Stopwatch(where)
     with random_states_put_back(where), torch.enable_grad():
         found, skips, values, ties = sizes(ours, tree_map(torch.clone, x), autocast)
+        timed = TimedLayers(ours, x, autocast, [layer.edits_input for layer in found], watch)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
             for repeat in progress_bar(
@@ -128,11 +125,10 @@ def profile(
             ):
                 if repeat == WARM_UP:
                     watch.reset()
-                time_step(ours, x, found, autocast, watch)
-                watch.collect()
-            time_parts(ours, x, found, autocast, repeats, watch)
+                timed.time_step()
+            timed.time_parts(repeats)
             if optimizer is not None:
-                time_updates(ours, x, optimizer, autocast, repeats, watch)
+                timed.time_updates(optimizer, repeats)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = watch.median("whole forward", "whole backward")
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s

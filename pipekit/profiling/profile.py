@@ -41,8 +41,7 @@ class Profile:
     """The costs of a chain or a graph of layers for a microbatch of ``rows`` rows.
 
     A graph is written as a chain, too: its layers stand in an order in which they can run, and its
-    values travel as outputs and skips.  So whatever takes a chain takes it; a planner may choose
-    another order (:meth:`in_order`).
+    values travel as outputs and skips; a planner may choose another order (:meth:`in_order`).
 
     Attributes:
         layers: in the order in which they run.
@@ -51,8 +50,7 @@ class Profile:
         provenance: where the numbers come from; see :func:`pipekit.host.provenance.provenance`.
         skips: what goes from a layer to one far behind it, beside the chain.
         values: what layers hand to which others, if they are a graph; empty for a chain.  The
-            layers' ``output_bytes`` and the skips then follow from them, whatever was given: a
-            value goes from its source to its first user, from there to the second, and so on.
+            layers' ``output_bytes`` and the skips then follow from them, whatever was given.
         relayed: whether values go from layer to layer, past those that do not read them, too, as
             those of a recorded model (:func:`pipekit.stages`) do.
         ties: weights that several layers share.
@@ -73,10 +71,8 @@ class Profile:
     ties: tuple[TieProfile, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
-        object.__setattr__(self, "skips", tuple(self.skips))
-        object.__setattr__(self, "values", tuple(self.values))
-        object.__setattr__(self, "ties", tuple(self.ties))
+        for name in ("layers", "skips", "values", "ties"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
         if not 1 <= self.rows <= _MOST_ROWS:
@@ -101,11 +97,7 @@ class Profile:
             self._let_values_travel()
 
     def _let_values_travel(self) -> None:
-        """Set the layers' outputs and the skips to what the values say.
-
-        A layer's output is what it made, the backward needs, and the next layer reads; the rest
-        are skips.  What the last layer made and nobody reads is the model's output.
-        """
+        """Set the layers' outputs, which the next layer reads, and as skips what else travels."""
         outputs = [0.0] * len(self)
         skips = []
         for hop in hops(self.values, self.relayed):

@@ -1,9 +1,9 @@
 """What each layer of a model holds, saves and does, found by one forward and backward."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit.layers.skips import Name, Skip, call, links, require_matched
+from pipekit.layers.skips import Name, require_matched
 from pipekit.partition.recording.recorded_model import Passed
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.recording.stage import gives
-from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_passes import crossing, cut_forwards, layer_name, run_backward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
 from pipekit.profiling.work import CountWork, Work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
@@ -30,15 +30,8 @@ class SavedStorages:
     """Counts each storage once, in the layer that made it, whatever views and layers save of it.
 
     Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
-    while its graph is alive.  A weak reference keeps a storage's identity, not its memory: no later
-    one is taken for it.
-
-    Args:
-        apart: tensors that do not count, because they are there anyway: parameters, buffers and the
-            model's input.
-
-    Attributes:
-        saved_bytes: by layer, bytes of what it made that a backward needs.
+    while its graph is alive.  Tensors ``apart`` do not count, because they are there anyway.  A
+    weak reference keeps a storage's identity, not its memory: no later one is taken for it.
     """
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
@@ -77,37 +70,22 @@ def storage_of(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-@dataclass(frozen=True)
-class LayerSizes:
-    """What one layer holds and does for one microbatch.
+class LayerSizes(NamedTuple):
+    """What one layer holds and does for one microbatch."""
 
-    Attributes:
-        profile: its bytes and forward FLOPs; the seconds are still 0.
-        edits_input: whether it writes into its input, as ``ReLU(inplace=True)`` does.
-        forward: what its forward does.
-        backward: what its backward does, where there are no gradients yet to add to.
-    """
-
-    profile: LayerProfile
-    edits_input: bool
+    profile: LayerProfile  # its bytes and forward FLOPs; the seconds are still 0
+    edits_input: bool  # as ReLU(inplace=True) does
     forward: Work
-    backward: Work
+    backward: Work  # where there are no gradients yet to add to
 
 
 class ModelSizes(NamedTuple):
-    """What a model holds and does for one microbatch.
-
-    Attributes:
-        layers: one by one, in order.
-        skips: from layer to layer.
-        values: of a recorded model whose layers can run in several orders; else none.
-        ties: the trained parameters that layers share.
-    """
+    """What a model holds and does for one microbatch."""
 
     layers: list[LayerSizes]
     skips: tuple[SkipProfile, ...]
-    values: tuple[ValueProfile, ...] = ()
-    ties: tuple[TieProfile, ...] = ()
+    values: tuple[ValueProfile, ...]  # of recorded layers that can run in several orders; else none
+    ties: tuple[TieProfile, ...]
 
 
 class _Passed(NamedTuple):
@@ -119,46 +97,37 @@ class _Passed(NamedTuple):
         return cls([storage_of(t) for t in leaves(x)], tree_bytes(x))
 
 
-class _Found(NamedTuple):
-    output: _Passed
-    edits_input: bool
-    forward: Work
-    backward: Work
-
-
 def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> ModelSizes:
     """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
 
     Forwards compute in ``dtype`` where that is safe; None: as they come.  Gradients are added,
-    buffers and perhaps ``x`` are edited: pass copies.
-
-    Raises:
-        ValueError: a layer fails, or skips do not match; the message names the layer.
-        TypeError: a layer's output is not made of tensors; the message names the layer.
+    buffers and perhaps ``x`` are edited: pass copies.  Errors name the layer that fails.
     """
     require_matched(model)
-    skips = crossing(model)
-    under_way: dict[Name, Tensor] = {}
-    stashed: dict[Name, _Passed] = {}
     storages = SavedStorages([*model.parameters(), *model.buffers(), *leaves(x)])
-    found: list[_Found] = []
-    handed: dict[int, _Passed] = {}
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    for number, (name, layer) in enumerate(zip(names, model, strict=True)):
-        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
-        entered = Input(x, editable=True, skips=popped)
-        opened = partial(call, layer, incoming=entered.skips)
-        with saved_tensors_hooks(storages.pack, lambda t: t), CountWork() as forward:
-            passed = run_forward(opened, name, entered.tree, dtype)
+    edits: list[bool] = []
+    outputs: list[_Passed] = []
+    forward, backward = [CountWork() for _ in model], [CountWork() for _ in model]
+    stashed: dict[Name, _Passed] = {}
+    handed: dict[int, _Passed] = {}
+
+    @contextmanager
+    def counted(number: int) -> Iterator[None]:
+        with saved_tensors_hooks(storages.pack, lambda t: t), forward[number]:
+            yield
+
+    passes = cut_forwards(model, x, dtype, lambda _: True, counted)
+    for number, (entered, passed) in enumerate(passes):
         storages.end_layer(number, leaves(passed))
         ones = [torch.ones_like(t) for t in differentiable(passed)]
-        with CountWork() as backward:
-            run_backward(name, passed, ones)
+        with backward[number]:
+            run_backward(names[number], passed, ones)
         x, leaving = passed
-        found.append(_Found(_Passed.of(x), entered.edited, forward.work, backward.work))
-        for value, tensor in zip(gives(layer), leaves(x), strict=False):
+        edits.append(entered.edited)
+        outputs.append(_Passed.of(x))
+        for value, tensor in zip(gives(model[number]), leaves(x), strict=False):
             handed.setdefault(value, _Passed.of(tensor))
-        under_way |= leaving
         stashed |= {name: _Passed.of(tensor) for name, tensor in leaving.items()}
     held = _held(model)
     layers = [
@@ -167,39 +136,39 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
                 name,
                 forward_s=0,
                 backward_s=0,
-                output_bytes=one.output.bytes,
+                output_bytes=outputs[number].bytes,
                 parameter_bytes=held[number][0],
                 saved_bytes=storages.saved_bytes[number],
-                saves_output=storages.live_on(one.output.storages),
+                saves_output=storages.live_on(outputs[number].storages),
                 buffer_bytes=held[number][1],
-                flops=one.forward.flops,
+                flops=forward[number].work.flops,
             ),
-            one.edits_input,
-            one.forward,
-            one.backward,
+            edits[number],
+            forward[number].work,
+            backward[number].work,
         )
-        for number, (name, one) in enumerate(zip(names, found, strict=True))
+        for number, name in enumerate(names)
     ]
-    costs = (
+    skips = tuple(
         SkipProfile(*skip, stashed[skip.name].bytes, storages.live_on(stashed[skip.name].storages))
-        for skip in skips
+        for skip in crossing(model)
     )
     values: tuple[ValueProfile, ...] = ()
     if isinstance(model, RecordedSequence):
-        values = _values(model.passed, found, handed, storages)
-    return ModelSizes(layers, tuple(costs), values, _ties(model))
+        values = _values(model.passed, outputs[-1].bytes, handed, storages)
+    return ModelSizes(layers, skips, values, _ties(model))
 
 
 def _values(
     passed: Sequence[Passed],
-    found: Sequence[_Found],
+    output_bytes: int,
     handed: Mapping[int, _Passed],
     storages: SavedStorages,
 ) -> tuple[ValueProfile, ...]:
     """Return what a recorded model's layers hand to which others, if they can run otherwise."""
-    last = max((user for value in passed for user in value.users), default=0)
     edges = {(value.source, user) for value in passed for user in value.users}
-    if all((layer, layer + 1) in edges for layer in range(last)):
+    last = max((user for _, user in edges), default=0)
+    if edges >= set(pairwise(range(last + 1))):
         return ()
     values = [
         ValueProfile(
@@ -214,21 +183,11 @@ def _values(
     read = {value.source for value in values}
     # What nobody reads, a batch norm's statistics say, is done before the last layer is.
     values += [ValueProfile(layer, (last,), 0.0) for layer in range(last) if layer not in read]
-    return (*values, ValueProfile(last, (), found[last].output.bytes))
-
-
-def crossing(model: nn.Sequential) -> list[Skip]:
-    """Return the skips that go from one layer to another."""
-    return [skip for skip in links(model) if skip.source != skip.destination]
+    return (*values, ValueProfile(last, (), output_bytes))
 
 
 def rows_of(x: Tree) -> int:
-    """Return the leading dimension of the structure's first tensor.
-
-    Raises:
-        ValueError: there is no tensor, or it has no dimension.
-        TypeError: something in the structure is not a tensor.
-    """
+    """Return the leading dimension of the structure's first tensor; refuse one without any."""
     tensors = leaves(x)
     if not tensors or not tensors[0].ndim:
         raise ValueError("the sample needs a leading dimension of rows: pass one microbatch")

@@ -18,18 +18,11 @@ Convolutional Neural Networks", CVPR 2016, section 4.1)."""
 
 
 class Operator(NamedTuple):
-    """What one operator does.
+    """What one operator does."""
 
-    Attributes:
-        flops: floating-point operations of a matrix product, convolution or attention, a
-            multiply-add being two; others are not counted.
-        moved_bytes: bytes of the tensors that it reads and writes.
-        winograd: whether Winograd's algorithm could do it.
-    """
-
-    flops: int
-    moved_bytes: int
-    winograd: bool = False
+    flops: int  # of a matrix product, convolution or attention, a multiply-add being two; else 0
+    moved_bytes: int  # of the tensors that it reads and writes
+    winograd: bool = False  # whether Winograd's algorithm could do it
 
 
 class Work(tuple[Operator, ...]):

@@ -1,31 +1,49 @@
 """A few tries of each kind, as ``make attack`` makes them by the hundred."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from experiments.attacks import interrupts, kernel, kills
+from experiments.attacks import interrupts, kills
 from pipekit import WorkerDied
+from pipekit.ledger.batches.execution import ThisInterpreter
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["processes, saved", "module"])
 def test_interrupts(way: str) -> None:
-    rows = list(interrupts.attack(way, 3, 1))
-    assert [row.failure for row in rows] == [""] * 3
+    rows = list(interrupts.interrupt(way, 3, 1))
+    assert [row["failure"] for row in rows] == [""] * 3
 
 
 @pytest.mark.long
-def test_interrupted_cells() -> None:
-    rows = list(kernel.attack("processes", 2, 1))
-    assert [row.failure for row in rows] == [""] * 2
-    assert rows[0].way == "processes, in a kernel"
+def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> None:
+    """The kernel's last traceback still holds the whole training."""
+    manager: Any = ThisInterpreter(connection_file=str(tmp_path / "kernel.json"))
+    (temporary := tmp_path / "temporary").mkdir()
+    manager.start_kernel(env={**os.environ, "TMPDIR": str(temporary)}, cwd=os.getcwd())
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        make = "from experiments.attacks.interrupts import Trainings; t = Trainings('processes')"
+        for code in (make, "row = t.interrupted(0.5, again=True)"):
+            assert client.execute_interactive(code, timeout=60)["content"]["status"] == "ok"
+        answer = client.execute_interactive("", user_expressions={"row": "row"}, timeout=60)
+        row = ast.literal_eval(answer["content"]["user_expressions"]["row"]["data"]["text/plain"])
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert row["failure"] == ""
+    assert row["outcome"] in ("interrupted", "ended")
 
 
 @pytest.mark.long
@@ -37,29 +55,36 @@ def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_what_comes_of_them_is_counted_and_kept(repository: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "experiments.attacks", "parts", "--tries", "3"]
-    for seed in ("7", "8"):
-        done = subprocess.run(
-            [*line, "--seed", seed, "--output", str(tmp_path), "--add"],
-            cwd=repository,
-            env=os.environ | {"PYTHONPATH": str(repository)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert "3 parts of checkpoints (measured)" in done.stdout
-    counts = pd.read_csv(tmp_path / "parts.csv")
-    assert list(counts.columns) == ["way", "outcome", "failure"]
-    assert len(counts) == 6
-    assert counts["failure"].isna().all()
-    record = json.loads((tmp_path / "parts.json").read_text(encoding="utf-8"))
-    assert record["parameters"] == {"seeds": [7, 8]}
+def test_the_outcomes_are_counted_and_kept(repository: Path, tmp_path: Path) -> None:
+    line = [
+        sys.executable,
+        "-m",
+        "experiments.attacks",
+        "interrupts",
+        "--tries",
+        "2",
+        "--seed",
+        "7",
+    ]
+    done = subprocess.run(
+        [*line, "--output", str(tmp_path)],
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "2 interrupts (measured); 0 faults" in done.stdout
+    counts = pd.read_csv(tmp_path / "interrupts.csv")
+    assert list(counts.columns) == ["way", "moment", "outcome", "failure"]
+    assert len(counts) == 2
+    record = json.loads((tmp_path / "interrupts.json").read_text(encoding="utf-8"))
+    assert record["parameters"] == {"seeds": [7]}
     assert record["label"] == "measured"
 
 
-def test_a_training_with_a_hole_in_it_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was raised is looked at, too."""
+def test_a_training_with_a_hole_in_it_is_a_fault() -> None:
+    """An error without its word, or without the remedy, is one."""
     assert "no word of how to resume" in kills.wrong("SIGKILL", WorkerDied("(SIGKILL, killed"))
     assert kills.wrong("SIGKILL", BrokenPipeError(32, "Broken pipe")).startswith("BrokenPipeError")
     told = WorkerDied("(SIGTERM)")

@@ -1,6 +1,6 @@
 """The notebooks in a real JupyterLab: sliders move, figures follow, and no request leaves the page.
 
-Screenshots go to results/runs/browser; experiments/benchmarks/dragging.py has the times.
+Screenshots go to results/runs/browser.
 """
 
 import re

@@ -17,10 +17,11 @@ from pipekit.clusters.namespaces import (
     PACKET_BYTES,
     TCP,
     available,
+    burst_bytes,
+    bytes_per_second,
     require_namespaces,
     run,
 )
-from pipekit.clusters.rates import burst_bytes, bytes_per_second
 
 LIMIT_S = 100
 REASON = available()

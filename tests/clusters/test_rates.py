@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipekit.clusters.rates import burst_bytes, bytes_per_second, token_bucket
+from pipekit.clusters.namespaces import burst_bytes, bytes_per_second, token_bucket
 
 
 @pytest.mark.parametrize(

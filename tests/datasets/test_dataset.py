@@ -1,6 +1,11 @@
+"""A data set cut into batches, and the sizes that none can have."""
+
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from pipekit import datasets
 from pipekit.datasets import Dataset
 
 
@@ -39,15 +44,32 @@ def test_test_batches_keep_their_order_and_the_last_rows() -> None:
     assert [targets.tolist() for _, targets in batches] == [[-100, -101], [-102, -103], [-104]]
 
 
+TEXT = datasets.python_source(sequence=40, rows=30, test_rows=10)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: numbered(10).batches(11), r"batch_rows must be 1 to 10 .*not 11"),
         (lambda: numbered(10).batches(0), r"batch_rows must be 1 to 10 .*not 0"),
         (lambda: numbered(10).test_batches(0), "batch_rows must be at least 1, not 0"),
+        (lambda: datasets.mnist(rows=5001), r"rows must be 1 to 5000 .*not 5001"),
+        (lambda: datasets.mnist(rows=10, test_rows=10), r"test_rows must be 1 to 9 .*not 10"),
+        (lambda: datasets.digits(rows=0), r"rows must be 1 to 1797 .*not 0"),
+        (lambda: datasets.handwriting(pixels=0), "pixels must be 1 to 1024"),
+        (lambda: datasets.python_source(sequence=0), "sequence must be at least 1, not 0"),
+        (lambda: datasets.python_source(16, 10**7), r"rows must be 1 to \d+ .*besides 400"),
+        (lambda: datasets.python_source(16, 10, 10), r"rows must be 1 to .*not 0"),
+        (lambda: datasets.python_source(10**7), r"test_rows must be 1 to 0 .*not 400"),
+        (lambda: datasets.python_snippets(rows=2401), "use multiples of 8"),
+        (lambda: datasets.python_snippets(classes=10**3, rows=10**4, test_rows=10**3), "packages"),
+        (lambda: datasets.python_snippets(rows=80_000), r"rows a class must be 1 to \d+"),
+        (lambda: datasets.masked(TEXT, 0.0), "choose one that leaves 1 to 40 to guess"),
+        (lambda: datasets.masked(TEXT, 1.1), "choose one that leaves 1 to 40 to guess"),
     ],
 )
-def test_impossible_batches_are_refused_with_the_possible_ones(call: object, message: str) -> None:
-    assert callable(call)
+def test_impossible_sizes_are_refused_with_the_possible_ones(
+    call: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,10 +1,15 @@
+"""Texts to write, to read and to guess: rows of bytes, from the part that they say."""
+
 from pathlib import Path
 
 import pytest
 import torch
 
 from pipekit import datasets
-from pipekit.datasets.standard_library import library
+from pipekit.datasets.masking import IGNORED, MASK
+from pipekit.datasets.text import library
+
+TEXT = datasets.python_source(sequence=40, rows=2200, test_rows=200)
 
 
 def test_targets_are_the_text_one_byte_later() -> None:
@@ -57,16 +62,53 @@ def test_a_file_too_short_for_a_row_in_each_part_says_how_long_it_must_be(tmp_pa
     assert len(datasets.text_file(file, sequence=10).test_inputs) == 1
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: datasets.python_source(sequence=0), "sequence must be at least 1, not 0"),
-        (lambda: datasets.python_source(16, 10**7), r"rows must be 1 to \d+ .*besides 400"),
-        (lambda: datasets.python_source(16, 10, 10), r"rows must be 1 to .*not 0"),
-        (lambda: datasets.python_source(10**7), r"test_rows must be 1 to 0 .*not 400"),
-    ],
-)
-def test_impossible_sizes_are_refused_with_the_possible_ones(call: object, message: str) -> None:
-    assert callable(call)
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_classes_are_packages_with_equally_many_snippets() -> None:
+    data = datasets.python_snippets(sequence=32, classes=4, rows=240, test_rows=80)
+    assert data.train_targets.bincount().tolist() == [40] * 4
+    assert data.test_targets.bincount().tolist() == [20] * 4
+    packages = data.source.partition(": ")[2].split(", ")
+    for targets, inputs, part in zip(
+        (data.train_targets, data.test_targets),
+        (data.train_inputs, data.test_inputs),
+        library(),
+        strict=True,
+    ):
+        for row, target in zip(inputs[::9], targets[::9], strict=True):
+            package = packages[int(target)]
+            assert any(bytes(row.tolist()) in file.text for file in part if file.package == package)
+
+
+def test_no_snippet_is_there_twice() -> None:
+    data = datasets.python_snippets(sequence=64, classes=4, rows=800, test_rows=200, seed=1)
+    both = torch.cat([data.train_inputs, data.test_inputs])
+    assert len(both.unique(dim=0)) >= 0.97 * len(both)  # licences recur, and blank lines
+
+
+def test_every_row_has_equally_many_bytes_to_guess_and_their_truth_as_targets() -> None:
+    masked = datasets.masked(TEXT)
+    for (shown, targets), (tokens, _) in zip(
+        masked.batches(100, seed=3), TEXT.batches(100, seed=3), strict=True
+    ):
+        guessed = targets != IGNORED
+        assert (guessed.sum(dim=1) == 6).all()  # 15 % of 40
+        assert torch.equal(targets[guessed], tokens[guessed])
+        assert torch.equal(shown[~guessed], tokens[~guessed])
+
+
+def test_of_ten_bytes_to_guess_eight_are_hidden_one_is_wrong_and_one_shown() -> None:
+    ((shown, targets),) = datasets.masked(TEXT).batches(2000)
+    guessed = targets != IGNORED  # 12,000: a share's standard deviation is below 0.4 %
+    hidden = (shown == MASK)[guessed].double().mean()
+    right = (shown == targets)[guessed].double().mean()
+    assert hidden == pytest.approx(0.8, abs=0.02)
+    assert right == pytest.approx(0.1 + 0.1 / 256, abs=0.015)
+
+
+def test_masks_are_new_in_every_epoch_and_the_same_in_every_test() -> None:
+    masked = datasets.masked(TEXT)
+    first, again, later = (masked.batches(2000, 0, epoch)[0][0] for epoch in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first == MASK, later == MASK)
+    (one, _), (two, _) = masked.test_batches(200)[0], masked.test_batches(200)[0]
+    assert torch.equal(one, two)
+    assert (one == MASK).any()

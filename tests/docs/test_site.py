@@ -208,14 +208,6 @@ def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine
     assert drawn["outputs"]
 
 
-def test_a_drawn_schedule_is_told_from_text_that_may_wrap(build: ModuleType) -> None:
-    printed = "worker 0 | F0 B0", "a long sentence"
-    streams = [{"output_type": "stream", "name": "stdout", "text": [text]} for text in printed]
-    cells = build.gallery.folded(cell("code", "print()") | {"outputs": [each]} for each in streams)
-    tags = [[*each["metadata"]["tags"]] for each in cells if each["cell_type"] == "code"]
-    assert tags == [["drawn"], []]
-
-
 def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout: Path) -> None:
     page = build.report.page(checkout, checkout / "s", {"fast": "a"})
     for link in ("../gallery/a.html#cell-id=x", "report/fast/speed.csv", "#c"):

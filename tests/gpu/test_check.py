@@ -1,13 +1,15 @@
-"""What ``make gpu`` does, on the CPU and in small; tests/device does it on a simulated accelerator."""
+"""``make gpu`` on the CPU and in small; tests/device runs it on a simulated accelerator."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
+from typer.testing import CliRunner
 
-from experiments.gpu import memory, peers, profiles, speed
-from experiments.gpu.network import MICROBATCHES, STAGES, balance, batch, network, unsplit
+from experiments.gpu import check, peers, profiles
+from experiments.gpu.peers import MICROBATCHES, STAGES, network, unsplit
 from pipekit import Profile, models, simulate
 
 WIDTH, ROWS = 32, 2
@@ -15,9 +17,8 @@ WIDTH, ROWS = 32, 2
 
 def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tensor]:
     """The weights of this rank's stages after two batches."""
-    model, schedule = network(WIDTH), peers.tables(STAGES, MICROBATCHES, ranks)[name]
-    example = batch(ROWS * MICROBATCHES)
-    step = peers.trainer(schedule, model, balance(model), models.token_loss, example, device)
+    model = network(WIDTH)
+    step = peers.trainer(model, ROWS, name, ranks, device)
     step()
     step()
     return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
@@ -48,21 +49,19 @@ def test_each_process_has_equally_many_stages() -> None:
 
 @pytest.mark.long
 def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory.memory(["cpu"] * STAGES, WIDTH, ROWS)
+    assert check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
     def more(*given: Any, **how: Any) -> Any:
         return simulate(*given, **{**how, "optimizer_states": 2})
 
-    monkeypatch.setattr(memory, "simulate", more)
-    assert not memory.memory(["cpu"] * STAGES, WIDTH, ROWS)
+    monkeypatch.setattr(check, "simulate", more)
+    assert not check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
 
 @pytest.mark.long
-def test_everybody_is_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(speed, "BATCHES", 1)
-    found = speed.speed(["cpu"] * STAGES, WIDTH, ROWS)
+def test_everybody_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "BATCHES", 1)
+    found = check.speed(["cpu"] * STAGES, WIDTH, ROWS)
     assert {who.partition(",")[0] for who in found} == {
         *("unsplit", "GPipe", "1F1B", "PipeDream-2BW", "torch.distributed.pipelining"),
     }
@@ -78,9 +77,20 @@ def test_profiles_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found.rows == 2
     assert len(found.layers) == len(models.alexnet(device="meta"))
     assert {"conservation", "spread", "torch"} <= found.provenance.keys()
-    assert "alexnet" in capsys.readouterr().out
+    assert found.provenance["label"] == "measured"
+    assert "alexnet" in capsys.readouterr().out.partition("wrote")[2]
 
 
 def test_all_that_the_papers_profile_has_a_batch_size() -> None:
     assert {"vgg16", "resnet50", "gpt-355M", "bert-large"} <= profiles.ROWS.keys()
     assert profiles.ROWS.keys() <= models.PUBLISHED.keys()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("main", [check.main, profiles.main])
+def test_without_a_gpu_it_says_so(main: Any) -> None:
+    app = typer.Typer()
+    app.command()(main)
+    done = CliRunner().invoke(app, [], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("no GPU here")

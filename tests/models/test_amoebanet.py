@@ -1,9 +1,7 @@
 import pytest
 import torch
-from torch import nn
 
 from pipekit.models import amoebanet_d
-from tests.models.cutting import Passes, assert_equal, cut, whole
 
 
 @pytest.mark.parametrize(
@@ -52,45 +50,11 @@ def test_any_image_will_do(pixels: int) -> None:
     assert amoebanet_d(3, 8, classes=5)(torch.rand(2, 3, pixels, pixels)).shape == (2, 5)
 
 
-@pytest.fixture(scope="module")
-def model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return amoebanet_d(6, 8, classes=5)  # 12 layers
-
-
-@pytest.fixture(scope="module")
-def images() -> torch.Tensor:
-    return torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(scope="module")
-def uncut(model: nn.Sequential, images: torch.Tensor) -> Passes:
-    return whole(model, images)
-
-
-def test_gradients_reach_all_that_is_trained(uncut: Passes) -> None:
-    assert uncut.output.shape == (4, 5)
-    assert all(gradient.any() for gradient in uncut.gradients)
-
-
 @pytest.mark.parametrize(
-    "balance",
-    [[border, 12 - border] for border in range(1, 12)] + [[3, 3, 3, 3], [1] * 12],
-    ids=str,
+    ("layers", "filters", "message"),
+    [(n, 16, f"three equal groups of normal cells: {n} is no") for n in (0, 4)]
+    + [(3, n, f"filters must be a multiple of 8, .*: {n}") for n in (0, 12)],
 )
-def test_cut_anywhere_it_computes_the_same_to_the_bit(
-    balance: list[int], model: nn.Sequential, images: torch.Tensor, uncut: Passes
-) -> None:
-    assert_equal(cut(model, images, balance), uncut)
-
-
-@pytest.mark.parametrize("layers", [0, 4])
-def test_groups_must_be_equal(layers: int) -> None:
-    with pytest.raises(ValueError, match=f"three equal groups of normal cells: {layers} is no"):
-        amoebanet_d(layers, 16)
-
-
-@pytest.mark.parametrize("filters", [0, 12])
-def test_filters_must_divide(filters: int) -> None:
-    with pytest.raises(ValueError, match=f"filters must be a multiple of 8, .*: {filters}"):
-        amoebanet_d(3, filters)
+def test_impossible_sizes_are_refused(layers: int, filters: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        amoebanet_d(layers, filters)

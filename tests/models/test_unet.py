@@ -1,12 +1,9 @@
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from pipekit.layers.skips import Skip, Skippable, between, links, require_matched
 from pipekit.models import unet
-from tests.models.cutting import Passes, assert_equal, cut, whole
 
 
 def parameters(model: nn.Module) -> int:
@@ -91,48 +88,6 @@ def test_skips_go_straight_to_the_stages_that_pop_them() -> None:
         Skip("level 1/skip", 0, 2),
         Skip("level 0/skip", 0, 3),
     ]
-
-
-@pytest.fixture(scope="module")
-def model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return unet(1, 2)  # 22 layers
-
-
-@pytest.fixture(scope="module")
-def images() -> torch.Tensor:
-    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(scope="module")
-def uncut(model: nn.Sequential, images: torch.Tensor) -> Passes:
-    return whole(model, images)
-
-
-def test_gradients_reach_all_that_is_trained(uncut: Passes) -> None:
-    assert uncut.output.shape == (2, 1, 64, 64)
-    assert all(gradient.any() for gradient in uncut.gradients)
-
-
-@pytest.mark.parametrize(
-    "balance",
-    [[border, 22 - border] for border in range(1, 22)] + [[5, 6, 6, 5], [1, 1, 3, 8, 9], [1] * 22],
-    ids=str,
-)
-def test_cut_anywhere_it_computes_the_same_to_the_bit(
-    balance: list[int], model: nn.Sequential, images: torch.Tensor, uncut: Passes
-) -> None:
-    assert_equal(cut(model, images, balance), uncut)
-
-
-def test_two_convolutions_a_cell_as_well() -> None:
-    torch.manual_seed(0)
-    model, images = unet(2, 3), torch.rand(1, 3, 64, 96)
-    assert_equal(cut(model, images, [12, 10, 11]), whole(model, images))
-
-
-def test_a_copy_is_a_model_of_its_own(model: nn.Sequential, images: torch.Tensor) -> None:
-    assert_equal(whole(copy.deepcopy(model), images), whole(model, images))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 All draw no random numbers in training, so that a plain loop is their judge to the bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from pipekit import Pipeline, Schedule
+from tests.engine.examples import different, values
 
 CLASSES = 5
 
@@ -20,6 +24,58 @@ class Network(NamedTuple):
 
     model: nn.Module
     batch: Any
+
+
+def require_as_in_a_plain_loop(
+    layers: nn.Sequential,
+    judge: nn.Module,
+    batches: Sequence[tuple[Any, Tensor]],
+    schedule: Schedule,
+    loss: Callable[[Any, Tensor], Tensor] = F.mse_loss,
+    **options: Any,
+) -> None:
+    """Train layers in a pipeline, and the judge batch by batch: losses and weights are equal."""
+    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1)} | options
+    pipeline = Pipeline(layers, schedule, loss=loss, **values(**settings))
+    losses, state = pipeline.train(batches).losses, pipeline.state_dict()
+    pipeline.close()
+    optimizer, expected = settings["optimizer"](judge.parameters()), []
+    for batch, target in batches:
+        optimizer.zero_grad()
+        value = loss(judge(batch), target)
+        value.backward()
+        optimizer.step()
+        expected.append(value.item())
+    assert losses == expected
+    assert different(state, dict(judge.state_dict())) == []
+
+
+class Net(nn.Module):
+    """Three linear layers or other blocks, further parts, and a forward that a test has written."""
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        blocks: Sequence[nn.Module] = (),
+        width: int = 4,
+        **parts: nn.Module,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(blocks or [nn.Linear(width, width) for _ in range(3)])
+        self.function = forward
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+def in_turn(model: Any, x: Any) -> Any:
+    """Call a net's blocks one after another."""
+    for block in model.blocks:
+        x = block(x)
+    return x
 
 
 Factory = Callable[[], Network]

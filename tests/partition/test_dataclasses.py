@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, schedules
+from pipekit import schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode
 from pipekit.partition.stages import stages
-from tests.engine.examples import cores_of_each, different
+from tests.engine.examples import cores_of_each
+from tests.partition.networks import require_as_in_a_plain_loop
 
 X = torch.linspace(-1, 1, 24).view(4, 6)
 
@@ -114,23 +114,12 @@ class Network(nn.Module):
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 @pytest.mark.parametrize("made", [Carried, Frozen, Made, nested])
 def test_they_pass_from_stage_to_stage(made: Callable[..., Any], transport: str) -> None:
-    model = Network(made)
-    pipe = Pipeline(
-        stages(Network(made), X),
-        schedules.flush(3, 1),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
-        transport=transport,
-    )
-    pipe.train([(X, X)] * 2)
-    cores, optimizer = torch.get_num_threads(), torch.optim.SGD(model.parameters(), lr=0.1)
+    cores = torch.get_num_threads()
+    layers, batches = stages(Network(made), X), [(X, X)] * 2
     torch.set_num_threads(cores_of_each(3))
-    for _ in range(2):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(X), X).backward()
-        optimizer.step()
+    flush = schedules.flush(3, 1)
+    require_as_in_a_plain_loop(layers, Network(made), batches, flush, transport=transport)
     torch.set_num_threads(cores)
-    assert different(pipe.state_dict(), model.state_dict()) == []
 
 
 @pytest.mark.parametrize("made", [Holder, Attached])

@@ -15,6 +15,7 @@ from pipekit import Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 from tests.engine.examples import different, values
+from tests.partition.networks import require_as_in_a_plain_loop
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 BATCHES = [(X * k, X.flip(0) * k) for k in (1, 2, 3)]
@@ -95,18 +96,6 @@ def said_elsewhere() -> Iterator[None]:
         yield
 
 
-def plain_loop(model: nn.Module) -> list[float]:
-    """Train a model; return its losses."""
-    optimizer, losses = OPTIMIZER(model.parameters()), []
-    for x, y in BATCHES:
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def made(network: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return network()
@@ -132,15 +121,9 @@ def test_it_trains_as_a_plain_loop_does(name: str, transport: str) -> None:
     model, judge = made(network), made(network)
     layers = stages(model, X, blocks)
     assert different(dict(model.state_dict()), dict(judge.state_dict())) == []
-    pipeline = Pipeline(
-        layers,
-        schedules.flush(2, 1),
-        optimizer=OPTIMIZER,
-        loss=F.mse_loss,
-        transport=transport,
-    )
-    assert pipeline.train(BATCHES).losses == plain_loop(judge)
-    assert different(dict(pipeline.state_dict()), dict(judge.state_dict())) == []
+    flush = schedules.flush(2, 1)
+    how: dict[str, Any] = {"optimizer": OPTIMIZER, "transport": transport}
+    require_as_in_a_plain_loop(layers, judge, BATCHES, flush, **how)
 
 
 def test_no_cut_parts_what_is_edited_from_what_edits_it() -> None:
@@ -177,10 +160,9 @@ def test_stages_that_share_what_a_forward_edits_are_refused(evaluates_first: boo
     pipeline = Pipeline(model, schedules.flush(2, 1).take(3), **values(**options))
     with pytest.raises(ValueError, match=r"stages 0 and 1 share the weight, which a forward edits"):
         pipeline.evaluate(BATCHES) if evaluates_first else pipeline.train(BATCHES)
-    together = Pipeline(
-        model, schedules.flush(1, 1).take(3), **values(**(options | {"balance": [3]}))
-    )
-    assert together.train(BATCHES).losses == plain_loop(copy.deepcopy(model))
+    judge = copy.deepcopy(model)
+    together: dict[str, Any] = {"optimizer": OPTIMIZER, "balance": [3]}
+    require_as_in_a_plain_loop(model, judge, BATCHES, schedules.flush(1, 1), **together)
 
 
 def test_what_a_layer_edits_is_warned_of() -> None:

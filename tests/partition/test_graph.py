@@ -1,17 +1,19 @@
 """Recorded models with branches: their graph, plans on it, and training in a plan's order."""
 
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import Plan, Profile, schedules
 from pipekit.clusters import V100, flat
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.stages import reordered
+from tests.partition.networks import require_as_in_a_plain_loop
 
 
 class Block(nn.Module):
@@ -112,26 +114,9 @@ def test_a_stage_may_have_parts_of_both_branches(plan: Plan) -> None:
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_a_pipeline_runs_in_the_plans_order_to_the_bit(plan: Plan, transport: str) -> None:
     layers, data = recorded(), [(X, torch.randint(3, (4,))) for _ in range(3)]
-    pipeline = pk.Pipeline(
-        layers,
-        schedules.flush(2, 1),
-        balance=plan,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.functional.cross_entropy,
-        transport=transport,
-    )
-    losses = pipeline.train(data).losses
     torch.manual_seed(0)
-    model = Branches()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for (x, y), found in zip(data, losses, strict=True):
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        assert loss.item() == found
-    for name, tensor in pipeline.state_dict().items():
-        assert torch.equal(tensor, model.state_dict()[name]), name
+    how: dict[str, Any] = {"balance": plan, "transport": transport, "loss": F.cross_entropy}
+    require_as_in_a_plain_loop(layers, Branches(), data, schedules.flush(2, 1), **how)
 
 
 def test_simulation_takes_the_plans_order_too(costs: Profile, plan: Plan) -> None:

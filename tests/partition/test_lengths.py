@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipekit import Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
-from tests.partition.networks import UNet, build, tokens
+from tests.partition.networks import Net, UNet, build, tokens
 from tests.partition.test_record_refusals import Between, X
 from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop, with_lengths
 
@@ -56,42 +56,28 @@ def test_lengths_of_sources_and_targets_vary_by_themselves(
         assert torch.equal(layers(more), model(*more))
 
 
-class OwnMask(nn.Module):
-    """Takes its square mask with the batch: both sides are as long as the text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = (x @ x.mT + mask) @ block(x)
-        return x
+def masked(model: Any, x: Tensor, mask: Tensor) -> Any:
+    """Take a square mask with the batch: both sides are as long as the text."""
+    for block in model.blocks:
+        x = (x @ x.mT + mask) @ block(x)
+    return x
 
 
 def test_both_sides_of_a_square_vary_together() -> None:
-    model = OwnMask()
+    model = Net(masked, width=5)
     layers = stages(model, (torch.randn(3, 8, 5), torch.ones(8, 8).tril()))
     assert verified(layers) == "5 rows of length 6"
     batch = torch.randn(2, 11, 5), torch.ones(11, 11).tril()
     assert torch.equal(layers(batch), model(*batch))
 
 
-class Looks(nn.Module):
-    """Looks rows up in a second tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        first, second, last = self.blocks
-        y: Tensor = last(second(first(x)) * table[torch.arange(x.shape[0])])
-        return y
+def looks_up(model: Any, x: Tensor, table: Tensor) -> Any:
+    first, second, last = model.blocks
+    return last(second(first(x)) * table[torch.arange(x.shape[0])])
 
 
 def test_several_tensors_have_rows() -> None:
-    model, batch = Looks(), (torch.randn(4, 4), torch.randn(4, 4))
+    model, batch = Net(looks_up), (torch.randn(4, 4), torch.randn(4, 4))
     layers = stages(model, batch)
     more = (torch.randn(7, 4), torch.randn(7, 4))
     assert torch.equal(layers(more), model(*more))
@@ -124,21 +110,16 @@ def test_python_may_compute_with_the_number_of_rows(function: Callable[[Any, Ten
             layers(X[:2])
 
 
-class Text(nn.Module):
-    """Three blocks on [rows, length], and ``function`` before the last one."""
+def text_net(function: Callable[[Tensor], Any]) -> Net:
+    """Return three blocks on [rows, length], with ``function`` before each."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(100, 4)
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-        self.function = function
+    def forward(model: Any, text: Tensor) -> Any:
+        x = model.embedding(text)
+        for block in model.blocks:
+            x = block(function(x))
+        return x
 
-    def forward(self, text: Tensor) -> Tensor:
-        x = self.embedding(text)
-        for block in self.blocks:
-            x = block(self.function(x))
-        return x  # type: ignore[no-any-return]
+    return Net(forward, embedding=nn.Embedding(100, 4))
 
 
 def pools(x: Tensor) -> Tensor:
@@ -162,7 +143,7 @@ def squares(x: Tensor) -> Tensor:
 
 
 def test_python_may_compute_with_lengths() -> None:
-    model = Text(pools)
+    model = text_net(pools)
     layers = stages(model, tokens())
     for rows, length in ((2, 7), (5, 16), (1, 1)):
         text = tokens(length, rows)
@@ -186,7 +167,7 @@ def test_python_may_compute_with_lengths() -> None:
 def test_a_batch_for_which_other_operations_would_run_is_refused_when_it_comes(
     function: Callable[[Tensor], Tensor], example: int, fits: int, sentence: str
 ) -> None:
-    model = Text(function)
+    model = text_net(function)
     layers = stages(model, tokens(example))
     text = tokens(fits, 7)
     assert torch.equal(layers(text), model(text))
@@ -197,13 +178,12 @@ def test_a_batch_for_which_other_operations_would_run_is_refused_when_it_comes(
 def test_a_length_that_would_close_a_cut_stays() -> None:
     """Behind the pooling, no tensor tells the length that the last operation asks for."""
 
-    class Pools(Text):
-        def forward(self, text: Tensor) -> Tensor:
-            first, second, last = self.blocks
-            pooled = second(first(self.embedding(text)).mean(1))
-            return last(pooled) * text.shape[1]  # type: ignore[no-any-return]
+    def forward(model: Any, text: Tensor) -> Any:
+        first, second, last = model.blocks
+        pooled = second(first(model.embedding(text)).mean(1))
+        return last(pooled) * text.shape[1]
 
-    layers = stages(Pools(pools), tokens())
+    layers = stages(Net(forward, embedding=nn.Embedding(100, 4)), tokens())
     assert len(layers) == 4
     assert verified(layers) == "6 rows"
 
@@ -213,15 +193,13 @@ def test_a_block_may_compare_what_it_is_given() -> None:
         def forward(self, x: Tensor, length: int = 0) -> Tensor:
             return super().forward(x) * (2 if length > 8 else 1)
 
-    class Given(Text):
-        def forward(self, text: Tensor) -> Tensor:
-            x = self.embedding(text)
-            for block in self.blocks:
-                x = block(x, length=text.shape[1])
-            return x  # type: ignore[no-any-return]
+    def forward(model: Any, text: Tensor) -> Any:
+        x = model.embedding(text)
+        for block in model.blocks:
+            x = block(x, length=text.shape[1])
+        return x
 
-    model = Given(pools)
-    model.blocks = nn.ModuleList(Block(4, 4) for _ in range(3))
+    model = Net(forward, [Block(4, 4) for _ in range(3)], embedding=nn.Embedding(100, 4))
     layers = stages(model, tokens())
     for length in (3, 8, 9, 20):
         text = tokens(length)

@@ -18,25 +18,22 @@ from torch.utils.checkpoint import checkpoint
 from pipekit import Execution, Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
+from tests.partition.networks import Net, in_turn, require_as_in_a_plain_loop
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 
 
-class Between(nn.Module):
+class Between(Net):
     """Three blocks, and ``function(self, x)`` before the last one."""
 
     def __init__(self, function: Callable[[Any, Tensor], Any]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-        self.function = function
+        super().__init__(function)
         self.log: list[int] = []
         self.counts = {"calls": 0}
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         first, second, last = self.blocks
-        y = self.function(self, second(first(x)))
-        return last(y)  # type: ignore[no-any-return]
+        return last(self.function(self, second(first(x))))
 
 
 def branches(model: Any, x: Tensor) -> Tensor:
@@ -184,17 +181,11 @@ def test_a_part_that_cannot_be_recorded_may_be_a_block() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
 
-    model = nn.ModuleDict({"first": nn.Linear(4, 4), "branch": Branching()})
+    def forward(model: Any, x: Tensor) -> Any:
+        first, branching = model.blocks
+        return branching(first(x)) * 2
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.parts["branch"](self.parts["first"](x)) * 2  # type: ignore[no-any-return]
-
-    assert len(stages(Model(), X)) == 2
+    assert len(stages(Net(forward, [nn.Linear(4, 4), Branching()]), X)) == 2
 
 
 class Checkpointed(nn.Module):
@@ -258,39 +249,30 @@ def test_one_row_is_refused() -> None:
 
 
 def test_a_packed_sequence_is_refused() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(4, 4, batch_first=True)
+    def forward(model: Any, x: Tensor, lengths: Tensor) -> Any:
+        packed = pack_padded_sequence(x, lengths, batch_first=True)
+        return pad_packed_sequence(model.lstm(packed)[0], batch_first=True)[0]
 
-        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-            packed = pack_padded_sequence(x, lengths, batch_first=True)
-            return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
-
+    model = Net(forward, lstm=nn.LSTM(4, 4, batch_first=True))
     with pytest.raises(NotRecordable, match=r"lstm is given .*PackedSequence.*blocks="):
-        stages(Packed(), (torch.randn(3, 5, 4), torch.tensor([5, 4, 2])))
+        stages(model, (torch.randn(3, 5, 4), torch.tensor([5, 4, 2])))
 
 
 @pytest.mark.parametrize("output", [{1, 2}, 3.5, "text"])
 def test_an_output_that_is_no_tensor_is_refused(output: Any) -> None:
-    class Outputs(nn.Linear):
-        def forward(self, x: Tensor) -> Any:
-            return super().forward(x), output
-
     with pytest.raises(NotRecordable, match=f"returns a {type(output).__name__}"):
-        stages(Outputs(4, 4), X)
+        stages(Net(lambda model, x: (in_turn(model, x), output)), X)
 
 
 def test_a_cache_is_refused_with_its_remedy() -> None:
     class DynamicCache:
         """As transformers' models return."""
 
-    class Caches(nn.Linear):
-        def forward(self, x: Tensor) -> Any:
-            return {"logits": super().forward(x), "past_key_values": DynamicCache()}
+    def forward(model: Any, x: Tensor) -> Any:
+        return {"logits": in_turn(model, x), "past_key_values": DynamicCache()}
 
     with pytest.raises(NotRecordable, match=r"returns a DynamicCache.*config.use_cache = False"):
-        stages(Caches(4, 4), X)
+        stages(Net(forward), X)
 
 
 def test_an_object_made_anew_for_each_forward_cannot_pass_between_blocks() -> None:
@@ -301,19 +283,14 @@ def test_an_object_made_anew_for_each_forward_cannot_pass_between_blocks() -> No
         def forward(self, x: Tensor, context: Any = None) -> Tensor:
             return super().forward(x)
 
-    class Passes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Block(4, 4) for _ in range(2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            context = Context()
-            for block in self.blocks:
-                x = block(x, context)
-            return x
+    def forward(model: Any, x: Tensor) -> Any:
+        context = Context()
+        for block in model.blocks:
+            x = block(x, context)
+        return x
 
     with pytest.raises(NotRecordable, match=r"blocks.0 at test_.*given a Context made anew"):
-        stages(Passes(), X)
+        stages(Net(forward, [Block(4, 4), Block(4, 4)]), X)
 
 
 def test_a_batch_of_another_length_is_refused_when_it_comes() -> None:
@@ -346,7 +323,7 @@ SO_FAR = 0
 class CountsGlobally(Between):
     """Counts its forwards in a global variable."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         global SO_FAR
         SO_FAR += 1
         return super().forward(x)
@@ -383,19 +360,9 @@ def test_state_in_a_block_is_put_back_and_warned_of() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Counts([]), nn.Linear(4, 4))
     layers = stages(model, X)
     assert model[1].calls == []
-    rate = partial(torch.optim.SGD, lr=0.1)
-    pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=rate, loss=nn.functional.mse_loss)
     batches = [(X, X + k) for k in range(3)]
     with pytest.warns(UserWarning, match=r"the forward changes .*calls.*each microbatch.*buffer"):
-        losses = pipeline.train(batches).losses
-    optimizer, expected = rate(model.parameters()), []
-    for x, y in batches:
-        loss = nn.functional.mse_loss(model(x), y)
-        expected.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert losses == expected
+        require_as_in_a_plain_loop(layers, model, batches, schedules.flush(2, 1))
 
 
 @pytest.mark.parametrize("wish", [["nowhere"], [nn.Conv2d], ["blocks", "blocks.0"]])
@@ -405,24 +372,18 @@ def test_wishes_that_nothing_answers_to_are_refused(wish: list[Any]) -> None:
 
 
 def test_a_mask_whose_contents_are_looked_at_may_be_frozen() -> None:
-    class Masked(nn.Module):
-        """Leaves an attention mask out where it masks nothing, as transformers does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = block(x) if mask.all() else block(x) * mask[:, None]
-            return x
+    def forward(model: Any, x: Tensor, mask: Tensor) -> Any:
+        """Leave an attention mask out where it masks nothing, as transformers does."""
+        for block in model.blocks:
+            x = block(x) if mask.all() else block(x) * mask[:, None]
+        return x
 
     mask = torch.tensor([1, 0, 1, 1, 1, 0]).bool()
     with pytest.raises(NotRecordable, match="example in which something is masked"):
-        stages(Masked(), (X, mask))
+        stages(Net(forward), (X, mask))
     with pytest.warns(UserWarning, match=": False"):
-        layers = stages(Masked(), (X, mask), freeze=True)
-    model = Masked()
+        layers = stages(Net(forward), (X, mask), freeze=True)
+    model = Net(forward)
     layers.load_state_dict(model.state_dict())
     assert torch.equal(layers((X, ~mask)), model(X, ~mask))
 

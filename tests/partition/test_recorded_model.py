@@ -11,11 +11,20 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Pipeline, schedules
-from pipekit.partition.recording.blocks import find_blocks
+from pipekit.partition.recording.modules import find_blocks
 from pipekit.partition.recording.record import record
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
-from tests.partition.networks import InPlace, Tied, Twice, UNet, build
+from tests.partition.networks import (
+    InPlace,
+    Net,
+    Tied,
+    Twice,
+    UNet,
+    build,
+    in_turn,
+    require_as_in_a_plain_loop,
+)
 
 
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
@@ -43,7 +52,7 @@ def test_a_layer_is_a_modules_call_and_operations_around_it() -> None:
 
 
 def test_what_is_used_later_crosses_every_cut_until_then() -> None:
-    recorded = record(UNet(), torch.randn(2, 1, 16, 16))
+    recorded = record(UNet(), torch.randn(2, 1, 16, 16))[0]
     crossing = [[c.shape for c in recorded.crossing(layer)] for layer in range(1, len(recorded))]
     image, second = (2, 1, 16, 16), (2, 8, 8, 8)
     assert crossing[0] == [image, (2, 4, 8, 8)]  # pooled: fewer bytes than the block gives
@@ -62,18 +71,13 @@ def test_no_cut_parts_what_is_made_from_its_edit() -> None:
 
 
 def test_a_module_with_buffers_that_is_called_twice_stays_in_one_layer() -> None:
-    class Norms(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-            self.norm = nn.BatchNorm1d(4)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third, fourth = model.blocks
+        x = model.norm(second(model.norm(first(x))))
+        return fourth(third(x))
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third, fourth = self.blocks
-            x = self.norm(second(self.norm(first(x))))
-            return fourth(third(x))  # type: ignore[no-any-return]
-
-    assert modules_of(Norms(), torch.randn(6, 4)) == [
+    model = Net(forward, [nn.Linear(4, 4) for _ in range(4)], norm=nn.BatchNorm1d(4))
+    assert modules_of(model, torch.randn(6, 4)) == [
         ("blocks.0",), ("norm", "blocks.1"), ("blocks.2",), ("blocks.3",),
     ]  # fmt: skip
 
@@ -112,27 +116,14 @@ def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
 def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str) -> None:
     x = torch.linspace(-1, 1, 24).view(6, 4)
     model = Masked(edits=False)
-    pipeline = Pipeline(
-        stages(model, x),
-        schedules.flush(3, 1),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.functional.mse_loss,
-        transport=transport,
-    )
-    pipeline.train([(x, x.flip(0))] * 3)
-    state = pipeline.state_dict()
-    pipeline.close()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), x.flip(0)).backward()
-        optimizer.step()
-    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    layers, batches = stages(copy.deepcopy(model), x), [(x, x.flip(0))] * 3
+    flush = schedules.flush(3, 1)
+    require_as_in_a_plain_loop(layers, model, batches, flush, transport=transport)
 
 
 def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
     model = Tied()
-    first, last = record(model, torch.randint(50, (4, 7))).stages([2, 3])
+    first, last = record(model, torch.randint(50, (4, 7)))[0].stages([2, 3])
     assert set(first.state_dict()) == {
         "embedding.weight", "scale", "count", "blocks.0.weight", "blocks.0.bias",
     }  # fmt: skip
@@ -144,19 +135,8 @@ def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
 
 
 def test_weights_that_no_forward_reads_stay_part_of_the_model() -> None:
-    class Unread(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.unread = nn.Linear(4, 4)
-            self.register_buffer("also_unread", torch.ones(2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    model = Unread()
+    model = Net(in_turn, unread=nn.Linear(4, 4))
+    model.register_buffer("also_unread", torch.ones(2))
     assert stages(model, torch.randn(4, 4)).state_dict().keys() == model.state_dict().keys()
 
 
@@ -202,20 +182,14 @@ def test_hooks_of_the_users_run_as_ever() -> None:
 
 
 def test_training_and_evaluation_may_differ() -> None:
-    class Differs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.only_training = nn.Linear(4, 2)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        y = second(first(x))
+        extra = model.only_training(y) if model.training else None
+        x = third(y)
+        return (x, extra) if model.training else x * 0.5
 
-        def forward(self, x: Tensor) -> Any:
-            first, second, third = self.blocks
-            y = second(first(x))
-            extra = self.only_training(y) if self.training else None
-            x = third(y)
-            return (x, extra) if self.training else x * 0.5
-
-    model, x = Differs(), torch.randn(5, 4)
+    model, x = Net(forward, only_training=nn.Linear(4, 2)), torch.randn(5, 4)
     layers = stages(model, x)
     assert torch.equal(layers(x)[1], model(x)[1])
     model.eval()
@@ -224,26 +198,22 @@ def test_training_and_evaluation_may_differ() -> None:
 
 
 def test_no_gradients_flow_where_the_model_has_none() -> None:
-    class Teacher(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.blocks[2].requires_grad_(False)
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        with torch.no_grad():
+            y = first(x) * 2
+        return second(x) * y + third(x).detach()
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third = self.blocks
-            with torch.no_grad():
-                y = first(x) * 2
-            return second(x) * y + third(x).detach()  # type: ignore[no-any-return]
-
-    recorded = record(Teacher(), torch.randn(5, 4))
+    model = Net(forward)
+    model.blocks[2].requires_grad_(False)
+    recorded = record(model, torch.randn(5, 4))[0]
     verify(recorded)
     assert [c.requires_grad for c in recorded.crossing(1)] == [True, False]
 
 
 def test_verifying_finds_a_layer_that_does_something_else() -> None:
     model, x = Twice(), torch.randn(5, 16)
-    recorded = record(model, x)
+    recorded = record(model, x)[0]
     model.head.register_forward_hook(lambda module, args, output: output * 1.0)
     verify(recorded)
     model.forward = lambda x: x * 2  # type: ignore[method-assign]
@@ -299,23 +269,17 @@ def test_over_processes_as_over_threads() -> None:
 
 
 def test_no_grad_and_autocast_between_blocks_are_kept() -> None:
-    class Modes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    def forward(model: Any, x: Tensor) -> Any:
+        first, second, third = model.blocks
+        with torch.no_grad():
+            scale = first(x).abs() + 1
+        y = second(x) * scale
+        with torch.autocast("cpu", enabled=False):
+            y = third(y.float()) @ y.float().mT
+        with torch.autocast("cpu", torch.bfloat16):
+            return y @ y
 
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, third = self.blocks
-            with torch.no_grad():
-                scale = first(x).abs() + 1
-            y = second(x) * scale
-            with torch.autocast("cpu", enabled=False):
-                y = third(y.float()) @ y.float().mT
-            with torch.autocast("cpu", torch.bfloat16):
-                y = y @ y
-            return y  # type: ignore[no-any-return]
-
-    model, x = Modes(), torch.linspace(-1, 1, 24).view(6, 4)
+    model, x = Net(forward), torch.linspace(-1, 1, 24).view(6, 4)
     with pytest.warns(UserWarning, match="not independent"):
         layers = stages(model, x)
     with torch.autocast("cpu", torch.bfloat16):

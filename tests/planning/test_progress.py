@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipekit import Profile, plan
+from pipekit import Profile, plan, progress
 from pipekit.clusters import flat
-from pipekit.planning import progress
 
 METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
 

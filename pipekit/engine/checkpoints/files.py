@@ -1,12 +1,12 @@
-"""Checkpoints on disk: a folder for each, in it one file for each stage of each worker.
+"""Checkpoints on disk: a folder for each, with one file for each stage of each worker.
 
     checkpoints/batch-00000020-9f2c41d0/stage0.worker0.of3.6d1b3c5f8a90e2d4.pt
 
-20 is the number of batches trained on, ``9f2c41d0`` the attempt: after each resumption it is
-another, so that files from before and after never make one checkpoint.  A checkpoint is complete
-when the files of all workers are there (here 3); nobody needs to say so.  A file's name ends with
-the first digits of its SHA-256, as torch.hub's do, so that file and checksum come into being
-together, by one rename.  Of weights or a loss that are not finite it says so: ``.nonfinite.pt``.
+20 is the number of batches trained on.  ``9f2c41d0`` names the attempt and changes at each
+resumption, so that files from before and after never make one checkpoint.  A checkpoint is complete
+when the files of all workers (here 3) are there.  A file's name ends with the first digits of its
+SHA-256, as torch.hub's do, so that one rename makes file and checksum; weights or a loss that are
+not finite are named as well: ``.nonfinite.pt``.
 """
 
 import hashlib
@@ -38,16 +38,7 @@ Content = dict[str, Any]
 
 
 class PartFile(NamedTuple):
-    """One file.
-
-    Attributes:
-        stage: whose state it holds.
-        worker: who wrote it.
-        parts: how many files the checkpoint has.
-        digest: the first digits of its SHA-256.
-        finite: whether its weights and its last loss are finite.
-        path: where it is.
-    """
+    """One file: a worker's part, of one stage, of a checkpoint with so many parts."""
 
     stage: int
     worker: int
@@ -73,11 +64,11 @@ def write(
     finite: bool = True,
     keep: int = KEPT,
 ) -> None:
-    """Write a worker's part of a checkpoint, and let go of checkpoints that are no longer needed.
+    """Write a worker's part of a checkpoint, and delete checkpoints that are no longer needed.
 
     Raises:
         TypeError: the content holds an object that could not be loaded safely.
-        OSError: it cannot be written; the message names where.  Nothing is left of it.
+        OSError: it cannot be written; the message names where, and nothing is left of it.
     """
     home = folder / f"batch-{batches:08d}-{attempt}"
     home.mkdir(parents=True, exist_ok=True)
@@ -85,7 +76,7 @@ def write(
     temporary, hashing = Path(file.name), _Hashing(file)
     try:
         with _named(home), file:
-            _save(content | {"format": FORMAT}, hashing)
+            hashing.save(content | {"format": FORMAT})
         _require_loadable(temporary)
         name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}"
         temporary.replace(home / (name + (".pt" if finite else ".nonfinite.pt")))
@@ -97,37 +88,32 @@ def write(
 
 
 def try_folder(folder: Path) -> None:
-    """Write a file into a folder and delete it: what cannot be done is known before it is needed.
-
-    Raises:
-        OSError: it cannot be done; the message names where.
-    """
+    """Write a file into a folder and delete it; an OSError names where this fails."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         deferred_interrupts(),  # one while it is being made would leave it open
         _named(folder),
         tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
     ):
-        _save({"tried": torch.zeros(1)}, _Hashing(file))
+        _Hashing(file).save({"tried": torch.zeros(1)})
 
 
 def clear(folder: Path) -> None:
-    """Delete what writes have left that were cut off; nobody may be writing there."""
+    """Delete the remains of writes that were cut off; nobody may be writing there."""
     for home in _all(folder):
         for temporary in home.glob("*.tmp"):
             temporary.unlink(missing_ok=True)
 
 
 def attempts(folder: Path) -> set[str]:
-    """Return whose checkpoints a folder holds, complete or not."""
+    """Return the attempts whose checkpoints a folder holds, complete or not."""
     return {home.name.rpartition("-")[2] for home in _all(folder)}
 
 
 def newest(folder: Path) -> Path | None:
     """Return the newest checkpoint that is complete and undamaged, or None.
 
-    Warns:
-        UserWarning: naming each damaged file that made it go back to an earlier one.
+    A warning names each damaged file that made it go back to an earlier one.
     """
     for home in reversed(_all(folder)):
         if not is_complete(home):
@@ -151,7 +137,22 @@ def newest(folder: Path) -> Path | None:
 
 def parts_of(home: Path) -> list[PartFile]:
     """Return a checkpoint's files, by stage and worker."""
-    return sorted(_parts(home))
+    try:
+        names = os.listdir(home)
+    except FileNotFoundError:  # another worker has deleted it
+        return []
+    found = []
+    for match in filter(None, map(_FILE.fullmatch, names)):
+        stage, worker, parts = map(int, match.groups()[:3])
+        path = home / match[0]
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:  # likewise
+            continue
+        if not stat.S_ISREG(mode):  # a reader of a pipe waits for ever
+            raise ValueError(f"{path} is not a file: delete it")
+        found.append(PartFile(stage, worker, parts, match[4], match[5] is None, path))
+    return sorted(found)
 
 
 def is_complete(home: Path) -> bool:
@@ -182,8 +183,7 @@ def load(part: PartFile) -> Content:
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise ValueError(
             f"{part.path} is not a part of a checkpoint that pipekit wrote: it does not hold "
-            "tensors "
-            f"and plain values under their names"
+            f"tensors and plain values under their names"
         )
     if content["format"] != FORMAT:
         raise ValueError(
@@ -202,60 +202,6 @@ def require_empty(folder: Path) -> None:
         )
 
 
-class _Hashing:
-    """A file that computes its checksum from what is written, not from what the disk made of it."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._sha = file, hashlib.sha256()
-        self.error: OSError | None = None
-
-    @property
-    def digest(self) -> str:
-        return self._sha.hexdigest()[:16]
-
-    def write(self, data: bytes) -> int:
-        self._sha.update(data)
-        try:
-            return int(self._file.write(data))
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def sync(self) -> None:
-        """Let what was written reach the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
-@contextmanager
-def _named(where: Path) -> Iterator[None]:
-    """Let what cannot be read or written say where; some fails only when its file is closed."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(where)) from None
-
-
-def _save(content: Content, file: _Hashing) -> None:
-    """Write a content, to the disk.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    try:
-        torch.save(content, cast(Any, file))
-        file.sync()
-    except Exception:
-        if file.error is None:
-            raise
-        raise file.error from None  # PyTorch says of a full disk only that it has failed
-
-
 def require_plain(states: Mapping[str, object]) -> None:
     """Raise TypeError if an extra state of a module is more than tensors and plain values."""
     for name, state in states.items():
@@ -269,6 +215,49 @@ def require_plain(states: Mapping[str, object]) -> None:
                 f"a checkpoint cannot hold the extra state {name!r}, a {type(state).__name__}: let "
                 f"get_extra_state() give tensors and plain values only, in lists or dicts ({error})"
             ) from None
+
+
+class _Hashing:
+    """A file that computes its checksum from what is written, not from what the disk made of it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._sha = file, hashlib.sha256()
+        self._error: OSError | None = None
+        self.flush = file.flush
+
+    @property
+    def digest(self) -> str:
+        return self._sha.hexdigest()[:16]
+
+    def write(self, data: bytes) -> int:
+        self._sha.update(data)
+        try:
+            return int(self._file.write(data))
+        except OSError as error:
+            self._error = error
+            raise
+
+    def save(self, content: Content) -> None:
+        """Write a content, to the disk; PyTorch says of a full one only that it has failed."""
+        try:
+            torch.save(content, cast(Any, self))
+            self.flush()
+            os.fsync(self._file.fileno())
+        except Exception:
+            if self._error is None:
+                raise
+            raise self._error from None
+
+
+@contextmanager
+def _named(where: Path) -> Iterator[None]:
+    """Let an error of reading or writing name where; some come only when a file is closed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(where)) from None
 
 
 def _require_loadable(path: Path) -> None:
@@ -296,37 +285,20 @@ def _all(folder: Path) -> list[Path]:
     return [home for _, home in sorted(found)]
 
 
-def _parts(home: Path) -> Iterator[PartFile]:
-    try:
-        names = os.listdir(home)
-    except FileNotFoundError:  # another worker has let go of it
-        return
-    for match in filter(None, map(_FILE.fullmatch, names)):
-        stage, worker, parts = map(int, match.groups()[:3])
-        path = home / match[0]
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:  # likewise
-            continue
-        if not stat.S_ISREG(mode):  # who reads a pipe waits for ever
-            raise ValueError(f"{path} is not a file: delete it")
-        yield PartFile(stage, worker, parts, match[4], match[5] is None, path)
-
-
 def _prune(folder: Path, attempt: str, keep: int) -> None:
     """Delete what is older than this attempt's last so many complete checkpoints.
 
     All workers have passed these, so that nobody is still writing an older one.  Those of earlier
-    attempts do not count: they may be the damaged ones that this attempt had to go back from.  The
-    last finite one stays, whosever it is: a batch that spoils the weights must not spoil them all.
+    attempts do not count: this attempt may have gone back from them, as damaged ones.  The last
+    finite one stays, whosever it is: a batch that spoils the weights must not spoil them all.
     """
     homes = _all(folder)
-    own = [n for n, home in enumerate(homes) if home.name.endswith(attempt) and is_complete(home)]
-    finite = [home for home in homes if is_complete(home) and is_finite(home)]
-    for home in homes[: own[-keep]] if len(own) >= keep else ():
-        if home in finite[-1:]:
-            continue
-        shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too
+    complete = [home for home in homes if is_complete(home)]
+    ours = [homes.index(home) for home in complete if home.name.endswith(attempt)]
+    finite = [home for home in complete if is_finite(home)]
+    for home in homes[: ours[-keep]] if len(ours) >= keep else ():
+        if home not in finite[-1:]:
+            shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too
 
 
 def _sync(folder: Path) -> None:

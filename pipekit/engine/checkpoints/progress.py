@@ -1,8 +1,11 @@
-"""How far a training is that takes several runs, and where its checkpoints go."""
+"""How far a training is that takes several runs, and the folder where its checkpoints go."""
 
+import fcntl
 import os
+import socket
+import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Protocol, TypeVar
@@ -10,9 +13,9 @@ from typing import Protocol, TypeVar
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.folder_lock import FolderLock
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
 from pipekit.engine.config import CheckpointConfig
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.options import Checkpoints
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import boundaries
@@ -23,9 +26,7 @@ T = TypeVar("T")
 class Agree(Protocol):
     """Calls a function in one of the processes that train together; all get what it returns."""
 
-    def __call__(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns."""
-        ...
+    def __call__(self, function: Callable[[], T]) -> T: ...
 
 
 class TrainingProgress:
@@ -40,9 +41,9 @@ class TrainingProgress:
         self._agree = agree
         self.position = Position()
         self.resume_point: ResumePoint | None = None
-        self._own: Path | None = None  # a folder of which all checkpoints are this training's
+        self._folder: Path | None = None  # all checkpoints in it are this training's
         self._attempt, self._training = "", ""
-        self._known: set[str] = set()  # the attempts that this training goes on from, and its own
+        self._known: set[str] = set()  # this attempt, and those that it goes on from
         self._lock = FolderLock()
         self._rng = torch.get_rng_state()
 
@@ -79,13 +80,10 @@ class TrainingProgress:
 
     @contextmanager
     def claimed(self, folder: str | os.PathLike[str] | None) -> Iterator[Path | None]:
-        """Have a folder for this training's checkpoints alone for a while; None: have none.
-
-        Yields:
-            Its absolute path.
+        """Have a folder for this training alone for a while; yield its absolute path.
 
         Raises:
-            ValueError: it holds those of another training, or one is writing there.
+            ValueError: it holds checkpoints of another training, or one is writing there.
             OSError: nothing can be written there.
         """
         if folder is None:
@@ -99,21 +97,19 @@ class TrainingProgress:
                     f"another training writes its checkpoints to {path} ({holder}): wait for its "
                     f"end, or name another folder"
                 )
-            self._claim(path)
+            if path != self._folder:
+                checkpoints.require_empty(path)
+                self._take(path)
+            elif self._agree(lambda: checkpoints.attempts(path)) - self._known:
+                raise ValueError(
+                    f"another process has gone on with this training, and has written checkpoints "
+                    f"to {path}: call resume({str(path)!r}) to go on from there, or name another "
+                    f"folder"
+                )
+            self._agree(lambda: checkpoints.clear(path))
             yield path
         finally:
             self._lock.give_back()
-
-    def _claim(self, path: Path) -> None:
-        if path != self._own:
-            checkpoints.require_empty(path)
-            self._take(path)
-        elif self._agree(lambda: checkpoints.attempts(path)) - self._known:
-            raise ValueError(
-                f"another process has gone on with this training, and has written checkpoints to "
-                f"{path}: call resume({str(path)!r}) to go on from there, or name another folder"
-            )
-        self._agree(lambda: checkpoints.clear(path))
 
     def checkpoint_config(
         self,
@@ -148,6 +144,60 @@ class TrainingProgress:
         self.position = Position(runs + 1, before + batches, microbatches)
 
     def _take(self, folder: Path) -> None:
-        self._own = folder
+        self._folder = folder
         self._attempt, self._training = self._agree(lambda: (token_hex(4), token_hex(16)))
         self._known = self._agree(lambda: checkpoints.attempts(folder)) | {self._attempt}
+
+
+class FolderLock:
+    """A lock on a folder, which ends with the process that holds it, whatever ends that.
+
+    Where a file system has no locks, there is none.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._path = Path()
+
+    def take(self, folder: Path) -> str | None:
+        """Take the lock of a folder; return who has it, if it is somebody else's.
+
+        Raises:
+            OSError: the lock's file cannot be opened; the message names it.
+            ValueError: it is something else than a file.
+        """
+        with deferred_interrupts():  # whatever is open is known when one comes
+            return self._take(folder / ".lock")
+
+    def _take(self, path: Path) -> str | None:
+        while self._file is None:
+            # Not through a link, to a file whose beginning would be written over.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise ValueError(f"{path} is not a file: delete it")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file, 1000, 0).decode(errors="replace")
+                os.close(file)
+                return holder or "another process"
+            except OSError:
+                os.close(file)
+                return None
+            # The last holder may have deleted the file that was opened here.
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(file).st_ino:
+                    self._file, self._path = file, path
+                    continue
+            os.close(file)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        return None
+
+    def give_back(self) -> None:
+        """Let go of the lock, if it is held."""
+        if self._file is not None:
+            with deferred_interrupts():  # one between the lines would leave the file open
+                self._path.unlink(missing_ok=True)
+                os.close(self._file)
+                self._file = None

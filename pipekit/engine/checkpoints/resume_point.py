@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import nn
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.content import read as read_part
-from pipekit.engine.checkpoints.content import require_alike
+from pipekit.engine.checkpoints.files import Content, PartFile, load, parts_of
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.all_reduce import merged
@@ -22,6 +22,88 @@ from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.partition.recording.stage import owners, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
+
+Tensors = dict[str, Tensor]
+
+# Tensors are what they are; the rest is taken strictly.
+_ANY_TYPES = ConfigDict(arbitrary_types_allowed=True)
+
+
+@with_config(_ANY_TYPES)
+class About(TypedDict):
+    """What all parts of a checkpoint have in common."""
+
+    runs: int
+    batches: int
+    offset: int
+    microbatches: int
+    table: str
+    balance: list[int]
+    rng: Tensor
+    training: str
+    attempt: str
+
+
+@with_config(_ANY_TYPES)
+class PartContent(TypedDict):
+    """One worker's part of a checkpoint, of one stage."""
+
+    format: int
+    about: About
+    boundary: tuple[int, int, tuple[int, ...]]
+    stage: int
+    worker: int
+    parameters: Tensors
+    older: dict[int, Tensors]
+    buffers: Tensors
+    extra_states: dict[str, Any]
+    state: dict[str, Any]
+    scales: Any
+    losses: list[tuple[int, float]]
+
+
+def read_part(part: PartFile) -> Content:
+    """Return the content of a file, if it is a part of the checkpoint in whose folder it lies.
+
+    Raises:
+        ValueError: it is not; the message names the file and what is wrong.
+    """
+    content = load(part)
+    try:
+        TypeAdapter(PartContent).validate_python(content, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise ValueError(
+            f"{part.path} is not a part of a checkpoint: {where}: {wrong['msg']}"
+        ) from None
+    about = content["about"]
+    folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"
+    for what, said, found in (
+        ("stage", content["stage"], part.stage),
+        ("worker", content["worker"], part.worker),
+        ("boundary", folder, part.path.parent.name[: len(folder)]),
+        ("attempt", about["attempt"], part.path.parent.name[len(folder) :]),
+    ):
+        if said != found:
+            raise ValueError(
+                f"{part.path} was written as {what} {said} and lies where {found} belongs: files "
+                f"of different checkpoints have been mixed"
+            )
+    return content
+
+
+def require_alike(part: PartFile, about: dict[str, Any], others: dict[str, Any]) -> None:
+    """Raise ValueError unless a part says the same of the whole as the others do."""
+    for key in sorted({*about, *others}):
+        here, there = about.get(key), others.get(key)
+        if isinstance(here, Tensor) and isinstance(there, Tensor):
+            here, there = here.tolist(), there.tolist()
+        if here != there:
+            raise ValueError(
+                f"{part.path} is of another training or run than the files beside it: they differ "
+                f"in {key!r}; files of different checkpoints have been mixed"
+            )
 
 
 class Position(NamedTuple):
@@ -89,22 +171,18 @@ class ResumePoint:
     checkpoint: Path
     about: dict[str, Any]
     boundary: Boundary
-    stages: list[checkpoints.Content]
+    stages: list[Content]
     losses: list[tuple[int, float]]
 
     @classmethod
     def read(cls, home: Path) -> Self:
-        """Read a complete checkpoint.
-
-        Raises:
-            ValueError: a file is not one of its parts; the message names it.
-        """
-        stages: list[checkpoints.Content] = []
+        """Read a complete checkpoint; a ValueError names a file that is not one of its parts."""
+        stages: list[Content] = []
         losses: list[tuple[int, float]] = []
         first: dict[str, Any] = {}
-        buffers: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
+        buffers: dict[int, list[Tensors]] = defaultdict(list)
         workers: set[tuple[int, int]] = set()
-        for part in checkpoints.parts_of(home):
+        for part in parts_of(home):
             content = read_part(part)
             if part[:2] in workers:
                 raise ValueError(
@@ -112,7 +190,8 @@ class ResumePoint:
                     f"{part.stage} there: files of different checkpoints have been mixed"
                 )
             workers.add(part[:2])
-            require_alike(part, _common(content), first := first or _common(content))
+            common = {**content["about"], "boundary": content["boundary"]}
+            require_alike(part, common, first := first or common)
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):
@@ -183,10 +262,10 @@ class ResumePoint:
         ]
         donor: dict[str, Any] = self.stages[shared.index(max(shared))]["state"]
         names = {name for name, _ in part.module.named_parameters()}
-        own = {name: each[name] for each in optimizers for name in each if name in names}
+        ours = {name: each[name] for each in optimizers for name in each if name in names}
         if None in part.numbers:  # weights that an earlier stage has as well
-            own = copy.deepcopy(own)
-        found = donor | {"optimizer": own or None, "resumed": True}
+            ours = copy.deepcopy(ours)
+        found = donor | {"optimizer": ours or None, "resumed": True}
         if "mitigation" in donor:
             kept = (stage["state"]["mitigation"]["memory"] for stage in self.stages)
             found["mitigation"] = {
@@ -221,11 +300,6 @@ class ResumePoint:
             return Start(schedule, offset, microbatches, resume, self.losses if same else ())
         microbatches += self.boundary.microbatches
         return Start(schedule_for(batches - done), done, microbatches)
-
-
-def _common(content: checkpoints.Content) -> dict[str, Any]:
-    """Return what all parts of a checkpoint say alike."""
-    return {**content["about"], "boundary": content["boundary"]}
 
 
 def table_id(schedule: Schedule, balance: Sequence[int] | None) -> str:

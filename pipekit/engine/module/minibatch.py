@@ -12,9 +12,7 @@ from torch.func import functional_call
 from pipekit.devices import (
     ThreadStreams,
     keep_for_current_stream,
-    on_stream,
     record_events,
-    wait_event,
     wait_events,
 )
 from pipekit.engine.execution.executor import Executor
@@ -22,12 +20,11 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.module.watched_stage import ModuleRuntime, ModuleSteps, WatchedStage
+from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
 from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
-from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
@@ -174,14 +171,12 @@ class Minibatch:
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
         states = WorkerStates(len(stages))
-        workers = [ModuleSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
-        watchdog = Watchdog(states, workers, [[stage] for stage in stages], runtime.timeout)
+        own = {stage: Steps(tuple(steps[stage])) for stage in stages}
+        watchdog = Watchdog(states, own, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
-            with on_stream(runtime.workers[stage].stream), _noted(stage, runtime.at_work):
-                for event in self._ready:
-                    wait_event(clock.device, event)
+            with runtime.workers[stage].entered(self._ready), _noted(stage, runtime.at_work):
                 transport = network.transport(stage)
                 state = states.observer(stage)
                 observers = [*watched.observers, state]

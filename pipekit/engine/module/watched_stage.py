@@ -13,7 +13,6 @@ from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
 from pipekit.plans import Recompute
-from pipekit.schedules import Steps
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,6 @@ class ModuleRuntime:
     timeout: float | None
     at_work: set[int] = field(default_factory=set)
     threads: WorkerThreads = field(default_factory=WorkerThreads)
-
-
-@dataclass(frozen=True)
-class ModuleSteps:
-    """What a stage's worker does in a forward or a backward, by its number."""
-
-    index: int
-    steps: Steps
 
 
 class WatchedStage:

@@ -1,5 +1,1 @@
 """What watches a run: memory, events, progress."""
-
-from pipekit.engine.observers.memory_tracker import StageMemory
-
-__all__ = ["StageMemory"]

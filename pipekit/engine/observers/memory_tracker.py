@@ -34,7 +34,6 @@ class HeldBytes(NamedTuple):
     recompute: int
 
     def __add__(self, other: "HeldBytes") -> "HeldBytes":  # type: ignore[override]
-        """Return what both hold."""
         return HeldBytes(*map(sum, zip(self, other, strict=True)))
 
 
@@ -118,12 +117,8 @@ class StageMemory:
 class MemoryTracker(Observer):
     """Follows what one worker holds, of all its stages.
 
-    Args:
-        recompute: which microbatches of a batch each stage recomputes, so that their forwards keep
-            nothing but their inputs.
-
-    Attributes:
-        samples: (when, what was held) after every change, in seconds of ``time.perf_counter()``.
+    Forwards that are recomputed keep nothing but their inputs.  After every change, ``samples`` has
+    when (in seconds of ``time.perf_counter()``) and what was held.
     """
 
     def __init__(self, recompute: Mapping[int, Recompute]) -> None:
@@ -134,7 +129,6 @@ class MemoryTracker(Observer):
         self.samples: list[tuple[float, HeldBytes]] = []
 
     def begin(self, worker: WorkerView) -> None:
-        """Count weights and optimizers."""
         self._waiting_bytes = worker.waiting_bytes
         for index, weights in worker.weights.items():
             if index not in self._stages:
@@ -142,7 +136,6 @@ class MemoryTracker(Observer):
         self._look()
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        """Count what a forward takes in, and follow what it keeps."""
         op, index, microbatch, _ = step.task
         stage, again = self._stages[index], activity == RECOMPUTE
         if op is Op.FORWARD:
@@ -152,7 +145,6 @@ class MemoryTracker(Observer):
             self._following.__enter__()
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        """Count what a forward gives out; forget a microbatch whose backward is done."""
         op, index, microbatch, _ = step.task
         stage = self._stages[index]
         if self._following:
@@ -164,11 +156,10 @@ class MemoryTracker(Observer):
             self._look()
 
     def held_bytes(self) -> int:
-        """Return how much is held now."""
+        """Return how many bytes are held now."""
         return sum(self.samples[-1][1])
 
     def close(self, worker: int) -> None:
-        """Follow no more."""
         if self._following:
             self._unfollow()
         for stage in self._stages.values():
@@ -180,7 +171,6 @@ class MemoryTracker(Observer):
         self._following = None
 
     def _look(self) -> None:
-        """Note what is held now."""
         held = sum((stage.now() for stage in self._stages.values()), NOTHING)
         waiting = NOTHING._replace(gradients=self._waiting_bytes())
         self.samples.append((time.perf_counter(), held + waiting))

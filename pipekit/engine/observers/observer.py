@@ -15,23 +15,26 @@ from pipekit.trees import Tree
 
 
 class StageWeights(Protocol):
-    """The weights of a stage, in one version or several."""
+    """The weights of a stage, in one version or several.
+
+    Attributes:
+        modules: the layers, once for each version.
+        parameters: the tensors that gradients come to, for each version.
+        optimizer: what updates them, if it is known.
+        kept_bytes: of what a mitigation of stale weights keeps of them besides.
+    """
 
     @property
-    def modules(self) -> Sequence[nn.Module]:
-        """The layers, once for each version."""
+    def modules(self) -> Sequence[nn.Module]: ...
 
     @property
-    def parameters(self) -> Sequence[Sequence[Tensor]]:
-        """The tensors that gradients come to, for each version."""
+    def parameters(self) -> Sequence[Sequence[Tensor]]: ...
 
     @property
-    def optimizer(self) -> Optimizer | None:
-        """What updates them, if it is known."""
+    def optimizer(self) -> Optimizer | None: ...
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes of what is kept of them besides, by a mitigation of stale weights."""
+    def kept_bytes(self) -> int: ...
 
     def all_gradients(self) -> Iterable[Tensor]:
         """Return every gradient that is in memory."""
@@ -61,103 +64,66 @@ class Observer:
     """Watches the workers of a run; every method does nothing unless a subclass says otherwise.
 
     A worker calls the methods in its own thread (:meth:`part_sent` of stages with replicas in the
-    thread that sums their gradients), in the order below, each with its own number, so that one
-    observer may watch all workers of a process.  What it is handed it may read and not change.  A
-    method that is not overridden costs nothing.
+    thread that sums their gradients), in the order below, each with its number, so that one
+    observer may watch all workers of a process.  Arguments may be read and not changed.  A method
+    that is not overridden costs nothing.
     """
 
     def begin(self, worker: WorkerView) -> None:
         """A worker is ready for its first step."""
 
     def before_step(self, worker: int, step: Step) -> None:
-        """A step begins, before anything is waited for.
-
-        Args:
-            worker: its number.
-            step: what is to be executed.
-        """
+        """A ``worker`` comes to a ``step``, before anything is waited for."""
 
     def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
-        """A message that a step needs is here.
+        """A ``worker`` has a ``message`` that its ``step`` needs.
 
-        Args:
-            worker: the receiver's number.
-            step: what needs it.
-            message: its name.
-            source: the worker that sent it.
-            tree: its tensors, or gradients by number.
+        The ``source`` is the worker that sent it; ``tree`` has its tensors, or gradients by number.
         """
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        """Computing begins: all that a step has waited for is here.
+        """A ``worker`` computes: all that its ``step`` has waited for is here.
 
-        Args:
-            worker: its number.
-            step: what is executed.
-            activity: the op's name, or "RECOMPUTE" for a forward that is run again.
-            inputs: of a forward: what the stage takes in, and on the last stage the target.
+        The ``activity`` is the op's name, or "RECOMPUTE" for a forward that is run again; of a
+        forward, ``inputs`` are the stage's, and on the last stage the target.
         """
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        """Computing has ended (on an accelerator: has been issued).
+        """A ``worker`` has computed ``activity`` of a ``step``, or issued it on an accelerator.
 
-        Args:
-            worker: its number.
-            step: what is executed.
-            activity: as in :meth:`before_compute`.
-            outputs: of a forward: what the stage gives out, on the last stage in training the
-                weighted loss; of a backward, the gradients of what the stage took in.
+        The ``outputs`` of a forward are the stage's, on the last stage in training the weighted
+        loss; of a backward, the gradients of the stage's inputs.
         """
 
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:
-        """A message has been sent, possibly to the worker itself.
+        """A ``worker`` has sent a ``message`` of its ``step`` to a ``receiver``, maybe itself.
 
-        Args:
-            worker: the sender's number.
-            step: what sends it.
-            message: its name.
-            receiver: the worker that it is for.
-            tree: its tensors; the receiver may be writing into them.
-            size: its bytes.
+        The receiver may be writing into the tensors of ``tree``, of ``size`` bytes.
         """
 
     def after_step(self, worker: int, step: Step) -> None:
-        """A step is done, and all that it sends is on its way.
-
-        Args:
-            worker: its number.
-            step: what was executed.
-        """
+        """A ``worker`` is done with a ``step``, and all that it sends is on its way."""
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        """A part of a sum of gradients is about to be sent.
+        """A ``worker`` is about to send a ``receiver`` a part of a sum of gradients.
 
-        Args:
-            worker: the sender's number.
-            receiver: the worker that it is for.
-            key: which sum it belongs to, and whether it is still to be summed or is the sum.
-            part: its tensors, which are views of the whole bucket.
+        The ``key`` names the sum, and says whether the part is still to be summed or is the sum;
+        the tensors of ``part`` are views of the whole bucket.
         """
 
     def values_summed(self, worker: int, update: int, values: Tensor) -> None:
         """A few numbers are about to be summed over all workers, to decide on an update.
 
-        Args:
-            worker: its number.
-            update: the number of the update, from 1.
-            values: what this worker gives, [numbers].
+        A ``worker`` gives ``values`` [numbers] for this ``update``, counted from 1.
         """
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
         """All stages have agreed on an update: where gradients are clipped, or losses scaled.
 
-        Args:
-            worker: its number.
-            update: the number of the update, from 1.
-            norm: of the whole model's gradient before it is clipped, []; None if it is not, or the
-                update is skipped.
+        A ``worker`` hears of the ``update``, counted from 1, and the ``norm`` [] of the whole
+        model's gradient before it is clipped; None if it is not, or the update is skipped.
         """
 
     def end(self, worker: int) -> None:
@@ -181,12 +147,9 @@ def observers_of(watchers: Watchers, worker: int) -> list[Observer]:
 def listeners(
     observers: Iterable[Observer], method: Callable[..., None], worker: int
 ) -> list[Callable[..., Any]]:
-    """Return what to call for one kind of event on a worker: of those observers that heed it.
+    """Return the calls for one kind of event on a worker, say ``Observer.sent``.
 
-    Args:
-        observers: in the order in which they are called.
-        method: of :class:`Observer`, say ``Observer.sent``.
-        worker: whose events.
+    Observers that do not override the method are left out.
     """
     name = method.__name__
     return [

@@ -40,23 +40,19 @@ class TraceRecorder(Observer):
         self._bytes: list[int] = []
 
     def begin(self, worker: WorkerView) -> None:
-        """Take times from the worker's clock."""
         self._clock = worker.clock
         self._now = worker.clock.now
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        """Mark the start."""
         self._start = self._now()
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        """Mark the end."""
         self._marks.append((step, activity, self._start, self._now()))
         self._bytes.append(0)
 
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:
-        """Count what the last activity gave."""
         self._bytes[-1] += size
 
     def events(self) -> list[Event]:
@@ -64,26 +60,16 @@ class TraceRecorder(Observer):
         if self._clock is None:
             return []
         seconds = self._clock.seconds
-        return [
-            Event(
-                step.task.stage,
-                activity,
-                step.task.microbatch,
-                step.task.version,
-                seconds(start),
-                seconds(end),
-                size,
-            )
-            for (step, activity, start, end), size in zip(self._marks, self._bytes, strict=True)
-        ]
+        found = []
+        for (step, activity, start, end), size in zip(self._marks, self._bytes, strict=True):
+            _, stage, microbatch, version = step.task
+            times = seconds(start), seconds(end)
+            found.append(Event(stage, activity, microbatch, version, *times, size))
+        return found
 
 
 class TrafficCounter(Observer):
-    """Counts the bytes that one worker sends to other workers' stages.
-
-    Attributes:
-        sent_bytes: by receiver and purpose, "activation", "gradient" or "weights".
-    """
+    """Counts the bytes that one worker sends to others, by receiver and purpose."""
 
     def __init__(self) -> None:
         self.sent_bytes: Counter[tuple[int, str]] = Counter()
@@ -91,7 +77,6 @@ class TrafficCounter(Observer):
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:
-        """Count a message, unless the worker sends it to itself."""
         if receiver != worker:
             self.sent_bytes[receiver, message.purpose] += size
 
@@ -131,9 +116,7 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
         (w, when - origin, *parts) for w, one in enumerate(records) for when, parts in one.memory
     ]
     allocated = {
-        worker: one.allocated_bytes
-        for worker, one in enumerate(records)
-        if one.allocated_bytes is not None
+        w: one.allocated_bytes for w, one in enumerate(records) if one.allocated_bytes is not None
     }
     return Trace(
         frame,

@@ -1,14 +1,17 @@
-"""Tells the program that trains of losses and updates, without keeping the last stage waiting."""
+"""How far a run is: the last stage's worker reports losses and updates, and its program hears."""
 
+import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from torch import Tensor
 
 from pipekit.devices import HostNumber
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.progress import progress_bar
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree
 
@@ -21,13 +24,10 @@ class LossKnown(NamedTuple):
 
 
 class UpdateMade(NamedTuple):
-    """The last stage has made an update.
+    """The last stage has made an update, of some batches of the run's table.
 
-    Attributes:
-        batches: of the run's table, that it sums.
-        learning_rates: of the groups of the stage's optimizer.
-        gradient_norm: of the whole model, before clipping, or None.
-        held_bytes: by the worker after the update, or None if they are not counted.
+    The norm is that of the whole model's gradient before clipping, or None; ``held_bytes`` by the
+    worker after the update is None if they are not counted.
     """
 
     batches: range
@@ -37,17 +37,13 @@ class UpdateMade(NamedTuple):
 
 
 Listener = Callable[[LossKnown | UpdateMade], None]
-"""Is told how far a run is, by a worker that has the last stage."""
 
 
 class Reporter(Observer):
     """Tells of the losses and updates of a worker with the last stage, each kind in order.
 
-    Args:
-        tell: called with each; on an accelerator, which computes while its worker goes on, when
-            the worker has next computed something of its kind.
-        config: of the run.
-        held: returns the bytes that the worker holds, or None if they are not counted.
+    An accelerator computes while its worker goes on: then ``tell`` is called when the worker has
+    next computed something of its kind.
     """
 
     def __init__(
@@ -55,27 +51,23 @@ class Reporter(Observer):
     ) -> None:
         self._tell, self._config, self._held = tell, config, held
         self._losses: deque[tuple[int, HostNumber]] = deque()
-        self._rates: dict[int, tuple[float, ...]] = {}  # by update, until it is told of
+        self._rates: dict[int, tuple[float, ...]] = {}  # by update, until it is reported
         self._norms: dict[int, HostNumber | None] = {}  # likewise
         self._told = config.resume.boundary.batches if config.resume else 0
 
     def begin(self, worker: WorkerView) -> None:
-        """Note the last stage's optimizer."""
         self._last = len(self._config.stage_workers) - 1
         self._optimizer = worker.weights[self._last].optimizer
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        """Note the rates with which the last stage is about to be updated."""
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
             self._rates[step.update] = tuple(float(group["lr"]) for group in groups)
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
-        """Note the norm of an update's gradient."""
         self._norms[update] = None if norm is None else HostNumber(norm)
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        """Tell of what has arrived."""
         if activity == Op.FORWARD.name and not step.sends:
             self._losses.append((step.task.microbatch, HostNumber(outputs.main)))
         elif step.task.op is not Op.UPDATE:
@@ -83,7 +75,6 @@ class Reporter(Observer):
         self._tell_of(lambda number: number.is_here)
 
     def end(self, worker: int) -> None:
-        """Wait for what is left, and tell of it."""
         self._tell_of(lambda number: True)
 
     def _tell_of(self, is_here: Callable[[HostNumber], bool]) -> None:
@@ -102,3 +93,126 @@ class Reporter(Observer):
             self._told += summed
             of_all = norm.item() if norm else None
             self._tell(UpdateMade(batches, self._rates.pop(update), of_all, self._held()))
+
+
+class BatchDone(NamedTuple):
+    """A batch whose loss is known, and whose update the last stage has made.
+
+    Attributes:
+        number: of the batch in this ``train`` call, from 0.
+        loss: averaged over its rows.
+        seconds: since the call began to run.
+        rows: that it has.
+        learning_rates: those of the update, one for each group of the last stage's optimizer.
+        gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
+            without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
+        rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.
+        held_bytes: by a worker of the last stage after the update; None without ``memory=True``.
+    """
+
+    number: int
+    loss: float
+    seconds: float
+    rows: int
+    learning_rates: tuple[float, ...]
+    gradient_norm: float | None
+    rows_per_s: float
+    held_bytes: int | None
+
+
+OnBatch = Callable[[BatchDone], object]
+"""Is told of a batch; True stops the run."""
+
+_TOLD = -1
+"""In place of the microbatches of a batch whose losses are still to come."""
+
+
+class LossBar:
+    """Counts batches as their last microbatch's loss comes in, and tells of them once updated.
+
+    Args:
+        sizes: how many microbatches each batch has, maybe without end.
+        total: how many batches there are, or None.
+        shown: False to show nothing.
+        on_batch: called with each batch, or None.
+        done: batches that count already.
+        rows: of each batch, of those that have been read from these on.
+        stop: called when ``on_batch`` returns True, or with what it has raised.
+        begin: the first microbatch.
+    """
+
+    def __init__(
+        self,
+        sizes: Iterable[int],
+        total: int | None,
+        shown: bool,
+        on_batch: OnBatch | None,
+        done: int,
+        rows: Sequence[int],
+        stop: Callable[[Exception | None], None],
+        begin: int,
+    ) -> None:
+        self._on_batch, self._begin = on_batch, time.perf_counter()
+        self._rows, self._stop = rows, stop
+        self._sizes, self._first = iter(sizes), begin
+        self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
+        self._left: list[int] = []
+        self._totals: list[float] = []
+        self._rows_told = 0
+        self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
+        # One that is not shown takes tqdm a quarter of a millisecond.
+        self._bar = progress_bar(total=total, initial=done, unit="batch") if shown else None
+
+    def add(self, news: LossKnown | UpdateMade) -> None:
+        """Count a microbatch's part of its batch's loss, or the batches of an update."""
+        if isinstance(news, UpdateMade):
+            self._updates.update(dict.fromkeys(news.batches, news))
+            for batch in news.batches:
+                self._tell(batch)
+        else:
+            self._count(*news)
+
+    def _count(self, microbatch: int, loss: float) -> None:
+        place = microbatch - self._first
+        while len(self._batch_of) <= place:
+            size = next(self._sizes)
+            self._batch_of += [len(self._left)] * size
+            self._left.append(size)
+            self._totals.append(0.0)
+        batch = self._batch_of[place]
+        self._totals[batch] += loss
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            if self._bar is not None:
+                self._bar.set_postfix(loss=f"{self._totals[batch]:.4f}", refresh=False)
+                self._bar.update()
+            self._tell(batch)
+
+    def _tell(self, batch: int) -> None:
+        """Tell once of a batch whose loss and update are both known."""
+        if batch not in self._updates or batch >= len(self._left) or self._left[batch] > 0:
+            return
+        update, is_told = self._updates.pop(batch), self._left[batch] == _TOLD
+        self._left[batch] = _TOLD
+        if self._on_batch and not is_told:  # each worker of the last stage tells of its updates
+            seconds = time.perf_counter() - self._begin
+            rows = self._rows[batch]
+            self._rows_told += rows
+            of_update = update.learning_rates, update.gradient_norm
+            so_far = self._rows_told / seconds, update.held_bytes
+            done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, *so_far)
+            try:
+                if self._on_batch(done) is True:
+                    self._stop(None)
+            except Exception as error:  # the weights are to stay whole
+                self._on_batch = None
+                self._stop(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

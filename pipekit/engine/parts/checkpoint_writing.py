@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor, nn
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.content import Tensors
+from pipekit.engine.checkpoints.resume_point import Tensors
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.parts.part import Part, WorkerRun

@@ -5,8 +5,7 @@ layer depend on the microbatch alone.
 """
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.content import Tensors
-from pipekit.engine.checkpoints.content import read as read_part
+from pipekit.engine.checkpoints.resume_point import Tensors, read_part
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import LossLog

@@ -16,15 +16,15 @@ from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint, Start
 from pipekit.engine.interrupts import Interrupts
-from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.batch_reader import BatchReader, BatchSource, kept_apart
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.processes.worker_handle import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 
 

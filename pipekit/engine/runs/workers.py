@@ -16,8 +16,7 @@ from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
 from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.entries import pieces
-from pipekit.engine.observers.loss_bar import LossBar, OnBatch
-from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_reader import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages

@@ -10,7 +10,7 @@ import os
 import pickle
 import socket
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -48,7 +48,7 @@ class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
     Args:
-        assignment: this worker's; it tells what comes from whom, in which order.
+        assignment: this worker's, with its incoming messages in order.
         config: what is common to all workers.
         feed: tells the shapes of each microbatch's input.
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
@@ -57,16 +57,12 @@ class DistributedTransport:
     """
 
     def __init__(
-        self,
-        assignment: WorkerAssignment,
-        config: RunConfig,
-        feed: Feed,
-        read_ahead: bool,
+        self, assignment: WorkerAssignment, config: RunConfig, feed: Feed, read_ahead: bool
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
         self._read_ahead, self.stop_point = read_ahead, StopPoint()
         self._arrived: dict[Message, Tree] = {}
-        # Two: where a stage is on several workers, one may send a stage what it gets for it, too.
+        # Two: where a stage is on several workers, two may send each other the same kind.
         self._sent_forms: dict[Any, Form] = {}
         self._received_forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
@@ -84,7 +80,7 @@ class DistributedTransport:
         self._sums = {each: _group(dist.group.WORLD, *each) for each in config.sharing}
 
     def require_peers(self) -> None:
-        """Go on: if another worker has failed, whoever started the processes ends them."""
+        """Go on: if another worker has failed, its starter ends all processes."""
 
     def end(self, microbatch: int) -> bool:
         """Return False: the receives of what would no longer come are posted."""
@@ -114,11 +110,11 @@ class DistributedTransport:
                 f"or, on CPUs, processes started from here"
             )
         tensors = [t.contiguous() for t in leaves(content)]
-        if message.attempt:
-            self._send_second(message, tensors, destination)
+        if message.attempt:  # behind a note that says which message it replaces
+            note = torch.tensor([message.stage, message.microbatch, message.skip])
+            self._start_sends([note, *tensors], destination, tag=SECOND_ATTEMPT)
             return
-        works = self._start(dist.isend, tensors, destination, (self._rank, destination))
-        self._sending.append((works, tensors))
+        self._start_sends(tensors, destination, group=self._groups[self._rank, destination])
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
             self._sending.popleft()
 
@@ -127,9 +123,7 @@ class DistributedTransport:
             works = [dist.all_reduce(each, async_op=True) for each in values]
 
         def wait() -> list[Tensor]:
-            with _abort_if_broken():
-                for work in works:
-                    work.wait()
+            _wait(works)
             return list(values)
 
         return wait
@@ -138,10 +132,8 @@ class DistributedTransport:
         return _GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
-        with _abort_if_broken():
-            for works, _ in self._sending:
-                for work in works:
-                    work.wait()
+        for works, _ in self._sending:
+            _wait(works)
         self._sending.clear()
 
     def _take_next(self, source: int) -> None:
@@ -150,39 +142,27 @@ class DistributedTransport:
         if not incoming.posted:
             key = self._form_key(incoming.messages[incoming.position], source)
             if key not in self._received_forms:
-                self._received_forms[key] = self._receive_form(source)
+                self._received_forms[key] = _receive_form(source)
             self._post(source, incoming)
         message, form, tensors, works = incoming.posted.popleft()
-        with _abort_if_broken():
-            for work in works:
-                work.wait()
+        _wait(works)
         self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
-
-    def _send_second(self, message: Message, tensors: list[Tensor], destination: int) -> None:
-        """Send what takes the place of a message, behind a note that says which."""
-        note = torch.tensor([message.stage, message.microbatch, message.skip])
-        parts = [note, *tensors]
-        with _abort_if_broken():
-            works = [dist.isend(part, destination, tag=SECOND_ATTEMPT) for part in parts]
-        self._sending.append((works, parts))
 
     def _take_second(self, source: int) -> None:
         """Wait for the next message that a sender sends again, whichever it is."""
         note = torch.empty(3, dtype=torch.int64)
-        with _abort_if_broken():
-            dist.recv(note, source, tag=SECOND_ATTEMPT)
+        _receive([note], source, tag=SECOND_ATTEMPT)
         stage, microbatch, skip = note.tolist()
         message = Message(Payload.ACTIVATION, stage, microbatch, skip, attempt=1)
         form = self._received_forms[self._form_key(message, source)]  # that of the first
-        tensors = [torch.empty(layout.shape, dtype=layout.dtype) for layout in layouts(form)]
-        with _abort_if_broken():
-            for tensor in tensors:
-                dist.recv(tensor, source, tag=SECOND_ATTEMPT)
+        tensors = self._room(form)
+        _receive(tensors, source, tag=SECOND_ATTEMPT)
         self._arrived[message] = _assembled(form, tensors)
 
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
+        group = self._groups[source, self._rank]
         while len(incoming.posted) < POSTED_AHEAD and incoming.position < len(incoming.messages):
             message = incoming.messages[incoming.position]
             if not self._read_ahead and not self._feed.knows(message.microbatch):
@@ -190,19 +170,22 @@ class DistributedTransport:
             form = self._received_forms.get(self._form_key(message, source))
             if form is None:
                 return
-            tensors = [
-                torch.empty(
-                    layout.shape, dtype=layout.dtype, device=CPU if layout.on_host else self._device
-                )
-                for layout in layouts(form)
-            ]
-            works = self._start(dist.irecv, tensors, source, (source, self._rank))
+            tensors = self._room(form)
+            with _abort_if_broken():
+                works = [dist.irecv(tensor, source, group=group) for tensor in tensors]
             incoming.posted.append((message, form, tensors, works))
             incoming.position += 1
 
-    def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
+    def _room(self, form: Form) -> list[Tensor]:
+        return [
+            torch.empty(each.shape, dtype=each.dtype, device=CPU if each.on_host else self._device)
+            for each in layouts(form)
+        ]
+
+    def _start_sends(self, tensors: list[Tensor], destination: int, **how: Any) -> None:
         with _abort_if_broken():
-            return [call(t, peer, group=self._groups[link]) for t in tensors]
+            works = [dist.isend(tensor, destination, **how) for tensor in tensors]
+        self._sending.append((works, tensors))
 
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
         payload, stage, microbatch, skip, _ = message
@@ -211,18 +194,22 @@ class DistributedTransport:
 
     def _send_form(self, form: Form, destination: int) -> None:
         data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
-        parts = [torch.tensor([len(data)]), data]
         # Not waiting: the receiver may be sending a form to us.
-        with _abort_if_broken():
-            self._sending.append(([dist.isend(part, destination) for part in parts], parts))
+        self._start_sends([torch.tensor([len(data)]), data], destination)
 
-    def _receive_form(self, source: int) -> Form:
-        size = torch.zeros(1, dtype=torch.int64)
-        with _abort_if_broken():
-            dist.recv(size, source)
-            data = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(data, source)
-        return pickle.loads(bytes(data.tolist()))
+
+def _receive_form(source: int) -> Form:
+    size = torch.zeros(1, dtype=torch.int64)
+    _receive([size], source)
+    data = torch.empty(int(size), dtype=torch.uint8)
+    _receive([data], source)
+    return pickle.loads(bytes(data.tolist()))
+
+
+def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
+    with _abort_if_broken():
+        for tensor in tensors:
+            dist.recv(tensor, source, **how)
 
 
 def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
@@ -240,11 +227,7 @@ def _group(world: object, members: tuple[int, ...], purpose: object) -> Any:
 
 
 class _GroupChannel:
-    """The way of parts of sums within a process group.
-
-    See :class:`pipekit.engine.transport.Channel`.  Two workers send and receive in one
-    order, so that messages need no names.
-    """
+    """A channel within a process group: two workers send and receive in one order, unnamed."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -256,11 +239,11 @@ class _GroupChannel:
         # Receives come first: on the host, a link that waits for them is busy in one direction
         # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
         # runs in order, so that these receives would hold up the sends that others wait for.
-        ends: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
-        ends += [(dist.isend, part) for part in sends]
+        calls: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
+        calls += [(dist.isend, part) for part in sends]
         coming, together = [], []
         with _abort_if_broken():
-            for call, part in ends:
+            for call, part in calls:
                 for tensor in part.content:
                     if is_accelerator(tensor.device):
                         together.append(dist.P2POp(call, tensor, part.worker, self._group))
@@ -271,15 +254,18 @@ class _GroupChannel:
                         self._sending.append((work, tensor))
             if together:
                 coming += dist.batch_isend_irecv(together)
-            for work in coming:
-                work.wait()
+        _wait(coming)
         return [part.content for part in receives]
 
     def finish(self, stage: int, number: int, size: int) -> None:
-        with _abort_if_broken():
-            for work, _ in self._sending:
-                work.wait()
+        _wait([work for work, _ in self._sending])
         self._sending.clear()
+
+
+def _wait(works: Iterable[Any]) -> None:
+    with _abort_if_broken():
+        for work in works:
+            work.wait()
 
 
 def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.early_stop import BeyondStop, StopPoint
-from pipekit.engine.transport import Channel, FlatBucket, PartKey, SumPart
+from pipekit.engine.transport import Channel, FlatBucket, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 
@@ -30,11 +30,6 @@ def message_key(message: Message) -> Key:
     if payload is _GRADIENT:
         return GRADIENT, stage, skip, microbatch
     return ANOTHER_ACTIVATION if attempt else ACTIVATION, stage, skip, microbatch
-
-
-def part_key(key: PartKey) -> Key:
-    """Return the name of a part of a sum of gradients."""
-    return PART, *key
 
 
 def end_key(microbatch: int, run: int = 0) -> Key:
@@ -56,13 +51,10 @@ class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
     Args:
-        mailboxes: everybody's.
+        mailboxes: everybody's; messages are put into them directly.
         require_peers: raises if another worker has failed.
         stop_point: where the run ends, as far as it is known.
         run: its number, if the mailboxes are used for several.
-
-    Attributes:
-        put: that of the mailboxes.
     """
 
     def __init__(
@@ -81,12 +73,8 @@ class KeyedMailbox:
     def wait(self, key: Key, microbatch: int = -1) -> Any:
         """Return the content of the message of this name, once it has arrived.
 
-        Args:
-            key: its name.
-            microbatch: what it belongs to; -1: it comes wherever the run ends.
-
-        Raises:
-            Ended: it will not come, as the run ends before its microbatch.
+        It belongs to a microbatch, or (-1) comes wherever the run ends; raises BeyondStop if the
+        run ends before.
         """
         arrived = self._arrived
         while key not in arrived:
@@ -138,7 +126,6 @@ class MailboxTransport:
         self._mailbox.put(destination, message_key(message), content)
 
     def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        """Send ``values`` to all busy workers; return what waits for theirs, and adds them."""
         for worker in self._workers:
             self._mailbox.put(worker, (VALUES, self._worker, 0, update), tuple(values))
 
@@ -166,7 +153,7 @@ class MailboxTransport:
 
 
 class _MailboxChannel:
-    """The way of parts of sums; see :class:`pipekit.engine.transport.Channel`."""
+    """A channel through mailboxes."""
 
     def __init__(self, mailbox: KeyedMailbox) -> None:
         self._mailbox = mailbox
@@ -175,10 +162,8 @@ class _MailboxChannel:
         self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
     ) -> list[FlatBucket]:
         for part in sends:
-            self._mailbox.put(part.worker, part_key(part.key), part.content)
-        return [
-            FlatBucket(*self._mailbox.wait(part_key(part.key), microbatch)) for part in receives
-        ]
+            self._mailbox.put(part.worker, (PART, *part.key), part.content)
+        return [FlatBucket(*self._mailbox.wait((PART, *part.key), microbatch)) for part in receives]
 
     def finish(self, stage: int, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

@@ -32,17 +32,11 @@ class Runner(ABC):
         batches: Iterable[Batch | End],
         on_news: Listener | None,
     ) -> list[WorkerReport]:
-        """Return the reports of all workers, once they have done what they were assigned.
+        """Return all workers' reports, or raise the first error that any of them raised.
 
-        Args:
-            workers: what each is to do.  A stage that is the very object of this worker's last
-                report stands for what the worker has kept, and need not be built again.
-            config: what is common to all.
-            batches: the run's data.
-            on_news: called in this thread with each loss and update, or None.
-
-        Raises:
-            Exception: the first that any worker raised.
+        A stage that is the very object of this worker's last report stands for what the worker has
+        kept, and need not be built again.  ``on_news`` is called in this thread with each loss and
+        update.
         """
 
     @abstractmethod
@@ -54,10 +48,7 @@ class Runner(ABC):
         return state
 
     def agree(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in the first of the processes that have stages.
-
-        What it finds, or makes up, is then the same for all of them.
-        """
+        """Return what ``function`` returns in the first of the processes that have stages."""
         return function()
 
     @abstractmethod

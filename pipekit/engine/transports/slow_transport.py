@@ -3,17 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-
-from torch import Tensor
+from functools import partial
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import Channel, FlatBucket, StoppableTransport, SumPart
+from pipekit.engine.transport import Channel, StoppableTransport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
-_SumKey = tuple[bool, int, int]
-"""What tells the sums of some workers apart: whether of tied weights, stage or tie, bucket."""
+_SumKey = tuple[bool, int, int]  # whether of tied weights, stage or tie, bucket
 
 
 class Calendar:
@@ -30,11 +28,7 @@ class Calendar:
 
     def sent(self, message: Message, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
-        with self._changed:
-            before = self._traffic.soonest
-            now = self._now()
-            self._flows[message] = self._traffic.send(source, destination, size, now)
-            self._tell(before)
+        self._flows[message] = self._set_out(partial(self._traffic.send, source, destination, size))
 
     def wait(self, message: Message) -> None:
         """Return when the message has arrived."""
@@ -48,20 +42,21 @@ class Calendar:
         key = tuple(members), number
         with self._changed:
             if key not in self._sums:
-                before = self._traffic.soonest
-                now = self._now()
-                self._sums[key] = self._traffic.all_reduce(members, size, now)
-                self._tell(before)
+                self._sums[key] = self._set_out(partial(self._traffic.all_reduce, members, size))
         self._wait(self._sums[key])
+
+    def _set_out(self, begin: Callable[[float], Flow]) -> Flow:
+        with self._changed:
+            before = self._traffic.soonest
+            flow = begin(self._now())
+            if self._traffic.soonest < before:
+                self._changed.notify_all()
+        return flow
 
     def _now(self) -> float:
         now = time.perf_counter()
         self._traffic.run_until(now)
         return now
-
-    def _tell(self, before: float) -> None:
-        if self._traffic.soonest < before:
-            self._changed.notify_all()
 
     def _wait(self, flow: Flow) -> None:
         with self._changed:
@@ -74,29 +69,24 @@ class Calendar:
 
 
 class SlowTransport:
-    """A worker's transport, on which messages take their time."""
+    """A worker's transport, on which messages and whole sums take their time; norms are small."""
 
     def __init__(self, transport: StoppableTransport, worker: int, calendar: Calendar) -> None:
         self._transport, self._worker, self._calendar = transport, worker, calendar
         self.require_peers, self.finish = transport.require_peers, transport.finish
         self.stop_point, self.end = transport.stop_point, transport.end
+        self.begin_all_reduce = transport.begin_all_reduce
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait until the cluster would have brought a message; return its content."""
         content = self._transport.receive(message, source)
         if source != self._worker:
             self._calendar.wait(message)
         return content
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """Send a message, which sets out now on the cluster's links."""
         if destination != self._worker:
             self._calendar.sent(message, self._worker, destination, tree_bytes(content))
         self._transport.send(message, destination, content)
-
-    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        """Sum over all workers, as fast as ever: a norm is a few bytes."""
-        return self._transport.begin_all_reduce(values, update)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         return _SlowChannel(self._transport.channel(members, tied), members, tied, self._calendar)
@@ -109,12 +99,7 @@ class _SlowChannel:
         self, channel: Channel, members: Sequence[int], tied: bool, calendar: Calendar
     ) -> None:
         self._channel, self._members, self._tied = channel, members, tied
-        self._calendar = calendar
-
-    def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-    ) -> list[FlatBucket]:
-        return self._channel.exchange(sends, receives, microbatch)
+        self._calendar, self.exchange = calendar, channel.exchange
 
     def finish(self, stage: int, number: int, size: int) -> None:
         self._channel.finish(stage, number, size)

@@ -1,6 +1,6 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -24,12 +24,11 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
-from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.trees import tree_map
@@ -50,8 +49,13 @@ class CopyingMailbox(KeyedMailbox):
 
     def __init__(self, copier: Copier, devices: Sequence[torch.device], *mailbox: Any) -> None:
         super().__init__(*mailbox)
-        self._device = copier.device
-        self.put = partial(_put_copy, self.put, copier, devices)
+        self._device, put = copier.device, self.put
+
+        def put_copy(worker: int, key: Key, content: Any) -> None:
+            """Start a copy to the receiver's device; hand over the event that ends it, too."""
+            put(worker, key, copier.copy(content, devices[worker]))
+
+        self.put = put_copy
 
     def wait(self, key: Key, microbatch: int = -1) -> Any:
         """Return the content of a message; the device waits for its copy, and this thread not."""
@@ -60,27 +64,12 @@ class CopyingMailbox(KeyedMailbox):
         return tree_map(keep_for_current_stream, content)
 
 
-def _put_copy(
-    put: Callable[[int, Key, Any], None],
-    copier: Copier,
-    devices: Sequence[torch.device],
-    worker: int,
-    key: Key,
-    content: Any,
-) -> None:
-    """Start a copy to the receiver's device; hand it over with the event that ends it."""
-    put(worker, key, copier.copy(content, devices[worker]))
-
-
 class ThreadWorker:
     """What a worker's thread computes and copies in, run after run: streams, if it has any.
 
     The allocator keeps freed memory for the stream that it came from, so that they stay the same.
-
-    Args:
-        device: the worker's.
-        copy_streams: whether tensors travel between accelerators beside the computing (torchgpipe,
-            section 3.2.3), or in its stream.
+    With ``copy_streams`` tensors travel between accelerators beside the computing (torchgpipe,
+    section 3.2.3), else in its stream.
 
     Attributes:
         device: the worker's.
@@ -91,6 +80,14 @@ class ThreadWorker:
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
         self.device, self.stream = device, new_stream(device)
         self.copiers = [Copier(device, copy_streams) for _ in range(2 * is_accelerator(device))]
+
+    @contextmanager
+    def entered(self, before: Iterable[torch.Event]) -> Iterator[None]:
+        """Compute in the worker's stream, behind some events."""
+        with on_stream(self.stream):
+            for event in before:
+                wait_event(self.device, event)
+            yield
 
 
 class ThreadNetwork:
@@ -153,15 +150,12 @@ class ThreadRunner(Runner):
         batches: Iterable[Batch | End],
         on_news: Listener | None,
     ) -> list[WorkerReport]:
-        """Return the workers' reports; see :class:`pipekit.engine.transports.runner.Runner`.
-
-        Raises:
-            Exception: the first that any worker raised, with its traceback, once all have ended.
-            Stalled: none has got any further for too long.
-        """
-        for worker in workers:
+        """Return the workers' reports; all have ended if it raises the first one's error."""
+        threads = [
             self._workers.setdefault(worker.index, ThreadWorker(worker.device))
-        network = ThreadNetwork(config.busy, [self._workers[worker.index] for worker in workers])
+            for worker in workers
+        ]
+        network = ThreadNetwork(config.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
@@ -169,28 +163,21 @@ class ThreadRunner(Runner):
         feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
-        watchdog = Watchdog(states, workers, config.stage_workers, config.execution.timeout)
+        steps = {worker.index: worker.steps for worker in workers}
+        watchdog = Watchdog(states, steps, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages: list[dict[int, TrainedStage] | None] = []
         for worker in workers:
             left, built = kept.get(worker.index, ((), None))
             stages.append(built if same_stages(left, worker.stages) else None)
 
-        @contextmanager
-        def at_work(assignment: WorkerAssignment) -> Iterator[None]:
-            with on_stream(self._workers[assignment.index].stream):
-                for event in before:
-                    wait_event(assignment.device, event)
-                yield
-
         def build(place: int, _: Notify) -> dict[int, TrainedStage]:
-            assignment = workers[place]
-            with at_work(assignment):
-                return stages[place] or assignment.build()
+            with threads[place].entered(before):
+                return stages[place] or workers[place].build()
 
         def run(place: int, notify: Notify) -> WorkerReport:
             assignment, trained = workers[place], stages[place]
-            with at_work(assignment):
+            with threads[place].entered(before):
                 transport: StoppableTransport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)

@@ -18,14 +18,9 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
-from pipekit.engine.transports.distributed import (
-    DistributedTransport,
-    incoming,
-    stay_on_loopback,
-)
+from pipekit.engine.transports.distributed import DistributedTransport, incoming, stay_on_loopback
 from pipekit.engine.transports.runner import Runner
-from pipekit.engine.transports.watchdog import Stalled, Watchdog
+from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerAssignment, WorkerReport, run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
@@ -66,11 +61,8 @@ class TorchrunRunner(Runner):
     ) -> list[WorkerReport]:
         """Return everybody's reports, but only this worker's stages in them.
 
-        Every process reads all batches itself; ``on_news`` is called where the last stage is.
-
-        Raises:
-            Exception: what this worker raised.
-            ValueError: there are more or fewer processes than workers, or idle ones in training.
+        Every process reads all batches itself; ``on_news`` is called where the last stage is.  A
+        ValueError says that there are more or fewer processes than workers, or idle ones.
         """
         own = workers[_join_group(self._devices)]
         own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])
@@ -87,7 +79,8 @@ class TorchrunRunner(Runner):
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
         states = WorkerStates(config.workers)
-        watchdog = Watchdog(states, [own], config.stage_workers, config.execution.timeout)
+        steps, timeout = {own.index: own.steps}, config.execution.timeout
+        watchdog = Watchdog(states, steps, config.stage_workers, timeout)
         watched = [states.observer(own.index)]
 
         dist.barrier()
@@ -134,14 +127,7 @@ def everybodys(value: Any) -> list[Any]:
 
 
 def _join_group(devices: Sequence[torch.device]) -> int:
-    """Join the process group that torchrun described, and return this worker's number.
-
-    Args:
-        devices: of all workers; this one's becomes the process's.
-
-    Raises:
-        ValueError: torchrun started another number of processes than the schedule has workers.
-    """
+    """Join the process group that torchrun described, and return this worker's number."""
     started = dist.get_world_size() if dist.is_initialized() else int(os.environ["WORLD_SIZE"])
     if started != len(devices):
         raise ValueError(

@@ -3,34 +3,107 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from itertools import islice
+
+from typing_extensions import Buffer
 
 from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.observers.worker_states import Numbered, WorkerStates
+from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.schedules import OPS, Message, Op, Step, Steps
+from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
+from pipekit.traces import RECOMPUTE
+from pipekit.trees import Tree
 
 NOTICE_S = 30.0
-"""Seconds without progress after which it is said what every worker is at; then after as many
-again, and so on."""
+"""Seconds without progress after which every worker's task is printed, and then again."""
 
-LOOK_S = 0.5  # how often somebody looks
+LOOK_S = 0.5  # between two looks
 
 PATIENCE_S = 1.0
-"""Seconds without progress, and three times the longest pause before, that a run which ends by an
-error is waited for."""
+"""A run that ends by an error is waited for so many seconds without progress, and three times the
+longest pause before."""
+
+STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
+_NUMBERS = 3  # a worker: steps begun, which of the above, changes
 
 
 class Stalled(TimeoutError):
     """No worker has got any further for as long as the pipeline's ``timeout`` says."""
 
 
+class WorkerStates:
+    """A few numbers for each worker, which it writes and anybody may read at any time.
+
+    ``memory`` is where they lie, as zeros; by default in this process alone.
+    """
+
+    def __init__(self, workers: int, memory: Buffer | None = None) -> None:
+        size = self.size(workers)
+        self._memory = memoryview(bytearray(size) if memory is None else memory)[:size]
+        self._numbers = self._memory.cast("B").cast("q")
+
+    @staticmethod
+    def size(workers: int) -> int:
+        """Return how many bytes the numbers of so many workers take."""
+        return 8 * _NUMBERS * workers
+
+    def observer(self, worker: int) -> Observer:
+        """Return an observer that writes the numbers of a worker, from zero on."""
+        mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
+        mine[0], mine[1], mine[2] = 0, STARTING, mine[2] + 1
+        return _StateObserver(mine)
+
+    def of(self, worker: int) -> tuple[int, int]:
+        """Return how many steps a worker has begun, and its state."""
+        begun, state = self._numbers[_NUMBERS * worker : _NUMBERS * worker + 2]
+        return begun, state
+
+    def detach(self) -> None:
+        """Keep the numbers as they are now, and let go of the memory that others write to."""
+        self._memory = memoryview(bytearray(self._memory))
+        self._numbers = self._memory.cast("q")
+
+    def now(self) -> bytes:
+        """Return all numbers, which change as soon as any worker has got on."""
+        return self._memory.tobytes()
+
+
+class _StateObserver(Observer):
+    """Writes the numbers of one worker."""
+
+    def __init__(self, numbers: memoryview) -> None:
+        self._numbers = numbers
+
+    def before_step(self, worker: int, step: Step) -> None:
+        self._numbers[0] += 1
+        self._note(WAITING)
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._note(COMPUTING)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        # A forward that was run again: its backward still waits for its gradient.
+        self._note(WAITING if activity == RECOMPUTE else SENDING)
+
+    def begin(self, worker: WorkerView) -> None:
+        self._note(STARTING)
+
+    def end(self, worker: int) -> None:
+        self._note(DONE)
+
+    def _note(self, state: int) -> None:
+        self._numbers[1] = state
+        self._numbers[2] += 1
+
+
 class Watchdog:
     """Looks at workers now and then.
 
     Args:
-        states: what they are at.
-        workers: what they do; those of other processes may be left out.
+        states: of all workers.
+        steps: of each worker, by its number; those of other processes may be left out.
         stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
     """
@@ -38,12 +111,12 @@ class Watchdog:
     def __init__(
         self,
         states: WorkerStates,
-        workers: Sequence[Numbered],
+        steps: Mapping[int, Steps],
         stage_workers: Sequence[Sequence[int]],
         timeout: float | None,
     ) -> None:
         self._states, self._timeout = states, timeout
-        self._describe = partial(states.describe, workers, stage_workers)
+        self._steps, self._stage_workers = steps, stage_workers
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
         self._error: BaseException | None = None
@@ -57,7 +130,7 @@ class Watchdog:
 
         Raises:
             Stalled: none has for too long.
-            BaseException: that of :meth:`ends_by`, if a worker gets no further meanwhile.
+            BaseException: that of :meth:`ends_by`, if no worker gets any further meanwhile.
         """
         now, moment = self._states.now(), time.monotonic()
         if now != self._last:
@@ -75,11 +148,7 @@ class Watchdog:
 
     @contextmanager
     def looking(self, on_stall: Callable[[Stalled], None]) -> Iterator[None]:
-        """Look for a while, in a thread of its own.
-
-        Args:
-            on_stall: called there once workers have stalled.
-        """
+        """Look for a while, in a thread of its own, which calls ``on_stall`` if workers stall."""
         over = threading.Event()
 
         def run() -> None:
@@ -101,3 +170,46 @@ class Watchdog:
     def _said(self, idle: float) -> str:
         lines = "".join(f"\n  {line}" for line in self._describe())
         return f"no worker has got any further for {idle:.0f} s:{lines}"
+
+    def _describe(self) -> list[str]:
+        """Return a line for each worker: its task, and what it waits for."""
+        return [self._line(*each) for each in self._steps.items() if each[1].distinct]
+
+    def _line(self, worker: int, steps: Steps) -> str:
+        begun, state = self._states.of(worker)
+        who = f"worker {worker}"
+        if state == DONE:
+            return f"{who} is done"
+        step = next(islice(steps.until(), begun - 1, None), None) if begun > 0 else None
+        if state == STARTING or step is None:
+            return f"{who} has not begun"
+        if state == COMPUTING:
+            return f"{who} computes {step.task}"
+        if state == SENDING:
+            return f"{who} has computed {step.task}"
+        return f"{who} waits in {step.task} for {_needs(step, worker, self._stage_workers)}"
+
+
+def _needs(step: Step, worker: int, stage_workers: Sequence[Sequence[int]]) -> str:
+    """Return what a step may wait for before it computes."""
+    task = step.task
+    if step.receives:
+        return " and ".join(
+            f"the {message.payload.value} of microbatch {message.microbatch} from worker {source}"
+            + _way(message)
+            for message, source in step.receives
+        )
+    if task.op is Op.FORWARD:
+        return "its batch"
+    if OPS[task.op].is_pass:
+        return "nothing"
+    others = [each for each in stage_workers[task.stage] if each != worker]
+    if others:
+        return f"the sum of gradients with workers {', '.join(map(str, others))}"
+    return "the other stages' updates"
+
+
+def _way(message: Message) -> str:
+    if message.skip == MAIN:
+        return ""
+    return " (of shared weights)" if message.skip <= FIRST_TIE else f" (skip {message.skip})"

@@ -53,12 +53,9 @@ class WorkerThreads:
     ) -> list[T]:
         """Run functions in a thread each, which share the cores, and return what they return.
 
-        Args:
-            functions: each is called with a function that hands an event to ``on_event``.
-            stop: makes all of them return soon; called when one has failed or this thread is
-                interrupted.
-            on_event: called in this thread with each event.
-            on_wait: called in this thread now and then while there are none; it may raise.
+        Each gets a function that hands an event to ``on_event``, which is called in this thread;
+        between events, ``on_wait`` is called now and then, and may raise.  ``stop`` makes all of
+        them return soon: it is called when one has failed or this thread is interrupted.
 
         Raises:
             BaseException: the first that any of them raised, with its traceback, once all have
@@ -110,10 +107,8 @@ class WorkerThreads:
         except BaseException as error:
             stop()
             begun.set()
-            if left := _end(threads):
-                error.add_note(
-                    f"({', '.join(left)}: still in a layer or the data, and left behind)"
-                )
+            if left := ", ".join(_end(threads)):
+                error.add_note(f"({left}: still in a layer or the data, and left behind)")
             raise
         finally:
             torch.set_num_threads(cores)
@@ -158,7 +153,7 @@ _Given = tuple[Callable[[], None], threading.Event]
 
 
 def _loop(tasks: "SimpleQueue[_Given | None]") -> None:
-    """Do what comes; what waits for more keeps nothing of a run alive."""
+    """Run each function that comes; between two, keep nothing of a run alive."""
     while given := tasks.get():
         function, over = given
         function()

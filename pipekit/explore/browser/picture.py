@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.timelines.event_styles import GAP_STYLES, event_styles, letters
-from pipekit.plots.timelines.titles import summary, time_scale
-from pipekit.plots.timelines.worker_panels import NAME_PX, TICKS_PX
+from pipekit.plots.events import GAP_STYLES, event_styles, letters, summary, time_scale
+from pipekit.plots.worker_panels import NAME_PX, TICKS_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import CAUSES, PARTS, Trace, describe_gaps
 

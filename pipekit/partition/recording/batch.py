@@ -16,12 +16,7 @@ from pipekit.devices import random_states_put_back
 from pipekit.layers.module_state import modes_put_back, weights_untouched
 from pipekit.layers.python_state import PythonState, module_names, state_untouched
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.templates import (
-    decode,
-    encode,
-    require_no_dataclass,
-    tensors,
-)
+from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors
 
 _ABSENT = object()
 
@@ -36,11 +31,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int:
-    """Return how many rows a batch has: the first dimension that most of its tensors have.
-
-    Raises:
-        NotRecordable: it holds no tensor with rows, or one row only, or a dataclass.
-    """
+    """Return how many rows a batch has: the first dimension that most of its tensors have."""
     require_no_dataclass(batch, "the example")
     lengths = Counter(len(tensor) for tensor in tensors(batch) if tensor.dim())
     if not lengths:
@@ -106,29 +97,23 @@ def without_first_row(batch: Any) -> Any:
     return _mapped(rest, batch)
 
 
-def differentiable_copy(batch: Any, wanted: Callable[[Tensor], None] | None = None) -> Any:
-    """Return a copy of the batch, whose floating-point tensors track gradients.
+def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
+    """Return a copy of the batch, as a data loader gives it; its gradients go to ``tracked``.
 
-    They are no leaves, so that a model may edit them in place; ``wanted`` is called with the leaf
-    of each, which gets the gradient.
+    With a list, floating-point tensors track gradients.  They are no leaves, so that a model may
+    edit them in place; the list gets the leaf of each.
     """
 
-    def copied(leaf: Any) -> Any:
+    def copy_of(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        if not leaf.is_floating_point():
-            return leaf.detach().clone()
-        source = leaf.detach().clone().requires_grad_()
-        if wanted:
-            wanted(source)
-        return source.clone()
+        made = leaf.detach().clone()
+        if tracked is None or not made.is_floating_point():
+            return made
+        tracked.append(made.requires_grad_())
+        return made.clone()
 
-    return _mapped(copied, batch)
-
-
-def plain_copy(batch: Any) -> Any:
-    """Return a copy of the batch, as a data loader gives it: nothing tracks gradients."""
-    return _mapped(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, batch)
+    return _mapped(copy_of, batch)
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -164,9 +149,8 @@ def drawing_from_torch() -> Iterator[None]:
     """
     before = _drawn_so_far()
     yield
-    drew = {source: state != before[source] for source, state in _drawn_so_far().items()}
-    for source, has_drawn in drew.items():
-        if has_drawn:
+    for source, state in _drawn_so_far().items():
+        if state != before[source]:
             raise NotRecordable(
                 f"the forward draws from {source}, whose numbers stages would not draw alike: draw "
                 f"by torch, torch.rand(()) say, within a block, or leave it out (in transformers: "

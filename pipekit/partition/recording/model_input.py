@@ -22,15 +22,10 @@ _FOR_THE_LOSS = ("label", "target")
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What the example held.
-
-    Attributes:
-        example: its template.
-        others: the names of the other arguments that the model's forward can be given.
-    """
+    """What the example held."""
 
     example: Template
-    others: frozenset[str]
+    others: frozenset[str]  # the other arguments that the model's forward can be given
 
     @classmethod
     def of(cls, example: Template, model: nn.Module) -> Self:
@@ -43,8 +38,7 @@ class ModelInput:
     def select(self, batch: Any) -> Any:
         """Return the entries that the model takes of a dict, or of a tuple, which begins with them.
 
-        Raises:
-            ValueError: the batch has none of them, or another one that the model can be given.
+        Refused is a batch with none of them, or with another one that the model can be given.
         """
         names = _names(self.example)
         if not isinstance(batch, Mapping):
@@ -73,19 +67,15 @@ class ModelInput:
         return taken
 
     def tensors_of(self, taken: Any) -> Tree:
-        """Return of what the model takes the entries that hold tensors.
-
-        Raises:
-            ValueError: another one is not as it was in the example.
-        """
+        """Return of what the model takes the entries that hold tensors; the rest must be equal."""
         if not isinstance(self.example, Container) or not isinstance(taken, (Mapping, tuple, list)):
             return taken
-        if isinstance(taken, Mapping):
-            known = dict(zip(_names(self.example), self.example.children, strict=True))
-            return {key: entry for key, entry in taken.items() if not _is_plain(known, key, entry)}
-        known = dict(enumerate(self.example.children))
-        kept = (entry for key, entry in enumerate(taken) if not _is_plain(known, key, entry))
-        return tuple(kept)
+        is_dict = isinstance(taken, Mapping)
+        names = _names(self.example) if is_dict else range(len(self.example.children))
+        known = dict(zip(names, self.example.children, strict=True))
+        entries = taken.items() if isinstance(taken, Mapping) else enumerate(taken)
+        kept = {key: entry for key, entry in entries if not _is_plain(known, key, entry)}
+        return kept if is_dict else tuple(kept.values())
 
 
 def is_for_the_loss(name: str) -> bool:
@@ -96,11 +86,7 @@ def is_for_the_loss(name: str) -> bool:
 def matched(
     template: Template, tree: Any, where: str = "the batch"
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the tensors of a batch with their numbers in the example's template.
-
-    Raises:
-        ValueError: the batch has another structure, or something that is no tensor is another one.
-    """
+    """Yield the tensors of a batch with their numbers in the example's template."""
     if isinstance(template, Value):
         if not isinstance(tree, Tensor):
             raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}{remedy(tree)}")

@@ -35,11 +35,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """Return the name under which a function is found again.
-
-    Raises:
-        NotRecordable: there is none, as for a function within a function.
-    """
+    """Return the name under which a function is found again; refuse one within a function."""
     if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return f"torch.ops.{func}"
     name: str | None = name_for_torch(func)
@@ -63,12 +59,11 @@ def last_name(func: Callable[..., Any]) -> str:
 
 
 class OperatorKinds(TorchDispatchMode):
-    """Notes, while it is entered, what kinds of operators run; whoever asks resets the notes.
+    """Notes, while it is entered, what kinds of operators have run since the last reset.
 
-    Attributes:
-        drew: whether a generator's state has changed.  An operator's tag alone would not say so:
-            attention has it also where nothing is dropped.
-        shape_from_data: whether the shape of an operator's output depended on numbers in its input.
+    ``drew``: a generator's state has changed.  An operator's tag alone would not say so: attention
+    has it also where nothing is dropped.  ``shape_from_data``: the shape of an operator's output
+    depended on numbers in its input.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -28,8 +28,7 @@ class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
 
     Attributes:
-        module: the name of the module that is called, or None.
-        operation: the name of the function that is called, or None.
+        module, operation: the name of the module, or of the function, that is called, or None.
         arguments: template of the pair (positional, keyword) of arguments.
         results: for every tensor in what the call returns, in order, the number of its value.
         edits: the values that the step changes in place.
@@ -113,23 +112,22 @@ class SizeSource(NamedTuple):
     growth: Growth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Made:
-    """What is known of a value.
+    """A value as it is in the example.
 
     Attributes:
-        shape: in the example.
+        source: what makes it: a module's name, an operation with its place, or "the batch".
         grows: for each dimension, which size of the batch tells its length; None: that is constant,
             or depends on sizes in another way.
-        nbytes: in the example.
-        requires_grad: whether gradients flow through it.
         storage: values of one storage share their numbers, as views do.
     """
 
+    source: str
     shape: tuple[int, ...]
-    grows: tuple[Growth | None, ...]
+    grows: tuple[Growth | None, ...] = ()
     nbytes: int
-    requires_grad: bool
+    requires_grad: bool = False
     storage: int
 
 
@@ -138,18 +136,21 @@ class Program:
     """A recorded forward, in one mode.
 
     Attributes:
-        batch: template of the batch; its tensors are values.
+        batch, output: templates of the batch, whose tensors are values, and of what is returned.
         steps: in the order in which they ran.
-        output: template of what the model returns.
         made: every value, by number.
-        sizes: of the example, by name, on which steps may depend.
-        limits: what must hold for the batch's sizes; they are true or false.
+        frozen: values read by Python in the forward, which are held to be as in the example.
+        compared: comparisons of lengths of values that were true, each once.
+        sizes, limits: of the example, by name, on which steps may depend; and what must hold for
+            those of a batch.  One recording by itself knows of none.
     """
 
     batch: Template
     steps: tuple[RecordedStep, ...]
     output: Template
     made: Mapping[int, Made]
+    frozen: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     limits: tuple[Size, ...] = ()
 
@@ -177,7 +178,7 @@ class Program:
     def alive(self, cut: int) -> tuple[int, ...]:
         """Return the values made before step ``cut`` that it or a later one, or the output, reads.
 
-        They are what a cut before that step carries, in the order in which they were made.
+        They are what a cut before that step carries, as they were made.
         """
         return tuple(n for n, (made, read) in self._lives.items() if made <= cut <= read)
 
@@ -208,15 +209,16 @@ class Program:
         last.update((number, len(self.steps)) for number in values(self.output))
         return {number: (made[number], last[number]) for number in sorted(last)}
 
-    def last_uses(self, first: int, behind: int, kept: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return, for each step of a range, the values that nobody in the range needs after it."""
-        later = set(kept)
-        uses: list[tuple[int, ...]] = []
-        for step in reversed(self.steps[first:behind]):
-            touched = step.reads | set(step.results)
-            uses.append(tuple(sorted(touched - later)))
-            later |= touched
-        return uses[::-1]
+    @cached_property
+    def frees(self) -> list[tuple[int, ...]]:
+        """For each step, the values that nothing needs after it."""
+        freed: list[set[int]] = [
+            {number for number in step.results if number not in self._lives} for step in self.steps
+        ]
+        for number, (_, last) in self._lives.items():
+            if last < len(self.steps):
+                freed[last].add(number)
+        return [tuple(sorted(numbers)) for numbers in freed]
 
     def with_carried_buffers(self, model: nn.Module) -> Self:
         """Return a program that reads each buffer once that several steps are given, a mask say.
@@ -235,8 +237,13 @@ class Program:
         made = dict(self.made)
         for name, number in numbers.items():
             shape = tuple(buffers[name].shape)
-            no_growth = (None,) * len(shape)
-            made[number] = Made(shape, no_growth, buffers[name].nbytes, False, number)
+            made[number] = Made(
+                source=name,
+                shape=shape,
+                grows=(None,) * len(shape),
+                nbytes=buffers[name].nbytes,
+                storage=number,
+            )
         return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
 
 

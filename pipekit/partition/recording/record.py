@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,16 +20,16 @@ from pipekit.partition.recording.batch import (
     run_to_look_at,
     stateless,
 )
-from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
+from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
-from pipekit.partition.recording.recorder import Recorder, Tape
+from pipekit.partition.recording.recorder import Recorder
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.unify import ROWS, sizes_text, unify
+from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
 
-Tapes = tuple[Tape, Tape]
-"""Of one batch, in training and in evaluation mode."""
+Programs = tuple[Program, Program]
+"""In training and in evaluation mode."""
 
 Dimensions = list[tuple[int, int]]
 """Places of tensors in the batch, and dimensions of these."""
@@ -40,82 +41,67 @@ class _FreeLength(NamedTuple):
     dimensions: Dimensions
     known: int
     other: int
-    tapes: Tapes
+    recorded: Programs
 
 
 def record(
-    model: nn.Module,
-    example: Any,
-    blocks: Wish | None = None,
-    *,
-    freeze: bool = False,
-    vary: bool = True,
-) -> RecordedModel:
+    model: nn.Module, example: Any, wish: Wish | None = None, *, freeze: bool = False
+) -> list[RecordedModel]:
     """Return a module as a row of layers: its blocks as they are, the operations between recorded.
 
-    The model runs in training and in evaluation mode, on the example's rows and on one row more,
-    which tells what depends on the number of rows; and on other lengths, each by itself.  A length
-    is free if the model takes others, runs the same operations then, and can be cut at as many
-    places.  The model's buffers, modes and the random generators are left as they were.
-
-    Args:
-        model: any module.
-        example: a batch of at least two rows: a tensor, a tuple or list of positional arguments, or
-            a dict of keyword arguments.  What is no tensor stays as it is for ever.
-        blocks: modules that stay whole, by name or class; None: the outermost repeated ones.
-        freeze: whether to hold what Python reads from tensors between blocks to be always as in
-            the example; otherwise it is refused.
-        vary: whether lengths other than the number of rows may be free.
-
-    Raises:
-        NotRecordable: the forward cannot be cut into stages; the message says where and why.
+    The model runs in training and in evaluation mode, on the example's rows and on another number
+    of them, which tells what depends on the number of rows; and on other lengths, each by itself.
+    A length is free if the model takes others, runs the same operations then, and can be cut at as
+    many places.  If some are, the model with these lengths comes before the one without.  The
+    model's buffers, modes and the random generators are left as they were.
     """
     rows = batches.rows_of(example)
-    names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
-    forwards = _Forwards(model, names, freeze)
+    blocks = Blocks(model, wish)
+    _warn_of_hooks(model, blocks)
+    forwards = _Forwards(model, blocks, freeze)
     with left_as_it_was(model), drawing_from_torch():
-        tapes, more = forwards.tapes(example), forwards.tapes(batches.with_rows(example, rows + 1))
-        fixed = RecordedModel(
-            model,
-            *forwards.programs([({ROWS: rows}, tapes), ({ROWS: rows + 1}, more)]),
-            trial=Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2)),
-            frozen=list(dict.fromkeys(read for tape in tapes for read in tape.frozen)),
-        )
-        free = list(_free_lengths(forwards, example, tapes)) if vary else []
-        trial = _trial(forwards, example, free) if free else None
-        if trial is None:
-            return fixed
+        recorded = forwards.record(example)
+        few, others, programs = _of_other_rows(forwards, example, recorded)
+        trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
+        fixed = RecordedModel(model, programs, trial)
+        free = list(_free_lengths(forwards, example, few, others))
+        longer_or_shorter = _trial(forwards, example, free) if free else None
+        if longer_or_shorter is None:
+            return [fixed]
         sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
         known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
-        recordings = [(known, tapes), (known | {ROWS: rows + 1}, more)]
+        recordings = [(known, recorded), (known | {ROWS: few}, others)]
         for name, each in zip(sizes, free, strict=True):
-            recordings.append((known | {name: each.other}, each.tapes))
+            recordings.append((known | {ROWS: few, name: each.other}, each.recorded))
         try:
             programs = forwards.programs(recordings)
         except NotRecordable:  # of several lengths together
-            return fixed
-    varying = RecordedModel(model, *programs, trial=trial, frozen=fixed.frozen)
+            return [fixed]
+    varying = RecordedModel(model, programs, longer_or_shorter)
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
-    return varying if len(varying) == len(fixed) else fixed
+    return [varying, fixed] if len(varying) == len(fixed) else [fixed]
 
 
 class _Forwards:
     """Records forwards of a model in both modes."""
 
-    def __init__(self, model: nn.Module, blocks: Sequence[str], freeze: bool) -> None:
+    def __init__(self, model: nn.Module, blocks: Blocks, freeze: bool) -> None:
         self.model, self.device = model, device_of(model)
-        self._whole, self._outer = opaque(model, blocks), containers(model, blocks)
-        self._freeze, self._kept = freeze, in_evaluation(model)
+        self._blocks, self._freeze, self._kept = blocks, freeze, in_evaluation(model)
 
-    def tapes(self, batch: Any) -> Tapes:
+    def record(self, batch: Any) -> Programs:
         """Return what the forwards of a batch leave, in training and in evaluation mode."""
-        return self._tape(batch, training=True), self._tape(batch, training=False)
+        return self._one(batch, training=True), self._one(batch, training=False)
 
-    def _tape(self, batch: Any, *, training: bool) -> Tape:
+    def _one(self, batch: Any, *, training: bool) -> Program:
         set_mode(self.model, training, self._kept)
-        sample = batches.differentiable_copy(batch)
-        with run_to_look_at(self.model), stateless(self._outer, self.model), torch.enable_grad():
-            recorder = Recorder(self.model, self._whole, self.device, self._freeze)
+        sample = batches.copied(batch, tracked=[])
+        with (
+            run_to_look_at(self.model),
+            stateless(self._blocks.outer, self.model),
+            torch.enable_grad(),
+        ):
+            recorder = Recorder(self.model, self._blocks.whole, self.device, self._freeze)
             try:
                 return recorder.run(partial(batches.call, self.model), sample)
             except Exception as error:
@@ -129,13 +115,16 @@ class _Forwards:
                     )
                 raise
 
-    def programs(self, recordings: Sequence[tuple[Mapping[str, int], Tapes]]) -> list[Program]:
+    def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
         """Return the programs, in training and in evaluation mode, of batches of several sizes."""
-        return [
-            unify([(sizes, tapes[mode]) for sizes, tapes in recordings], self.device)
-            .with_carried_buffers(self.model)
+        training, evaluation = (
+            unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
             for mode in (0, 1)
-        ]  # fmt: skip
+        )
+        return (
+            training.with_carried_buffers(self.model),
+            evaluation.with_carried_buffers(self.model),
+        )
 
     def longer(self, *wanted: Any) -> list[Any]:
         """Return what asks for lengths beyond the example's, which may be beyond a table's end.
@@ -154,9 +143,35 @@ class _Forwards:
         return True
 
 
-def _free_lengths(forwards: _Forwards, example: Any, tapes: Tapes) -> Iterator[_FreeLength]:
-    """Yield the lengths that may vary; equal ones of two tensors are one length."""
+def _of_other_rows(
+    forwards: _Forwards, example: Any, recorded: Programs
+) -> tuple[int, Programs, Programs]:
+    """Return another number of rows, its recordings, and the programs that hold for both numbers.
+
+    Few rows take less time; one more than the example's is for models that want as many.
+    """
     rows = batches.rows_of(example)
+
+    def of(other: int) -> tuple[int, Programs, Programs]:
+        found = forwards.record(batches.with_rows(example, other))
+        return other, found, forwards.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
+
+    few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
+    if few < rows:
+        with suppress(Exception):  # whatever the model says of that batch
+            return of(few)
+    return of(rows + 1)
+
+
+def _free_lengths(
+    forwards: _Forwards, example: Any, few: int, recorded: Programs
+) -> Iterator[_FreeLength]:
+    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are.
+
+    Equal lengths of two tensors are one length.
+    """
+    rows = batches.rows_of(example)
+    small = batches.with_rows(example, few)
     places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
     for number, tensor in enumerate(tensors(example)):
         shape = list(tensor.shape)
@@ -165,15 +180,15 @@ def _free_lengths(forwards: _Forwards, example: Any, tapes: Tapes) -> Iterator[_
                 before = shape[:dimension].count(length)
                 places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
     for length, groups in places.items():
-        found = [_free_length(forwards, example, tapes, each, length) for each in groups.values()]
+        found = [_free_length(forwards, small, recorded, each, length) for each in groups.values()]
         if not any(found) and len(groups) > 1:  # both sides of a square, say
             together = [place for group in groups.values() for place in group]
-            found = [_free_length(forwards, example, tapes, together, length)]
+            found = [_free_length(forwards, small, recorded, together, length)]
         yield from filter(None, found)
 
 
 def _free_length(
-    forwards: _Forwards, example: Any, tapes: Tapes, dimensions: Dimensions, known: int
+    forwards: _Forwards, example: Any, recorded: Programs, dimensions: Dimensions, known: int
 ) -> _FreeLength | None:
     """Return a length with a recording of another one; None: the model wants this one."""
     rows = batches.rows_of(example)
@@ -182,8 +197,8 @@ def _free_length(
     longer = [] if is_image else forwards.longer(2 * known)  # of images four times as long
     for other in [*shorter, *longer]:
         try:
-            found = forwards.tapes(_resized(example, dict.fromkeys(dimensions, other)))
-            recordings = ((known, tapes), (other, found))
+            found = forwards.record(_resized(example, dict.fromkeys(dimensions, other)))
+            recordings = ((known, recorded), (other, found))
             forwards.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
         except Exception:  # whatever the model says of that batch
             continue
@@ -214,19 +229,17 @@ def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
     return batches.with_shapes(batch, shapes)
 
 
-def warn_of_hooks(model: nn.Module, blocks: Wish | None) -> None:
+def _warn_of_hooks(model: nn.Module, blocks: Blocks) -> None:
     """Say which modules have hooks of which stages run no more than the operations on tensors."""
-    names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
-    outer = containers(model, names)
     hooked = [
         name
         for module, name in module_names(model).items()
-        if module in outer and (module._forward_hooks or module._forward_pre_hooks)
+        if module in blocks.outer and (module._forward_hooks or module._forward_pre_hooks)
     ]
     if hooked:
         warnings.warn(
             f"{', '.join(hooked)} has forward hooks outside the blocks: stages run again what they "
             f"do to tensors, and not what they print or keep. Register them on modules within "
             f"blocks, or name a module around them as a block by blocks=[...]",
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -1,32 +1,23 @@
 """A module as a row of layers, between which it can be cut into stages."""
 
 import copy
-from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Self
 
 from torch import nn
 
 from pipekit.layers.module_state import exceptions, in_evaluation
 from pipekit.partition.recording.model_input import ModelInput
-from pipekit.partition.recording.names import ModelNames
-from pipekit.partition.recording.program import Program, RecordedStep
+from pipekit.partition.recording.modules import ModelNames
+from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
 
-
-class Crossing(NamedTuple):
-    """A tensor that goes from a layer to later ones, as it is in the example.
-
-    ``source`` makes it: a module's name, an operation with its place, or "the batch".
-    """
-
-    source: str
-    shape: tuple[int, ...]
-    nbytes: int
-    requires_grad: bool
+Ranges = tuple[range, range]
+"""The steps of a layer, in training and in evaluation."""
 
 
 class Passed(NamedTuple):
@@ -44,82 +35,58 @@ class Passed(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A batch with which a recorded model is compared with the unsplit one.
-
-    Attributes:
-        sizes: what it is called in messages: ``8 rows``.
-        batch: of other sizes than any with which the model was recorded.
-    """
+    """A batch of other sizes than any recording had, and these in words: ``8 rows``."""
 
     sizes: str
     batch: Any
 
 
-class CutPlace(NamedTuple):
-    """Positions before which both programs may be cut together: in training, in evaluation."""
-
-    training: int
-    evaluation: int
-
-
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
-    Args:
-        model: the unsplit model; its modules and tensors are used, not copied.
-        training, evaluation: its programs.
-        trial: what it is to be verified with.
-        frozen: what Python read from tensors, which is held to be as in the example.
-
     Attributes:
-        model, training, evaluation, trial, frozen: as given.
+        model: the unsplit model; its modules and tensors are used, not copied.
+        programs: in training and in evaluation mode.
+        layers: the steps of each in both.
+        trial: what it is to be verified with.
         kept: the modules that stay in evaluation mode.
-        boundaries: where the model may be cut, one fewer than there are layers.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        training: Program,
-        evaluation: Program,
-        *,
-        trial: Trial,
-        frozen: Sequence[str] = (),
-    ) -> None:
-        self.model, self.training, self.evaluation = model, training, evaluation
-        self.trial, self.frozen = trial, tuple(frozen)
+    def __init__(self, model: nn.Module, programs: tuple[Program, Program], trial: Trial) -> None:
+        self.model, self.programs, self.trial = model, programs, trial
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = ModelNames(model)
-        self.boundaries = boundaries(training, evaluation, *_tensors(model))
+        cuts = _boundaries(*programs, *_tensors(model))
+        behind = tuple(len(program.steps) for program in programs)
+        self.layers: list[Ranges] = [
+            (range(first[0], stop[0]), range(first[1], stop[1]))
+            for first, stop in pairwise([(0, 0), *cuts, behind])
+        ]
 
     def __len__(self) -> int:
         """Return the number of layers."""
-        return len(self.boundaries) + 1
+        return len(self.layers)
 
     @property
     def rows(self) -> int:
         """How many rows the example had."""
-        return self.training.sizes["rows"]
+        return self.programs[0].sizes["rows"]
+
+    @property
+    def frozen(self) -> list[str]:
+        """What Python read from tensors, which is held to be as in the example."""
+        return list(dict.fromkeys(read for each in self.programs for read in each.frozen))
 
     @property
     def ties(self) -> list[list[str]]:
         """The names of each parameter that has several."""
         return self._names.aliases()
 
-    @property
-    def _ranges(self) -> list[tuple[CutPlace, CutPlace]]:
-        """The first step of each layer, and the step behind its last, in both programs."""
-        behind = CutPlace(len(self.training.steps), len(self.evaluation.steps))
-        return list(pairwise([CutPlace(0, 0), *self.boundaries, behind]))
-
     def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
         """Return stages of so many layers each, one after another.
 
         Each takes what the one before returns, and has the names of the unsplit model; together
         they have all of them.
-
-        Raises:
-            ValueError: the numbers do not sum to the number of layers, or one is below 1.
         """
         if sum(balance) != len(self) or any(count < 1 for count in balance):
             raise ValueError(
@@ -128,17 +95,15 @@ class RecordedModel:
             )
         stages = []
         for first, behind in pairwise([0, *accumulate(balance)]):
-            begin, stop = self._ranges[first][0], self._ranges[behind - 1][1]
-            stage = RecordedStage(
-                StageSteps.of(self.training, begin.training, stop.training),
-                StageSteps.of(self.evaluation, begin.evaluation, stop.evaluation),
-                self._exceptions,
-                None if first else ModelInput.of(self.training.batch, self.model),
+            training, evaluation = (
+                StageSteps.of(
+                    program, self.layers[first][mode].start, self.layers[behind - 1][mode].stop
+                )
+                for mode, program in enumerate(self.programs)
             )
-            steps = [
-                *self.training.steps[begin.training : stop.training],
-                *self.evaluation.steps[begin.evaluation : stop.evaluation],
-            ]
+            model_input = None if first else ModelInput.of(self.programs[0].batch, self.model)
+            stage = RecordedStage(training, evaluation, self._exceptions, model_input)
+            steps = (*training.steps, *evaluation.steps)
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
             weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
             self._names.fill(stage, modules, weights)
@@ -151,37 +116,28 @@ class RecordedModel:
 
     def steps(self, layer: int) -> tuple[RecordedStep, ...]:
         """Return what a layer does in training."""
-        first, behind = self._ranges[layer]
-        return self.training.steps[first.training : behind.training]
+        here = self.layers[layer][0]
+        return self.programs[0].steps[here.start : here.stop]
 
-    def crossing(self, layer: int) -> list[Crossing]:
+    def crossing(self, layer: int) -> list[Made]:
         """Return what goes from the layers before ``layer`` to it and later ones in training."""
-        source_of = {number: step.title for step in self.training.steps for number in step.results}
-        made = self.training.made
-        return [
-            Crossing(
-                source_of.get(number, "the batch"),
-                made[number].shape,
-                made[number].nbytes,
-                made[number].requires_grad,
-            )
-            for number in self.training.alive(self.boundaries[layer - 1].training)
-        ]
+        training = self.programs[0]
+        return [training.made[number] for number in training.alive(self.layers[layer][0].start)]
 
     def passed_values(self) -> tuple[Passed, ...]:
         """Return the values that some layer reads and does not make, as they are made."""
-        stops = [behind.training for _, behind in self._ranges]
-        source: dict[int, int | None] = dict.fromkeys(values(self.training.batch))
-        users: dict[int, set[int]] = {}
-        for position, step in enumerate(self.training.steps):
-            layer = bisect_right(stops, position)
-            for number in step.reads:
-                users.setdefault(number, set()).add(layer)
-            source.update((number, layer) for number in step.results)
-        for number in values(self.training.output):
-            users.setdefault(number, set()).add(len(stops) - 1)
+        training = self.programs[0]
+        source: dict[int, int | None] = dict.fromkeys(values(training.batch))
+        users: dict[int, set[int]] = defaultdict(set)
+        for layer in range(len(self)):
+            for step in self.steps(layer):
+                for number in step.reads:
+                    users[number].add(layer)
+                source.update((number, layer) for number in step.results)
+        for number in values(training.output):
+            users[number].add(len(self) - 1)
         found = (
-            Passed(number, made, tuple(sorted(users.get(number, set()) - {made})))
+            Passed(number, made, tuple(sorted(users[number] - {made})))
             for number, made in source.items()
         )
         return tuple(passed for passed in found if passed.users)
@@ -192,29 +148,27 @@ class RecordedModel:
         Whether they can run in it, and do the same, is for :func:`pipekit.partition.verify.verify`
         to find out: gradients of a value that three layers read are summed in the order of these.
         """
-        ranges = [self._ranges[layer] for layer in order]
-        training = [(first.training, behind.training) for first, behind in ranges]
-        evaluation = [(first.evaluation, behind.evaluation) for first, behind in ranges]
         made = copy.copy(self)
-        made.training = _joined(self.training, training)
-        made.evaluation = _joined(self.evaluation, evaluation)
-        lengths = zip(_lengths(training), _lengths(evaluation), strict=True)
-        made.boundaries = [CutPlace(*places) for places in lengths][:-1]
+        chosen = [self.layers[layer] for layer in order]
+        training, evaluation = (
+            replace(
+                program,
+                steps=tuple(program.steps[n] for ranges in chosen for n in ranges[mode]),
+            )
+            for mode, program in enumerate(self.programs)
+        )
+        made.programs = (training, evaluation)
+        lengths = ([len(ranges[mode]) for ranges in chosen] for mode in (0, 1))
+        made.layers = list(zip(*map(_consecutive, lengths), strict=True))
         return made
 
 
-def _joined(program: Program, runs: Sequence[tuple[int, int]]) -> Program:
-    """Return a program with runs of its steps one after another."""
-    steps = chain.from_iterable(program.steps[first:stop] for first, stop in runs)
-    return replace(program, steps=tuple(steps))
-
-
-def _lengths(runs: Sequence[tuple[int, int]]) -> list[int]:
-    return list(accumulate(stop - first for first, stop in runs))
+def _consecutive(lengths: Sequence[int]) -> list[range]:
+    return [range(first, stop) for first, stop in pairwise([0, *accumulate(lengths)])]
 
 
 def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
-    """Return what each module and each tensor has, by one name of each; and which are buffers."""
+    """Return the tensors of each module and of each tensor's name, by one name; and the buffers."""
     buffers = dict(model.named_buffers())
     name_of = {tensor: name for name, tensor in (*model.named_parameters(), *buffers.items())}
     held = {
@@ -228,21 +182,15 @@ def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
     return held | {name: {name_of[tensor]} for name, tensor in every}, {*buffers}
 
 
-def boundaries(
+def _boundaries(
     training: Program,
     evaluation: Program,
     tensors: Mapping[str, Set[str]],
     buffers: Set[str],
-) -> list[CutPlace]:
-    """Return where the model may be cut, in order: between blocks' calls, if nothing forbids it.
+) -> list[tuple[int, int]]:
+    """Return where both programs may be cut: between blocks' calls, if nothing forbids it.
 
     Of the operations between two calls, so many belong to the first that the fewest bytes cross.
-
-    Args:
-        training, evaluation: its programs.
-        tensors: of each module and tensor of the model, by name, the parameters and buffers that
-            whoever uses it has, by one name of each.
-        buffers: which of these are buffers.
     """
     closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
@@ -257,7 +205,7 @@ def boundaries(
         # Empty if evaluation calls the modules in another order.
         other = _narrowest(evaluation, range(last_done + 1, first_todo + 1), other_closed)
         if position is not None and other is not None:
-            found.append(CutPlace(position, other))
+            found.append((position, other))
     return found
 
 

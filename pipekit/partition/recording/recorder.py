@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, RecordedStep
+from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.partition.recording.templates import (
     Constant,
@@ -34,43 +35,22 @@ LENGTH = "v"
 """How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
 
 
-class Tape(NamedTuple):
-    """What one forward left.
-
-    Attributes:
-        batch, output: templates.
-        steps: in order; numbers are as they were in this forward, lengths of values traced.
-        made: every value, by number.
-        frozen: values read by Python in the forward, which recording holds to be as in the example.
-        compared: comparisons of lengths of values that were true, each once.
-    """
-
-    batch: Template
-    steps: list[RecordedStep]
-    output: Template
-    made: dict[int, Made]
-    frozen: list[str]
-    compared: list[str]
-
-
 class _Before(NamedTuple):
-    """Arguments as they were before a call that may change them."""
+    """A call's arguments, which it may change, and its modes, as they were before it."""
 
     arguments: Any
     tensors: list[Tensor]
     versions: list[int]
     template: Template
+    grad: bool
+    autocast: tuple[str, torch.dtype | None, bool, bool] | None
 
 
 class Recorder(TorchFunctionMode):
     """Records while it is entered; modules that are opaque are one step each.
 
-    Args:
-        model: the whole network.
-        opaque: the modules that are called as they are, with their names.
-        device: where the model computes.
-        freeze: whether what Python reads from a tensor is taken to be always as in this forward;
-            otherwise the read is refused.
+    ``freeze``: what Python reads from a tensor is taken to be always as in this forward; otherwise
+    the read is refused.
     """
 
     def __init__(
@@ -83,7 +63,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self._opaque, self._freeze = opaque, freeze
         self._depth, self._in_function = 0, False
-        self._calls: list[tuple[_Before, bool, str]] = []
+        self._entered: _Before | None = None  # of the opaque module that runs
         self._references: dict[int, Value | NamedWeight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
@@ -100,21 +80,34 @@ class Recorder(TorchFunctionMode):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = NamedWeight(name)
 
-    def run(self, call: Callable[[Any], Any], batch: Any) -> Tape:
-        """Record ``call(batch)``, a forward of the model, and return what it left."""
+    def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
+        """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
         with self._watching(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
+        source = {number: step.title for step in self._steps for number in step.results}
         storages: dict[int, int] = {}
-        made = {}
-        for number, (tensor, requires_grad) in enumerate(self._values):
-            storage = storages.setdefault(tensor.untyped_storage()._cdata, number)
-            shape = tuple(tensor.shape)
-            made[number] = Made(shape, (), tensor.nbytes, requires_grad, storage)
+        made = {
+            number: Made(
+                source=source.get(number, "the batch"),
+                shape=tuple(tensor.shape),
+                nbytes=tensor.nbytes,
+                requires_grad=requires_grad,
+                storage=storages.setdefault(tensor.untyped_storage()._cdata, number),
+            )
+            for number, (tensor, requires_grad) in enumerate(self._values)
+        }
         output = encode(output, self._leaf)
         self._values.clear()  # numbers that a block has kept still know this recorder
-        return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
+        return Program(
+            batch=template,
+            steps=tuple(self._steps),
+            output=output,
+            made=made,
+            frozen=tuple(self._frozen),
+            compared=tuple(self._compared),
+        )
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -123,9 +116,8 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._depth:
             return func(*args, **kwargs)
-        before = self._before((args, kwargs), lazily=True)
+        before = self._before((args, kwargs))
         self._kinds.reset()
-        grad, autocast = torch.is_grad_enabled(), self._autocast()
         self._in_function = True
         try:
             result = func(*args, **kwargs)
@@ -146,17 +138,14 @@ class Recorder(TorchFunctionMode):
             )
         elif tensors(result) or self._edited(before):
             if self._kinds.shape_from_data and self._depends_on_data(before.tensors):
-                self._refuse_shape(func)
+                raise NotRecordable(
+                    f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
+                    f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
+                    f"fixed size"
+                )
             self._require_unchanged(before.tensors)
             template = encode(before.arguments, self._leaf)
-            self._add(
-                before._replace(template=template),
-                result,
-                operation=name_of(func),
-                grad=grad,
-                autocast=autocast,
-                random=self._kinds.drew,
-            )
+            self._add(before._replace(template=template), result, operation=name_of(func))
         return result
 
     def _traced(self, tensor: Any, lengths: torch.Size) -> torch.Size:
@@ -183,48 +172,32 @@ class Recorder(TorchFunctionMode):
                         f"a module of your own and make that a block by blocks=[...], or leave "
                         f"torch.jit out"
                     )
-                enter = module.register_forward_pre_hook(
-                    self._entering(name), prepend=True, with_kwargs=True
+                enter, leave = partial(self._enter, name), partial(self._leave, name)
+                hooks.enter_context(
+                    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
                 )
-                hooks.callback(enter.remove)
-                leave = module.register_forward_hook(
-                    self._leaving(name), with_kwargs=True, always_call=True
+                hooks.enter_context(
+                    module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 )
-                hooks.callback(leave.remove)
             yield
 
-    def _entering(self, name: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self._depth += 1
-            if self._depth == 1:
-                given = [*args, *kwargs.values()]
-                if any(isinstance(one, PackedSequence) for one in given):
-                    self._refuse_packed(name)
-                self._kinds.reset()
-                before = self._before((args, kwargs), lazily=False)
-                self._calls.append((before, torch.is_grad_enabled(), caller()))
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._refuse_packed(name, *args, *kwargs.values())
+            self._kinds.reset()
+            before = self._before((args, kwargs))
+            self._require_unchanged(before.tensors)
+            template = encode(before.arguments, self._leaf)
+            self._entered = before._replace(template=template)
 
-        return enter
-
-    def _leaving(self, name: str) -> Callable[..., None]:
-        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if self._depth == 1 and self._calls:
-                before, grad, place = self._calls.pop()
-                if isinstance(output, PackedSequence):
-                    self._refuse_packed(name)
-                self._note_within(name, output)
-                self._add(
-                    before,
-                    output,
-                    module=name,
-                    grad=grad,
-                    autocast=self._autocast(),
-                    random=self._kinds.drew,
-                    place=place,
-                )
-            self._depth -= 1
-
-        return leave
+    def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if self._depth == 1 and self._entered:
+            self._refuse_packed(name, output)
+            self._note_within(name, output)
+            self._add(self._entered, output, module=name)
+            self._entered = None
+        self._depth -= 1
 
     def _autocast(self) -> tuple[str, torch.dtype | None, bool, bool] | None:
         """Return the arguments of the ``torch.autocast`` that the forward is in, or None."""
@@ -234,19 +207,17 @@ class Recorder(TorchFunctionMode):
         enabled = torch.is_autocast_enabled(kind)
         return kind, torch.get_autocast_dtype(kind), enabled, torch.is_autocast_cache_enabled()
 
-    def _before(self, arguments: Any, *, lazily: bool) -> _Before:
-        """Return the arguments of a call; ``lazily`` leaves their template for later."""
+    def _before(self, arguments: Any) -> _Before:
         found = tensors(arguments)
-        if not lazily:
-            self._require_unchanged(found)
-        template = None if lazily else encode(arguments, self._leaf)
-        return _Before(arguments, found, [tensor._version for tensor in found], template)
+        versions = [tensor._version for tensor in found]
+        return _Before(arguments, found, versions, None, torch.is_grad_enabled(), self._autocast())
 
     def _edited(self, before: _Before) -> list[Tensor]:
         pairs = zip(before.tensors, before.versions, strict=True)
         return [tensor for tensor, version in pairs if tensor._version != version]
 
-    def _add(self, before: _Before, result: Any, *, place: str | None = None, **what: Any) -> None:
+    def _add(self, before: _Before, result: Any, **called: str) -> None:
+        """Record the call of a module or an operation."""
         edited = self._edited(before)
         references = [self._references.get(id(tensor)) for tensor in edited]
         if any(id(tensor) in self._constants for tensor in edited):
@@ -254,22 +225,25 @@ class Recorder(TorchFunctionMode):
                 f"{caller()} changes a tensor in place that is neither a parameter nor a buffer: "
                 f"make it one by register_buffer()"
             )
-        step_edits = frozenset(r.number for r in references if isinstance(r, Value))
-        is_call, is_random = bool(what.get("module")), what["random"]
-        data = is_call or is_random or self._depends_on_data(before.tensors)
-        if data:
-            self._from_data |= step_edits
-        results = tuple(self._number(tensor, data) for tensor in tensors(result))
+        edits = frozenset(r.number for r in references if isinstance(r, Value))
+        drew = self._kinds.drew
+        from_data = "module" in called or drew or self._depends_on_data(before.tensors)
+        if from_data:
+            self._from_data |= edits
+        results = tuple(self._number(tensor, from_data) for tensor in tensors(result))
         for tensor in edited:
             self._note(tensor)
         self._steps.append(
             RecordedStep(
+                **called,
                 arguments=before.template,
                 results=results,
-                edits=step_edits,
+                edits=edits,
                 edited_weights=frozenset().union(*map(self._storages.names, edited)),
-                place=place or caller(),
-                **what,
+                grad=before.grad,
+                autocast=before.autocast,
+                random=drew,
+                place=caller(),
             )
         )
 
@@ -343,19 +317,14 @@ class Recorder(TorchFunctionMode):
         shown = str(result)
         self._frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
 
-    def _refuse_shape(self, func: Callable[..., Any]) -> None:
-        raise NotRecordable(
-            f"{last_name(func)} at {caller()} gives a tensor whose size depends on the numbers in "
-            f"the batch: put it into a block by blocks=[...], or use torch.where or masks of fixed "
-            f"size"
-        )
-
-    def _refuse_packed(self, name: str) -> None:
-        raise NotRecordable(
-            f"{name} is given or gives a PackedSequence, which cannot pass from stage to stage: "
-            f"put packing, the recurrent layer and unpacking into one module, and make that a "
-            f"block by blocks=[...]"
-        )
+    @staticmethod
+    def _refuse_packed(name: str, *passed: Any) -> None:
+        if any(isinstance(one, PackedSequence) for one in passed):
+            raise NotRecordable(
+                f"{name} is given or gives a PackedSequence, which cannot pass from stage to "
+                f"stage: put packing, the recurrent layer and unpacking into one module, and make "
+                f"that a block by blocks=[...]"
+            )
 
     def _require_unchanged(self, found: Sequence[Tensor]) -> None:
         """Refuse tensors to which something that is not recorded has happened meanwhile."""

@@ -1,41 +1,32 @@
 """A recorded model as the sequence of layers that pipelines, profiles and planners take."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import pandas as pd
 from torch import nn
 
-from pipekit.partition.recording.program import RecordedStep
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
-from pipekit.partition.recording.stage import RecordedStage, span
+from pipekit.partition.recording.stage import RecordedStage, called, span
 from pipekit.units import bytes_text
 
 
 @dataclass(frozen=True)
 class LayersSummary:
-    """What is known of a model's layers; it holds no tensors.
+    """What is known of a model's layers; it holds no tensors."""
 
-    Attributes:
-        table: one row a layer: modules, parameters, bytes, milliseconds of one forward in training
-            when the layers were verified, what crosses behind it.
-        remarks: what holds for the layers together, a line each.
-        modules: names of those that each layer calls.
-        verified: sizes of the batch with which the layers were compared with the unsplit model.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # a row a layer; milliseconds of one forward in training when verified
     remarks: tuple[str, ...]
-    modules: tuple[tuple[str, ...], ...]
-    verified: str
+    modules: tuple[tuple[str, ...], ...]  # names of those that each layer calls
+    verified: str  # sizes of the batch with which layers and unsplit model were compared
 
     @classmethod
     def of(cls, recorded: RecordedModel, layers: list[RecordedStage], seconds: list[float]) -> Self:
         """Return what is known of the layers of a recorded model, whose forwards took so long."""
         steps = [recorded.steps(number) for number in range(len(layers))]
-        modules = tuple(_modules(each) for each in steps)
+        modules = tuple(called(layer) for layer in layers)
         sizes = [sum(p.nbytes for p in layer.parameters()) for layer in layers]
         buffers = [sum(1 for _ in layer.buffers()) for layer in layers]
         table = {
@@ -60,20 +51,6 @@ class LayersSummary:
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What layers were made from; a copy has none, since its tensors are not the model's."""
-
-    recorded: RecordedModel
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return None."""
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Become None in another process, too."""
-        return type(None), ()
-
-
 class RecordedSequence(nn.Sequential):
     """The layers of a recorded model, in order: any consecutive ones make a stage.
 
@@ -87,7 +64,7 @@ class RecordedSequence(nn.Sequential):
 
     summary: LayersSummary | None = None
     passed: tuple[Passed, ...] = ()
-    origin: Origin | None = None
+    origin: RecordedModel | None = None
 
     @classmethod
     def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
@@ -95,9 +72,13 @@ class RecordedSequence(nn.Sequential):
         layers = recorded.stages([1] * len(recorded))
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
-        sequence.origin = Origin(recorded)
+        sequence.origin = recorded
         sequence.summary = LayersSummary.of(recorded, layers, seconds)
         return sequence
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the recorded model, whose tensors a copy does not have."""
+        return self.__dict__ | {"origin": None}
 
     def __repr__(self) -> str:
         return str(self.summary) if self.summary else super().__repr__()
@@ -112,14 +93,9 @@ class RecordedSequence(nn.Sequential):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load tensors by their names in the unsplit model.
+        """Load tensors by their names in the unsplit model, as torch's modules do.
 
-        Args:
-            state_dict: as ``state_dict()`` of these layers or of the unsplit model gave it.
-            strict, assign: as :meth:`torch.nn.Module.load_state_dict` has them.
-
-        Raises:
-            ValueError: with ``strict``, a name is missing, or is none of the model's.
+        Raises ValueError if with ``strict`` a name is missing, or is none of the model's.
         """
         names = set(self.state_dict())
         if strict and names != set(state_dict):
@@ -128,10 +104,6 @@ class RecordedSequence(nn.Sequential):
         for layer in self:
             own = {name: state_dict[name] for name in layer.state_dict() if name in state_dict}
             layer.load_state_dict(own, strict=strict, assign=assign)
-
-
-def _modules(steps: Iterable[RecordedStep]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(step.module for step in steps if step.module is not None))
 
 
 def _crosses(recorded: RecordedModel, layer: int) -> str:

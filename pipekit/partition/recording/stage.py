@@ -1,7 +1,7 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,13 +13,15 @@ from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
 from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource
 from pipekit.partition.recording.templates import (
+    Constant,
+    NamedWeight,
     Size,
+    StageDevice,
     Template,
     Value,
     decode,
-    leaves,
-    resolver,
     tensors,
+    values,
 )
 from pipekit.trees import Tree
 
@@ -29,8 +31,7 @@ class StageSteps:
     """Steps that run one after another, and how values come in and go out.
 
     Attributes:
-        steps: what runs.
-        frees: for each step, the values that nothing needs after it.
+        steps, frees: what runs, and after each the values that nothing needs any more.
         batch: template of the batch, for the part that is given it; else None.
         shapes: of the batch's tensors: constant lengths, and how other dimensions grow.
         takes: the values that come in, and whether gradients flow through them.
@@ -53,30 +54,25 @@ class StageSteps:
     @classmethod
     def of(cls, program: Program, first: int, behind: int) -> Self:
         """Return the part of ``program`` from step ``first`` to ``behind`` - 1."""
-        starts, ends = first == 0, behind == len(program.steps)
+        is_first, is_last = first == 0, behind == len(program.steps)
         carried = program.alive(first)
-        gives = () if ends else program.alive(behind)
-        kept = [leaf.number for leaf in leaves(program.output) if isinstance(leaf, Value)]
-        last_uses = program.last_uses(first, behind, kept if ends else gives)
         shapes = {}
-        if starts:
-            for leaf in leaves(program.batch):
-                if isinstance(leaf, Value):
-                    made = program.made[leaf.number]
-                    dimensions = zip(made.grows, made.shape, strict=True)
-                    shapes[leaf.number] = tuple(growth or length for growth, length in dimensions)
+        for number in values(program.batch) if is_first else ():
+            made = program.made[number]
+            dimensions = zip(made.grows, made.shape, strict=True)
+            shapes[number] = tuple(growth or length for growth, length in dimensions)
         needed = {name for step in program.steps[first:behind] for name in step.sizes}
-        sources = program.size_sources(shapes if starts else carried)
+        sources = program.size_sources(shapes if is_first else carried)
         return cls(
             steps=program.steps[first:behind],
-            frees=tuple(last_uses),
-            batch=program.batch if starts else None,
+            frees=tuple(program.frees[first:behind]),
+            batch=program.batch if is_first else None,
             shapes=shapes,
             takes=tuple((number, program.made[number].requires_grad) for number in carried),
-            gives=gives,
-            output=program.output if ends else None,
+            gives=() if is_last else program.alive(behind),
+            output=program.output if is_last else None,
             sizes={name: sources[name] for name in sorted(needed)},
-            limits=program.limits if starts else (),
+            limits=program.limits if is_first else (),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -84,14 +80,9 @@ class StageSteps:
         return self
 
     def run(self, modules: nn.Module, tree: Tree) -> Tree:
-        """Return what the part gives for what it takes.
+        """Return what the part gives for the batch, or for the values that come in.
 
-        Args:
-            modules: holds the modules and weights that the steps name, under these names.
-            tree: the batch; or the values that came in, one or a tuple.
-
-        Raises:
-            ValueError: the batch has another structure or other lengths than the example had.
+        ``modules`` holds the modules and weights that the steps name, under these names.
         """
         env = self._taken(tree)
         device = next((t.device for t in env.values()), torch.device("cpu"))
@@ -100,9 +91,25 @@ class StageSteps:
             for name, (value, dimension, growth) in self.sizes.items()
         }
 
-        resolve = resolver(env, modules, sizes, device)
+        def resolve(leaf: Any) -> Any:
+            if isinstance(leaf, Value):
+                return env[leaf.number]
+            if isinstance(leaf, NamedWeight):
+                owner, _, local_name = leaf.name.rpartition(".")
+                return getattr(modules.get_submodule(owner), local_name)
+            if isinstance(leaf, Constant):
+                return leaf.tensor.to(device)
+            if isinstance(leaf, Size):
+                return leaf.at(sizes)
+            return device if isinstance(leaf, StageDevice) else leaf
+
         for step, freed in zip(self.steps, self.frees, strict=True):
-            self._run(step, modules, env, resolve)
+            args, kwargs = decode(step.arguments, resolve)
+            name = step.operation
+            call = modules.get_submodule(step.module or "") if name is None else function(name)
+            made = tensors(step.run(call, *args, **kwargs))
+            env.update(zip(step.results, made, strict=True))
+            del args, kwargs, made  # which would keep values alive
             for number in freed:
                 env.pop(number, None)
         if self.output is not None:
@@ -110,19 +117,6 @@ class StageSteps:
         if len(self.gives) == 1:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
-
-    def _run(
-        self,
-        step: RecordedStep,
-        modules: nn.Module,
-        env: dict[int, Tensor],
-        resolve: Callable[[Any], Any],
-    ) -> None:
-        args, kwargs = decode(step.arguments, resolve)
-        name = step.operation
-        call = modules.get_submodule(step.module or "") if name is None else function(name)
-        made = tensors(step.run(call, *args, **kwargs))
-        env.update(zip(step.results, made, strict=True))
 
     def _taken(self, tree: Tree) -> dict[int, Tensor]:
         if self.batch is not None:
@@ -169,13 +163,8 @@ class RecordedStage(nn.Module):
     Its modules, parameters and buffers are the model's own, under their names there.  In training
     and in evaluation it does what the model does in that mode.
 
-    Args:
-        training, evaluation: what to do in either mode.
-        exceptions: by mode, the names of modules that the model leaves in the other one then.
-        model_input: what the model takes of a batch; None: the stage is not the first.
-
-    Attributes:
-        model_input: as given.
+    ``exceptions``: by mode, the names of modules that the model leaves in the other one then.
+    ``model_input``: what the model takes of a batch; None for all stages but the first.
     """
 
     def __init__(
@@ -191,11 +180,7 @@ class RecordedStage(nn.Module):
         self._exceptions = exceptions
 
     def forward(self, tree: Tree) -> Tree:
-        """Return the tensors that the next stage takes; the last one returns the model's output.
-
-        Args:
-            tree: the batch for the first stage; else what the stage before returned.
-        """
+        """Return the tensors that the next stage takes; the last one returns the model's output."""
         return self._recorded_parts[self.training].run(self, tree)
 
     def train(self, mode: bool = True) -> Self:
@@ -213,8 +198,7 @@ class RecordedStage(nn.Module):
 
     def _get_name(self) -> str:
         """Return the names of the unsplit model's modules in it, for ``print`` and profiles."""
-        steps = self._recorded_parts[1].steps
-        return span(tuple(dict.fromkeys(s.module for s in steps if s.module is not None)))
+        return span(called(self))
 
     def extra_repr(self) -> str:
         """Return how many operations are recorded beside the modules."""
@@ -235,6 +219,12 @@ def input_of(model: nn.Sequential, batch: Any) -> Tree:
 def gives(layer: nn.Module) -> tuple[int, ...]:
     """Return the values that a layer hands on in training, by number, if it is a recorded one."""
     return layer._recorded_parts[1].gives if isinstance(layer, RecordedStage) else ()
+
+
+def called(stage: RecordedStage) -> tuple[str, ...]:
+    """Return the names of the modules that a stage calls in training."""
+    steps = stage._recorded_parts[1].steps
+    return tuple(dict.fromkeys(s.module for s in steps if s.module is not None))
 
 
 def span(names: tuple[str, ...]) -> str:

@@ -1,10 +1,8 @@
 """The arguments of a recorded step: their structure, with references in the place of tensors.
 
-A template is made of :class:`Container`, of the references below, and of plain Python values.
-:func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
+:func:`encode` makes a template from real arguments, :func:`decode` makes arguments from it.
 """
 
-import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -13,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.refusal import NotRecordable
@@ -51,16 +49,14 @@ class Size:
     @property
     def names(self) -> tuple[str, ...]:
         """The sizes on which it depends."""
-        parts = ast.walk(ast.parse(self.expression))
-        found = [part for part in parts if isinstance(part, ast.Name) and part.id not in _KNOWN]
-        return tuple(dict.fromkeys(part.id for part in sorted(found, key=lambda p: p.col_offset)))
+        return tuple(n for n in _compiled(self.expression).co_names if n not in _KNOWN)
 
     def at(self, sizes: Mapping[str, int]) -> Any:
         """Return the number for a batch of these sizes, by name."""
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
-_KNOWN: dict[str, Any] = {"__builtins__": {}, "math": math}
+_KNOWN: dict[str, Any] = {"__builtins__": {}, "ceil": math.ceil, "floor": math.floor}
 
 
 @cache
@@ -75,10 +71,10 @@ class StageDevice:
 
 @dataclass(frozen=True, eq=False)
 class Container:
-    """A container: its type, what rebuilds it beside its children, and the children."""
+    """A container of templates."""
 
     type: type
-    context: Any
+    context: Any  # what rebuilds it beside its children
     children: tuple[Template, ...]
 
 
@@ -144,13 +140,16 @@ def rebuilt(template: Template, leaf: Callable[[Any], Template]) -> Template:
     return leaf(template)
 
 
-def leaves(template: Template) -> Iterator[Any]:
-    """Yield the references and plain values of a template, in order."""
+def _nodes(template: Template) -> Iterator[Any]:
+    yield template
     if isinstance(template, Container):
         for child in template.children:
-            yield from leaves(child)
-    else:
-        yield template
+            yield from _nodes(child)
+
+
+def leaves(template: Template) -> Iterator[Any]:
+    """Yield the references and plain values of a template, in order."""
+    return (node for node in _nodes(template) if not isinstance(node, Container))
 
 
 def values(template: Template) -> Iterator[int]:
@@ -172,48 +171,9 @@ def tensors(tree: Any) -> list[Tensor]:
 
 def require_no_dataclass(tree: Any, what: str) -> None:
     """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
-
-    def check(template: Template) -> None:
-        if not isinstance(template, Container):
-            return
-        if template.context == "dataclass":
+    for node in _nodes(encode(tree, lambda leaf: leaf)):
+        if isinstance(node, Container) and node.context == "dataclass":
             raise NotRecordable(
-                f"{what} holds a {template.type.__name__}: only between blocks may tensors be in "
-                f"a dataclass; pass and return them in tuples, lists or dicts"
+                f"{what} holds a {node.type.__name__}: only between blocks may tensors be in a "
+                f"dataclass; pass and return them in tuples, lists or dicts"
             )
-        for child in template.children:
-            check(child)
-
-    check(encode(tree, lambda leaf: leaf))
-
-
-def resolver(
-    env: Mapping[int, Tensor],
-    modules: nn.Module,
-    sizes: Mapping[str, int],
-    device: torch.device,
-) -> Callable[[Any], Any]:
-    """Return what :func:`decode` takes for a leaf within one forward of a stage.
-
-    Args:
-        env: the values that are alive, by number.
-        modules: holds the parameters and buffers under their names.
-        sizes: those of the batch on which steps depend, by name.
-        device: where the stage computes.
-    """
-
-    def resolve(leaf: Any) -> Any:
-        if isinstance(leaf, Value):
-            return env[leaf.number]
-        if isinstance(leaf, NamedWeight):
-            owner, _, local_name = leaf.name.rpartition(".")
-            return getattr(modules.get_submodule(owner), local_name)
-        if isinstance(leaf, Constant):
-            return leaf.tensor.to(device)
-        if isinstance(leaf, Size):
-            return leaf.at(sizes)
-        if isinstance(leaf, StageDevice):
-            return device
-        return leaf
-
-    return resolve

@@ -14,17 +14,14 @@ _ARITHMETIC = {
     "mod": "%",
     "pow": "**",
 }
-_ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 class TracedNumber:
-    """A number with its expression; a comparison is reported, since it may decide what runs.
+    """A number with its expression in the lengths of tensors.
 
-    Attributes:
-        expression: in the lengths of tensors.
-        report: is called with each comparison, as it was true.
+    ``report`` is called with each comparison, as it was true, since it may decide what runs.
     """
 
     expression: str
@@ -33,6 +30,18 @@ class TracedNumber:
     def __reduce__(self) -> Any:
         """Become a plain number where it is copied or sent."""
         return type(plain(self)), (plain(self),)
+
+    def __neg__(self) -> Any:
+        return traced(-plain(self), f"(-{self.expression})", self.report)
+
+    def __ceil__(self) -> Any:
+        return traced(math.ceil(plain(self)), f"ceil({self.expression})", self.report)
+
+    def __floor__(self) -> Any:
+        return traced(math.floor(plain(self)), f"floor({self.expression})", self.report)
+
+    def __bool__(self) -> bool:
+        return bool(self.__ne__(0))
 
 
 class _Int(TracedNumber, int): ...
@@ -43,13 +52,9 @@ class _Float(TracedNumber, float): ...
 
 def traced(number: Any, expression: str, report: Callable[[str], None]) -> Any:
     """Return an equal whole or floating-point number that knows its expression."""
-    made: _Int | _Float
-    if type(number) is int:
-        made = _Int(number)
-    elif type(number) is float:
-        made = _Float(number)
-    else:
+    if type(number) not in (int, float):
         return number
+    made = _Int(number) if type(number) is int else _Float(number)
     made.expression, made.report = expression, report
     return made
 
@@ -98,29 +103,8 @@ def _comparison(name: str, sign: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _rounding(name: str) -> Callable[[Any], Any]:
-    def method(self: Any) -> Any:
-        rounded = _ROUNDING[name](plain(self))
-        return traced(rounded, f"math.{name}({self.expression})", self.report)
-
-    return method
-
-
-def _negative(self: Any) -> Any:
-    return traced(-plain(self), f"(-{self.expression})", self.report)
-
-
-def _is_nonzero(self: Any) -> bool:
-    return bool(self != 0)
-
-
-for _kind in (_Int, _Float):
-    for _name, _sign in _ARITHMETIC.items():
-        setattr(_kind, f"__{_name}__", _arithmetic(_name, _sign, reflected=False))
-        setattr(_kind, f"__r{_name}__", _arithmetic(_name, _sign, reflected=True))
-    for _name, _sign in _COMPARISONS.items():
-        setattr(_kind, f"__{_name}__", _comparison(_name, _sign))
-    for _name in _ROUNDING:
-        setattr(_kind, f"__{_name}__", _rounding(_name))
-    setattr(_kind, "__neg__", _negative)  # noqa: B010  # as the others are
-    setattr(_kind, "__bool__", _is_nonzero)  # noqa: B010
+for _name, _sign in _ARITHMETIC.items():
+    setattr(TracedNumber, f"__{_name}__", _arithmetic(_name, _sign, reflected=False))
+    setattr(TracedNumber, f"__r{_name}__", _arithmetic(_name, _sign, reflected=True))
+for _name, _sign in _COMPARISONS.items():
+    setattr(TracedNumber, f"__{_name}__", _comparison(_name, _sign))

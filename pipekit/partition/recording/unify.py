@@ -1,7 +1,7 @@
 """What in a forward depends on the sizes of the batch, told by comparing recordings."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipekit.partition.recording.program import Growth, Program, RecordedStep
-from pipekit.partition.recording.recorder import LENGTH, Tape
+from pipekit.partition.recording.recorder import LENGTH
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
@@ -29,46 +29,38 @@ ROWS = "rows"
 Sizes = Mapping[Any, int]
 
 
-def unify(recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> Program:
+def unify(recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> Program:
     """Return the program of which recordings with batches of other sizes are instances.
 
-    Args:
-        recordings: of the same mode, with the sizes of each batch by name; every one but the first
-            has another number for one of the sizes.
-        device: where the model computes; the same object of it in arguments follows the stage.
+    Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
+    than by numbers that grow with them or are computed from ``x.shape``.
 
-    Raises:
-        NotRecordable: what ran, or with which arguments, depends on the sizes otherwise than by
-            numbers that grow with them or are computed from ``x.shape``; the message names the
-            line.
+    Args:
+        recordings: of the same mode, with the sizes of each batch by name; the second has another
+            number of rows than the first, every later one another length than the second.
+        device: where the model computes; the same object of it in arguments follows the stage.
     """
     return _Unifier(recordings, device).program()
 
 
 class _Unifier:
-    def __init__(self, recordings: Sequence[tuple[Sizes, Tape]], device: torch.device) -> None:
+    def __init__(self, recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> None:
         self._sizes = [sizes for sizes, _ in recordings]
-        self._tapes = [tape for _, tape in recordings]
+        self._recorded = [program for _, program in recordings]
         self._device = device
 
     def program(self) -> Program:
-        first = self._tapes[0]
-        for other, sizes in zip(self._tapes[1:], self._sizes[1:], strict=True):
+        first = self._recorded[0]
+        for other, sizes in zip(self._recorded[1:], self._sizes[1:], strict=True):
             self._require_same_steps(first, other, sizes)
         self._made = {
-            number: replace(
-                made,
-                grows=tuple(
-                    self._growth([tape.made[number].shape[dimension] for tape in self._tapes])
-                    for dimension in range(len(made.shape))
-                ),
-            )
+            number: replace(made, grows=tuple(map(self._growth, self._shapes(number))))
             for number, made in first.made.items()
         }
-        steps = tuple(map(self._step, *(tape.steps for tape in self._tapes)))
-        output = self._unified([tape.output for tape in self._tapes], "the output")
-        return Program(
-            batch=first.batch,
+        steps = tuple(map(self._step, *(each.steps for each in self._recorded)))
+        output = self._unified([each.output for each in self._recorded], "the output")
+        return replace(
+            first,
             steps=steps,
             output=output,
             made=self._made,
@@ -76,7 +68,7 @@ class _Unifier:
             limits=tuple(self._limits()),
         ).without_dead_steps()
 
-    def _require_same_steps(self, one: Tape, other: Tape, sizes: Sizes) -> None:
+    def _require_same_steps(self, one: Program, other: Program, sizes: Sizes) -> None:
         known, changed = sizes_text(self._sizes[0]), sizes_text(sizes)
         for first, second in zip(one.steps, other.steps, strict=False):
             if (first.module, first.operation) != (second.module, second.operation):
@@ -85,7 +77,8 @@ class _Unifier:
                     f"{known}, and {second.title} with {changed} ({first.place}): put that part "
                     f"into a block by blocks=[...]"
                 )
-            if first.results != second.results or first.grad != second.grad:
+            dims = [[len(each.made[n].shape) for n in first.results] for each in (one, other)]
+            if first.results != second.results or first.grad != second.grad or dims[0] != dims[1]:
                 raise NotRecordable(
                     f"{first.title} gives other tensors with {changed} than with {known}: put it "
                     f"into a block by blocks=[...]"
@@ -96,14 +89,19 @@ class _Unifier:
                 f"{changed}: put what depends on the number of rows into a block by blocks=[...]"
             )
 
+    def _shapes(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Yield the lengths of each dimension of a value in all recordings."""
+        return zip(*(each.made[number].shape for each in self._recorded), strict=True)
+
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
-        plus, times = numbers[0], {}
-        for number, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
-            for name, size in sizes.items():
-                if size != self._sizes[0][name]:
-                    step = size - self._sizes[0][name]
-                    times[name], rest = divmod(number - numbers[0], step)
+        plus, times = numbers[0], dict[str, int]()
+        bases = [0, *[1] * (len(numbers) - 2)]  # the recordings that differ in one size from others
+        for other, base in enumerate(bases, start=1):
+            for name, size in self._sizes[other].items():
+                if size != self._sizes[base][name]:
+                    step = size - self._sizes[base][name]
+                    times[name], rest = divmod(numbers[other] - numbers[base], step)
                     plus -= times[name] * self._sizes[0][name]
                     if rest:
                         return None
@@ -164,7 +162,7 @@ class _Unifier:
             made = self._made[int(number)]
             if int(dimension) >= len(made.shape):
                 return None  # a view that was edited in place
-            known = {tape.made[int(number)].shape[int(dimension)] for tape in self._tapes}
+            known = {each.made[int(number)].shape[int(dimension)] for each in self._recorded}
             if made.grows[int(dimension)] is None and len(known) > 1:
                 return None
         return Size(_LENGTH.sub(self._length, text))
@@ -180,9 +178,9 @@ class _Unifier:
 
     def _limits(self) -> list[Size]:
         """Return the comparisons that were true in all recordings, and may not be in others."""
-        others = [set(tape.compared) for tape in self._tapes[1:]]
+        others = [set(each.compared) for each in self._recorded[1:]]
         common = [
-            text for text in self._tapes[0].compared if all(text in other for other in others)
+            text for text in self._recorded[0].compared if all(text in other for other in others)
         ]
         limits = {self._in_sizes(text): text for text in common}
         if len(self._sizes[0]) > 1 and (unknown := limits.get(None)):

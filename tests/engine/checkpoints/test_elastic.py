@@ -1,7 +1,6 @@
 """Under torchrun --max-restarts, a killed worker restarts the run by itself from its checkpoint."""
 
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,40 +17,28 @@ SCRIPT = """
     from pathlib import Path
 
     import torch
+    from experiments.pipedream.checkpoints import Struck
     from pipekit import Checkpoints
     from pipekit.engine.checkpoints import files as checkpoints
     from tests.engine.examples import data, mixed, pipeline
 
     out, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 
-    def fatal(batches):
-        for number, batch in enumerate(batches):
-            if number == 30 and rank == 1 and not (out / "killed").exists():
-                (out / "killed").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield batch
+    def fatal():
+        if rank == 1 and not (out / "killed").exists():
+            (out / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
     found = checkpoints.newest(out / "checkpoints")
     for epoch in range(pipe.resume(out / "checkpoints"), 2):
         batches = data(40, rows=4) if epoch == 0 else data(6)
-        pipe.train(Lazily(batches, fatal), checkpoints=Checkpoints(out / "checkpoints", every=4))
+        pipe.train(Struck(batches, 30, fatal), checkpoints=Checkpoints(out / "checkpoints", every=4))
     state = pipe.state_dict()
     if rank == 0:
         torch.save(state, out / "state")
         print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "began after", found.name[6:14])
     torch.distributed.destroy_process_group()
-"""
-LAZILY = """
-    class Lazily:
-        def __init__(self, batches, way):
-            self.batches, self.way = batches, way
-
-        def __len__(self):
-            return len(self.batches)
-
-        def __iter__(self):
-            return self.way(self.batches)
 """
 
 
@@ -61,8 +48,7 @@ def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    source = textwrap.dedent(LAZILY) + textwrap.dedent(SCRIPT)
-    printed = under_torchrun(source, out, repository, "--max-restarts", "3", limit_s=280)
+    printed = under_torchrun(SCRIPT, out, repository, "--max-restarts", "3", limit_s=280)
     assert (out / "killed").exists()
     first, *more = re.findall(r"attempt (\d+) began after (\d+)", printed)
     assert first[0] == "1"

@@ -354,10 +354,11 @@ def test_kill_9(method: str, worker: int, then: str, tmp_path: Path) -> None:
     whole = pipeline(mixed(), method, [3, 5])
     losses = whole.train(batches, checkpoints=pk.Checkpoints(tmp_path / "whole", every=3)).losses
     folder = tmp_path / "mine"
-    with pytest.raises(pk.WorkerDied, match=f"worker {worker}.*killed"):
+    with pytest.raises(pk.WorkerDied, match=f"worker {worker}.*killed") as caught:
         pipeline(mixed(), method, [3, 5], transport="distributed").train(
             Struck(batches, 40, partial(kill, worker)), checkpoints=pk.Checkpoints(folder, every=3)
         )
+    assert f"resume({str(folder)!r}) before train()" in caught.value.__notes__[-1]
     assert 0 < saved_after(folder) < 60
     again = pipeline(mixed(), method, [3, 5], transport=then)
     again.resume(folder)

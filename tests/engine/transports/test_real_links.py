@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.clusters.namespaces import available, run
-from pipekit.clusters.rates import bytes_per_second
+from pipekit.clusters.namespaces import available, bytes_per_second, run
 
 RATE = "200mbit"
 MINIBATCHES, ROWS, WIDTH = 6, 64, 8192  # an activation of 2 MiB

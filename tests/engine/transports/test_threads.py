@@ -1,6 +1,7 @@
 """The transport between threads."""
 
 import os
+import sys
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import MailboxTransport
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.host.operator_threads import share_cores
+from pipekit.names import TRANSPORTS
 from pipekit.schedules import Message, Payload
 from tests.engine.examples import data, pipeline
 
@@ -102,3 +104,12 @@ def test_one_thread_a_worker() -> None:
     pipe.train(data(2))
     workers = {"pipekit worker 0", "pipekit worker 1"}
     assert workers <= Name.seen <= {"MainThread", *workers}
+
+
+def test_what_an_optimizer_loads_is_there_before_the_first_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch's compiler: whichever method trained first would take 1.5 s longer for it."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # so that loading it fails
+    with pytest.raises(ModuleNotFoundError, match=r"torch\._dynamo"):
+        TRANSPORTS.load("threads")([])

@@ -3,8 +3,7 @@ import torch
 
 from experiments.pipedream_2bw import profiles
 from pipekit.clusters import V100
-from pipekit.models import gpt
-from pipekit.models.gpt import LAYOUTS, GPTLayout
+from pipekit.models import LAYOUTS, GPTLayout, gpt
 from pipekit.profiling import Profile
 
 

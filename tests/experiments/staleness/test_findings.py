@@ -1,11 +1,14 @@
 """What the sweep says: contradictions first, and no more than the seeds decide."""
 
 import math
+from io import StringIO
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
 
-from experiments.staleness import claims, findings
+from experiments.staleness import claims, comparison, findings
 from experiments.staleness.claims import AGREES, CONTRADICTS, UNDECIDED
 from tests.experiments.staleness.trainings_table import parabola, trainings
 
@@ -72,56 +75,25 @@ def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(
     assert claim.verdict(0.0, above=False, below=False) == unknown
 
 
-def test_mitigations_are_told_from_what_they_were_added_to(table: pd.DataFrame) -> None:
-    (row,) = claims.mitigations(table).to_dict("records")
-    assert (row["method"], row["of"], row["verdict"]) == (
-        "spectrain",
-        "no-stashing",
-        claims.HELPS,
-    )
-    assert row["excess"] == pytest.approx(-0.5, abs=0.02)
-    assert row["saved"] == pytest.approx(0.5 / 0.6, abs=0.05)
+def test_the_committed_tables_are_those_of_the_committed_trainings(repository: Path) -> None:
+    """1,696 real trainings: every comparison, verdict, mitigation and sentence of theirs."""
+    folder = repository / "results/reference/staleness"
+    trainings = comparison.load(folder / "trainings.csv")
+    found = {
+        "summary": comparison.summary(trainings),
+        "claims": claims.verdicts(trainings),
+        "mitigations": claims.mitigations(trainings),
+        "findings": findings.sentences(trainings),
+    }
+    for name, table in found.items():
+        committed = pd.read_csv(folder / f"{name}.csv")
+        now = pd.read_csv(StringIO(table.round(6).to_csv(index=False)))
+        assert_frame_equal(committed[now.columns], now, rtol=1e-6, obj=name)
 
 
-def test_sentences_are_as_many_of_any_trainings(table: pd.DataFrame) -> None:
+def test_untrained_claims_are_said_to_be_so(table: pd.DataFrame) -> None:
     said = findings.sentences(table)
-    assert said["number"].to_list() == [*range(1, len(claims.CLAIMS) + 4)]
-    assert said["text"][0].startswith("“PipeDream's default semantics")
-    assert "contradicted in 1 of 1 (+0.39" in said["text"][0]
-    assert said["text"][0].endswith("; at own rate: images-small by adamw) (measured).")
-    texts = said.set_index("name")["text"]
-    assert texts["paci"].endswith("not trained.")
-    assert texts["mitigations"].startswith("A mitigation helps in 1 of 1 (spectrain over no-stash")
     few = findings.sentences(table[table["method"].isin(["flush", "2bw"])])
-    assert len(few) == len(said)
+    assert len(few) == len(said) == len(claims.CLAIMS) + 3
+    assert few.set_index("name")["text"]["paci"].endswith("not trained.")
     assert not any("<" in text for text in said["text"]), "they go into comments' marks"
-
-
-def test_settings_of_a_claim_are_told_apart(table: pd.DataFrame) -> None:
-    deep = table[table["method"].isin(["pipedream", "no-stashing"])].assign(stages=8)
-    text = findings.sentences(pd.concat([table, deep])).set_index("name")["text"]
-    both = "images-small by adamw on 4 stages, images-small by adamw on 8 stages"
-    assert f"met in 2 of 2 (+0.204 to +0.204 nats; at own rate: {both})" in text["stashing"]
-    best = {"flush": 0.5, "2bw": 0.25}
-    apart = trainings(
-        lambda method, rate, seed: 1 + abs(rate - best[method]) + seed / 1000,
-        ARMS[:2],
-        (0.125, 0.25, 0.5, 1.0),
-        seeds=5,
-    )
-    said = findings.sentences(apart).set_index("name")["text"]["2bw"]
-    assert "contradicted in 1 of 2 (+0.250 nats; at flush's rate: images-small by adamw)" in said
-    assert "met in 1 of 2 (+0.000 nats; at own rate: images-small by adamw)" in said
-
-
-def test_trainings_of_another_length_stand_apart_and_say_what_they_are(table: pd.DataFrame) -> None:
-    short = table.assign(proxy="gpt-large-200", batch_rows=16)
-    both = pd.concat([table, short])
-    assert set(claims.verdicts(both)["proxy"]) == {"images-small", "gpt-large-200"}
-    assert "in 2 of 2" in findings.sentences(both)["text"][0]
-    text = findings.sentences(both).set_index("name")["text"]["networks"]
-    taken = f"{len(table)} trainings, {len(table) / 100:.2f} hours of CPU time, measured"
-    assert text == (
-        f"The networks: images-small (22,402 parameters, 200 updates, 6,400 images seen; {taken}); "
-        f"gpt-large-200 (7,603,200 parameters, 200 updates, 409,600 bytes seen; {taken})."
-    )

@@ -86,18 +86,6 @@ def test_a_skip_without_portal_is_copied_over_every_boundary() -> None:
     assert sizes["dep-streams-portals"] == {(0, 1): 0.5, (1, 2): 0.5, (0, 2): 2.0}
 
 
-def test_a_figure_has_two_rows_a_device() -> None:
-    trace = row(2, 1, ROWS["dep"])
-    drawn = host.with_copies(trace)
-    assert drawn.workers == 4
-    assert drawn.frame.groupby("worker").size().tolist() == [2, 2, 2, 2]
-
-
-def test_components_have_the_names_of_the_modules_own() -> None:
-    assert ROWS["baseline"].missing == ("order", "streams", "portals")
-    assert ROWS["dep-streams"].missing == ("portals",)
-
-
 def test_copies_overlap_with_what_their_devices_compute() -> None:
     # A copy of 1 s: device 0 computes its second forward for 0.5 s of it, device 1 nothing.
     profile = costs((0.5, 1), (0.5, 1), output_bytes=1)

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.zoo import comparison
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
-from experiments.zoo.peers import FILES, PEERS, TORCH, peers_of
+from experiments.zoo.summary import FILES, PEERS, TORCH, peers_of
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from tests.emulation.own_time import own_time
 from tests.schedules.formats.torch_tables import NAMES as TORCHS

@@ -33,13 +33,8 @@ def send_batches(
 ) -> None:
     """Send every batch, as the workers come to need it.
 
-    Args:
-        batches: the run's data.
-        needs: what each worker takes that is to hear of the batches.
-        mailboxes: the workers', and last the feeder's own.
-        end: called with the first microbatch that is no part of the run, at its end.
-        run: its number, if the mailboxes are used for several.
-        begin: its first microbatch.
+    ``needs`` has the workers that are to hear of batches; ``end`` is called with the first
+    microbatch that is no part of the run, at its end; ``begin`` is the run's first one.
     """
     allowed, first = READ_AHEAD, begin
     for number, batch in enumerate(batches):
@@ -61,11 +56,7 @@ def send_batches(
 def received_batches(
     mailbox: KeyedMailbox, feeder: int | None, run: int = 0, begin: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches that arrive in a worker's mailbox.
-
-    Raises:
-        Ended: the run ends before the next batch.
-    """
+    """Yield the batches that arrive in a worker's mailbox."""
     first = begin
     for number in count():
         if feeder is not None:
@@ -78,10 +69,7 @@ def received_batches(
 
 
 def _batch_key(first: int, run: int) -> Key:
-    """Return the name of the batch that begins with a microbatch, in a run if there are several.
-
-    Not every batch is taken from a mailbox: the last ones may be other workers' of the same stage.
-    """
+    # With the run: not every batch is taken, if the last ones are another worker's of the stage.
     return BATCH, 0, run, first
 
 
@@ -103,32 +91,24 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
 class Feeder:
     """Sends the workers the batches of a run, in a thread of its own.
 
-    Attributes:
-        failed: can be read once the batches have raised an error.
-        error: the error.
+    Once they have raised an :attr:`error`, the pipe :attr:`failed` can be read.
     """
 
     def __init__(self, send: Callable[[], None], workers: int) -> None:
         self.error: BaseException | None = None
         self.failed, self._tell_failed = Pipe(duplex=False)
         self._thread = threading.Thread(
-            target=self._run,
-            args=(send, workers),
-            name="pipekit feeder",
-            daemon=True,
+            target=self._run, args=(send, workers), name="pipekit feeder", daemon=True
         )
         self._thread.start()
 
     def join(self) -> bool:
-        """Wait a while for the thread's end, and return whether it has come.
-
-        The user's iterator may keep it.
-        """
+        """Return whether the thread ends in a while; the user's iterator may keep it."""
         self._thread.join(GRACE_S)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Wait a while for the thread's end, and close the pipe in any case."""
+        """Wait a while for the thread's end, and close the pipe."""
         self.join()
         self.failed.close()
         self._tell_failed.close()

@@ -1,4 +1,4 @@
-"""How processes are started quickly.
+"""Worker processes as their parent has them: how they start, their pipes, and how they ended.
 
 A fork server that has imported torch starts a process in a tenth of a second, where a fresh
 interpreter takes seconds and a plain fork may deadlock after a multi-threaded operator.
@@ -9,11 +9,16 @@ import multiprocessing.resource_tracker
 import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Pipe
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 
 from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.worker_process import Connections, main
 
 # torch imports the last one, for 1.5 s, when it makes its first optimizer.
 PRELOAD = [
@@ -21,31 +26,25 @@ PRELOAD = [
     "pipekit.engine.transports.processes.worker_process",
     "torch._dynamo",
 ]
+UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
+_KILLED = "if nobody did it by hand, for want of memory"
 
 
 def forkserver() -> ForkServerContext:
-    """Return what starts processes, which runs."""
+    """Return a context whose fork server runs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with deferred_interrupts():
-        multiprocessing.resource_tracker.ensure_running()  # which would end the block below
-        with _blocked(signal.SIGINT):
+        multiprocessing.resource_tracker.ensure_running()  # which would unblock the signal below
+        # Python's fork server ignores interrupts only once it has imported everything, and a
+        # terminal or a notebook interrupts all processes: it inherits a mask, and never gets one.
+        # Here another thread takes it, or this one afterwards.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             multiprocessing.forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
-
-
-@contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """Let processes that are started in the block never get a signal.
-
-    Python's fork server ignores interrupts only once it has imported everything, and a terminal or
-    a notebook interrupts all processes.  Here another thread takes it, or this one afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -55,9 +54,64 @@ def without_main_module() -> Iterator[None]:
     What the child needs of it comes by value, through cloudpickle; so a script needs no
     ``if __name__ == "__main__"``.
     """
-    main = sys.modules["__main__"]
+    main_module = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = main_module
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without a word, killed from outside or by its own native code."""
+
+
+class WorkerHandle:
+    """One worker process, and this process's ends of the pipes to it."""
+
+    def __init__(self, index: int, endpoints: Sequence[Endpoint], states: SharedBuffer) -> None:
+        for_worker, self.tasks = Pipe(duplex=False)
+        self.reports, from_worker = Pipe(duplex=False)
+        watched, self._lifeline = Pipe(duplex=False)
+        self._others = for_worker, from_worker, watched
+        connections = Connections(index, *self._others, endpoints, states)
+        self.process: BaseProcess = forkserver().Process(
+            target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the process, or raise WorkerDied if the fork server was killed meanwhile."""
+        try:
+            with deferred_interrupts(), without_main_module():
+                self.process.start()
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDied(
+                f"{self.process.name}'s process could not be started: the fork server, which "
+                f"starts them, was killed: {_KILLED}"
+            ) from error
+        for end in self._others:
+            end.close()
+
+    def why(self) -> str:
+        """Return how the process ended, and the likely cause."""
+        self.process.join()
+        code = self.process.exitcode
+        said = f"with exit code {code}"
+        if code == UNKNOWN_CODE:
+            return f"{said} (or the fork server, which knows it, was killed: {_KILLED})"
+        if code is None or code >= 0:
+            return said
+        name = signal.Signals(-code).name
+        return f"{said} ({name}, killed: {_KILLED})" if name == "SIGKILL" else f"{said} ({name})"
+
+    def let_go(self) -> None:
+        """Close the pipes: without its lifeline the process ends, even one that just starts."""
+        for end in (self._lifeline, *self._others, self.tasks, self.reports):
+            end.close()
+
+    def end(self) -> None:
+        """End the process at once, if it was started."""
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+            self.process.close()

@@ -13,20 +13,20 @@ import torch
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import StageConfig, StageSource
+from pipekit.engine.execution.stage import Stage, StageConfig, StageSource
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
-from pipekit.engine.transports.processes.parcels import dumps
-from pipekit.engine.transports.processes.stages_left import StageLeft, StagesLeft
-from pipekit.engine.transports.processes.worker_handle import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied
+from pipekit.engine.transports.processes.shared_memory import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from pipekit.engine.transports.processes.worker_process import ProcessTask
+from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.host.numeric_settings import NumericSettings
+from pipekit.plans import Recompute
 
 
 class ProcessRunner(Runner):
@@ -50,9 +50,7 @@ class ProcessRunner(Runner):
     ) -> list[WorkerReport]:
         """Return the workers' reports; their stages stay where they are until they are read.
 
-        Raises:
-            Exception: the first that any worker raised, with that worker's traceback as its cause.
-            WorkerDied: a worker's process was killed.
+        An error has its worker's traceback as its cause; WorkerDied says that one was killed.
         """
         cores = torch.get_num_threads()
         devices = [worker.device for worker in workers]
@@ -62,27 +60,30 @@ class ProcessRunner(Runner):
             store = None if memory else pool.store()
             # Once for all: it names every sum of every update.
             rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            common = dumps(partial(RunConfig, **rest)), dumps(config.loss)
-            shared = *common, NumericSettings.here()
+            common = dumps(partial(RunConfig, **rest)), dumps(config.loss), NumericSettings.here()
             if store:  # through shared memory messages are taken by name, in any order
                 coming = incoming([worker.steps for worker in workers])
                 pairs = zip(workers, coming, strict=True)
                 workers = [replace(worker, incoming=messages) for worker, messages in pairs]
-            tasks = [self._task(worker, shared, store, on_news is not None) for worker in workers]
+            tasks = []
+            for worker in workers:
+                left = self._left[worker.index].stages if self._left else ()
+                kept = same_stages(left, worker.stages)
+                here = replace(worker, stages=() if kept else [*map(_here, worker.stages)])
+                tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
-            watchdog = Watchdog(
-                pool.states, workers, config.stage_workers, config.execution.timeout
-            )
+            steps = {worker.index: worker.steps for worker in workers}
+            timeout = config.execution.timeout
+            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout)
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
             if not config.training:
                 return reports
             self._left = [
-                StagesLeft(_known(worker.stages), partial(pool.stages, worker.index))
-                for worker in workers
+                StagesLeft(worker.stages, partial(pool.stages, worker.index)) for worker in workers
             ]
             return [
                 replace(report, stages=left.stages)
@@ -108,24 +109,6 @@ class ProcessRunner(Runner):
                 self._close_pool()
                 self._pool, self._left = None, []
 
-    def _task(
-        self,
-        worker: WorkerAssignment,
-        shared: tuple[bytes, bytes, NumericSettings],
-        store: str | None,
-        watched: bool,
-    ) -> bytes:
-        """Return what a worker is to do, without the stages that it has.
-
-        ``shared`` is what makes the run's configuration of its loss, and the loss, pickled, and
-        torch's settings.
-        """
-        left = self._left[worker.index].stages if self._left else ()
-        kept = same_stages(left, worker.stages)
-        stages = () if kept else [_here(stage) for stage in worker.stages]
-        assignment = replace(worker, stages=stages)
-        return dumps(ProcessTask(assignment, kept, *shared, store, watched))
-
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
         with_sums = any(len(workers) > 1 for workers in config.stage_workers)
@@ -145,6 +128,56 @@ class ProcessRunner(Runner):
         return self._pool
 
 
+class StagesLeft:
+    """The stages of one worker after a run: there, until somebody here reads them.
+
+    Most calls of ``train`` follow one another, and the next one begins with what each process has.
+    ``known`` is what they were made of when somebody last read them.
+    """
+
+    def __init__(
+        self, sources: Sequence[StageSource], fetch: Callable[[], Sequence[Content]]
+    ) -> None:
+        known = [stage.known if isinstance(stage, StageLeft) else stage for stage in sources]
+        self.known: list[StageConfig] = [each for each in known if isinstance(each, StageConfig)]
+        self._fetch, self._is_here = fetch, False
+        self.stages = [StageLeft(self, place) for place in range(len(self.known))]
+
+    def read(self) -> Sequence[StageConfig]:
+        """Return what they are made of, as they stand; WorkerDied if their process has ended."""
+        if not self._is_here:
+            parts = zip(self.known, self._fetch(), strict=True)
+            self.known = [config.trained(*content) for config, content in parts]
+            self._is_here = True
+        return self.known
+
+
+class StageLeft:
+    """One of these, as a :class:`pipekit.engine.execution.stage.ModelStage`."""
+
+    def __init__(self, left: StagesLeft, place: int) -> None:
+        self._left, self._place = left, place
+
+    @property
+    def known(self) -> StageConfig:
+        return self._left.known[self._place]
+
+    @property
+    def index(self) -> int:
+        return self.known.index
+
+    @property
+    def recompute(self) -> Recompute:
+        return self.known.recompute
+
+    @property
+    def config(self) -> StageConfig:
+        return self._left.read()[self._place]
+
+    def build(self, device: torch.device) -> Stage:
+        return self.config.build(device)
+
+
 def through_memory(devices: Sequence[torch.device]) -> bool:
     """Return whether workers pass tensors through shared memory: those on CPUs do."""
     return not any(map(is_accelerator, devices))
@@ -153,12 +186,6 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
 def _here(stage: StageSource) -> StageSource:
     """Return what makes a stage, without what only this process can ask."""
     return stage.config if isinstance(stage, StageLeft) else stage
-
-
-def _known(stages: Sequence[StageSource]) -> list[StageConfig]:
-    """Return what stages of a model are made of, as far as that is known here."""
-    known = (stage.known if isinstance(stage, StageLeft) else stage for stage in stages)
-    return [stage for stage in known if isinstance(stage, StageConfig)]
 
 
 def _working_folder() -> str | None:

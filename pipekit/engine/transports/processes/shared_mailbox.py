@@ -23,14 +23,13 @@ from torch import Tensor
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.shared_memory import ALIGNMENT, SharedBuffer
 from pipekit.trees import Tree, leaves, tree_map
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.
 _NOTE = struct.Struct("=?6q")  # described?, sender, start of the slot, key
 _NOTES_AT_ONCE = 64 * _NOTE.size
 _HEADER = struct.Struct("=?q")  # taken?, bytes of the description, which follows
-_ALIGNMENT = 64
 _LEAST_BYTES = 4096
 FREE, TAKEN = 0, 1
 
@@ -38,10 +37,8 @@ FREE, TAKEN = 0, 1
 class Endpoint(NamedTuple):
     """A process's end of the connections; made by the process that starts the others.
 
-    Attributes:
-        reader: where it reads the notes of what has arrived; only in the process itself.
-        writer: where others write these notes.
-        buffer: where it lays what it sends.
+    It reads from ``reader``, which only itself has, the notes that others write to ``writer``, and
+    lays what it sends into ``buffer``.
     """
 
     reader: Connection | None
@@ -50,7 +47,6 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new one, which nobody has yet."""
         reader, writer = Pipe(duplex=False)
         os.set_blocking(writer.fileno(), False)
         return cls(reader, writer, SharedBuffer())
@@ -100,10 +96,7 @@ class _Slot(NamedTuple):
 class SharedMailboxes:
     """Everybody's mailboxes, as one process sees them.
 
-    Args:
-        index: of this mailbox among all.
-        endpoints: of all mailboxes; see :func:`endpoints_for`.
-        first: the index of worker 0's, to which messages go.
+    Of all endpoints, ``index`` is its own, and ``first`` that of worker 0, to which messages go.
     """
 
     def __init__(self, index: int, endpoints: Sequence[Endpoint], first: int = 0) -> None:
@@ -115,8 +108,7 @@ class SharedMailboxes:
     def put(self, worker: int, key: Key, message: Tree) -> None:
         """Copy a message into shared memory, and write a note of it to its receiver.
 
-        Raises:
-            Aborted: the other process is gone.
+        Raises Aborted if the other process is gone.
         """
         form = form_of(message)
         described = False
@@ -134,15 +126,18 @@ class SharedMailboxes:
     def get(self) -> tuple[Key, Tree]:
         """Wait for the next message in this process's mailbox, and copy it out.
 
-        Raises:
-            Aborted: there is nobody left who could put anything into it.
+        Raises Aborted if there is nobody left who could put anything into it.
         """
         while not self._notes:
             self._read()
         described, sender, start, *key = self._notes.popleft()
         if described:
             memory = self._endpoints[sender].buffer.map(start)
-            self._known[sender, start] = memory, _read_description(memory, start)
+            _, length = _HEADER.unpack_from(memory, start)
+            text = start + _HEADER.size
+            form = pickle.loads(memory[text : text + length])
+            tensors = assemble(form, iter(_views(form, memory, text + length)))
+            self._known[sender, start] = memory, tensors
         memory, tensors = self._known[sender, start]
         message = tree_map(_copy, tensors)
         memory[start] = FREE
@@ -191,12 +186,12 @@ class SharedMailboxes:
     def _describe(self, worker: int, form: Form) -> _Slot:
         """Make a slot ready for messages of a form to a worker."""
         description = cloudpickle.dumps(form)
-        slot = self._room(_HEADER.size + len(description) + _bytes(form))
+        numbers = sum(layout.extent + ALIGNMENT for layout in layouts(form))  # at most
+        slot = self._room(_HEADER.size + len(description) + numbers)
         _HEADER.pack_into(slot.memory, slot.start, FREE, len(description))
         text = slot.start + _HEADER.size
         slot.memory[text : text + len(description)] = description
-        views = _views(form, slot.memory, text + len(description))
-        slot = slot._replace(tensors=views)
+        slot = slot._replace(tensors=_views(form, slot.memory, text + len(description)))
         self._slots.setdefault((worker, form), []).append(slot)
         return slot
 
@@ -221,27 +216,20 @@ def mailboxes_of(
 ) -> tuple[SharedMailboxes, SharedMailboxes | None]:
     """Return a worker's mailboxes for messages, and for sums if there are any.
 
-    Args:
-        worker: its number.
-        endpoints: of all workers, of the feeder, and then maybe of all workers for sums.
+    The endpoints are those of all workers, of the feeder, and then maybe of all workers for sums.
     """
     readers = [place for place, each in enumerate(endpoints) if each.reader is not None]
-    sums = [place for place in readers if place != worker]
-    return SharedMailboxes(worker, endpoints), next(
-        (SharedMailboxes(place, endpoints, place - worker) for place in sums), None
-    )
-
-
-def _bytes(form: Form) -> int:
-    """Return how many bytes at most :func:`_views` needs."""
-    return sum(layout.extent + _ALIGNMENT for layout in layouts(form))
+    sums = [
+        SharedMailboxes(place, endpoints, place - worker) for place in readers if place != worker
+    ]
+    return SharedMailboxes(worker, endpoints), sums[0] if sums else None
 
 
 def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:
     """Return tensors that lie in memory one behind the other, as the form says."""
     views = []
     for layout in layouts(form):
-        start += -start % _ALIGNMENT
+        start += -start % ALIGNMENT
         if layout.extent:
             count = layout.extent // layout.dtype.itemsize
             flat = torch.frombuffer(memory, dtype=layout.dtype, count=count, offset=start)
@@ -250,14 +238,6 @@ def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:
         views.append(flat.as_strided(layout.shape, layout.strides))
         start += layout.extent
     return views
-
-
-def _read_description(memory: mmap, start: int) -> Tree:
-    """Return the tensors in a slot."""
-    _, length = _HEADER.unpack_from(memory, start)
-    text = start + _HEADER.size
-    form = pickle.loads(memory[text : text + length])
-    return assemble(form, iter(_views(form, memory, text + length)))
 
 
 def _copy(tensor: Tensor) -> Tensor:

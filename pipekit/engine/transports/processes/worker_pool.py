@@ -10,26 +10,23 @@ from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.parcels import unpacked
+from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedMailboxes,
     close_others,
     endpoints_for,
 )
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.transports.processes.stages_left import Content
-from pipekit.engine.transports.processes.worker_handle import WorkerDied, WorkerHandle
-from pipekit.engine.transports.processes.worker_process import READ_STAGES
-from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
+from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
+from pipekit.engine.transports.watchdog import LOOK_S, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerReport
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
@@ -49,14 +46,12 @@ class RemoteTraceback(Exception):
 class WorkerPool:
     """Worker processes that wait for tasks: :meth:`start` starts them, :meth:`close` ends them.
 
-    They also end with this process, whatever ends it, and with the pool.
+    They also end with this process, whatever ends it, and with the pool.  A ValueError says that
+    there are more workers than can reach one another.
 
     Args:
         workers: how many.
         with_sums: whether stages may be on several workers, which sum their gradients.
-
-    Raises:
-        ValueError: there are more workers than can reach one another.
 
     Attributes:
         ready: whether it can run something: nothing has failed, and nothing runs.
@@ -84,11 +79,7 @@ class WorkerPool:
             raise
 
     def start(self) -> None:
-        """Start the processes; after an error the pool is to be closed.
-
-        Raises:
-            WorkerDied: the fork server was killed while it did so.
-        """
+        """Start the processes; after an error the pool is to be closed."""
         for handle in self._handles:
             handle.start()
         close_others(self._workers, self._endpoints)
@@ -103,17 +94,10 @@ class WorkerPool:
         watchdog: Watchdog | None = None,
         begin: int = 0,
     ) -> list[WorkerReport]:
-        """Have every worker do its task; return their reports, without their stages.
+        """Have every worker do its task, pickled; return their reports, without their stages.
 
-        After an error the pool is not :attr:`ready` again, and is to be closed.
-
-        Args:
-            tasks: of each worker, pickled.
-            batches: the run's data.
-            needs: what each worker takes of them that is to hear of them.
-            on_news: called with each loss and update, or None.
-            watchdog: looks now and then.
-            begin: the run's first microbatch.
+        ``needs`` has the workers that are to hear of batches, and ``begin`` is the run's first
+        microbatch.  After an error the pool is not :attr:`ready` again, and is to be closed.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
@@ -135,11 +119,7 @@ class WorkerPool:
         return reports
 
     def stages(self, worker: int) -> list[Content]:
-        """Return what the last training has made of a worker's stages; nothing may run now.
-
-        Raises:
-            WorkerDied: its process has ended.
-        """
+        """Return what the last training has made of a worker's stages; nothing may run now."""
         if os.getpid() != self._parent:
             raise RuntimeError("only the process that has trained a pipeline can read its weights")
         handle = self._handles[worker]
@@ -157,8 +137,7 @@ class WorkerPool:
                 ) from error
             if kind == "failed":
                 raise _with_cause(*value)
-            stages: list[Content] = unpacked(value, self._endpoints[worker].buffer)
-            return stages
+            return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
 
     def store(self) -> str:
         """Return the path of a file by which the processes may find one another."""

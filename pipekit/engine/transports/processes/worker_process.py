@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
@@ -24,19 +25,21 @@ from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.observers.worker_states import WorkerStates
 from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
-from pipekit.engine.transports.processes.parcels import Sender
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.transports.processes.stages_left import Content
+from pipekit.engine.transports.processes.shared_memory import Sender, SharedBuffer
+from pipekit.engine.transports.watchdog import WorkerStates
 from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
+
+Content = tuple[nn.Sequential, dict[str, Any] | None, tuple[nn.Sequential, ...]]
+"""What a run changes of a stage: its layers with their newest weights, the state of the optimizer,
+scheduler and loss scaler, and the weight slots if they are kept."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,8 @@ READ_STAGES = b""
 class Connections:
     """What a worker process is started with.
 
-    Attributes:
-        index: its number.
-        tasks: where what it has to do comes from.
-        reports: where it tells what came of them.
-        lifeline: a pipe that ends when the parent does, or lets go of the worker.
-        endpoints: of all workers, of the feeder, and if any stage has several workers, of the
-            workers' communication threads.
-        states: where the workers note what they are at.
+    The ``lifeline`` ends when the parent does, or lets go of the worker; ``endpoints`` are those of
+    all workers, of the feeder, and if any stage has several workers, of all workers for sums.
     """
 
     index: int
@@ -132,11 +129,7 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
 
 
 class _WorkerProcess:
-    """What a worker process keeps from one run to the next.
-
-    Attributes:
-        sender: of what it hands its parent.
-    """
+    """What a worker process keeps from one run to the next."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

@@ -1,16 +1,8 @@
 """Messages between processes through shared memory."""
 
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +19,6 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     endpoints_for,
 )
 from pipekit.engine.transports.processes.shared_memory import FIRST_BYTES
-from tests.engine.test_failures import wait_until
 from tests.engine.transports.test_message_layout import MESSAGES, described
 
 KEY = (0, 1, 2, 3)
@@ -200,74 +191,3 @@ def test_a_mailbox_ends_with_those_who_could_send(pair: Pair) -> None:
     close_others(0, pair.endpoints)
     with pytest.raises(Aborted):
         pair.one.get()
-
-
-KILLS = """
-    import glob, os, signal, torch
-    from torch import nn
-    import pipekit as pk
-
-    class Kills(nn.Module):
-        def __init__(self, victim):
-            super().__init__()
-            self.victim = victim
-
-        def forward(self, x):
-            if torch.is_grad_enabled():
-                os.kill(self.victim or os.getpid(), signal.SIGKILL)
-            return x
-
-    def train(victim):
-        pk.Pipeline(
-            nn.Sequential(nn.Linear(6, 3), Kills(victim), nn.Linear(3, 3)),
-            pk.schedules.flush(2, 2),
-            balance=[1, 2],
-            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-            loss=nn.MSELoss(),
-            transport="distributed",
-        ).train([(torch.randn(4, 6), torch.randn(4, 3))])
-
-    try:
-        train(victim=None)
-    except pk.WorkerDied:
-        print("told", flush=True)
-    files = [os.path.realpath(name) for name in glob.glob("/proc/self/fd/*")]
-    print([name for name in files if "memfd:pipekit" in name], flush=True)
-    print([name for name in os.listdir(os.environ["TMPDIR"]) if "pipekit" in name], flush=True)
-    train(victim=os.getpid())
-"""
-
-
-@pytest.mark.long
-def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
-    """Of a worker, which the parent then tells, and of the parent.
-
-    A shared buffer has no name (see test_shared_memory), so it is gone with those who hold it.
-    """
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(KILLS))
-    scratch = tempfile.mkdtemp(prefix="kill")  # a socket's path has at most 107 characters
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": scratch},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == "told\n[]\n[]\n"
-    assert done.stderr == ""
-    wait_until(lambda: not processes_with(f"TMPDIR={scratch}"), 10)
-    assert [name for name in os.listdir(scratch) if "pipekit" in name] == []
-    shutil.rmtree(scratch)
-
-
-def processes_with(setting: str) -> list[Path]:
-    """Those alive in whose environment this is; a process's children inherit it."""
-    found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # ended meanwhile, or somebody else's
-            if setting.encode() in environment.read_bytes().split(b"\0"):
-                found.append(environment)
-    return found

@@ -6,6 +6,8 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from experiments.attacks.left import open_files
 from experiments.pipedream.checkpoints import Struck
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.transports.processes.worker_handle import WorkerHandle
+from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
@@ -159,13 +161,6 @@ def test_they_are_ended_by_close_and_others_started_by_the_next_call() -> None:
     assert not before & set(worker_processes())
 
 
-def test_threads_have_nothing_to_close() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
-    pipe.close()
-    pipe.train(data(2))
-    pipe.close()
-
-
 def test_they_end_with_their_pipeline() -> None:
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
     pipe.train(data(2))
@@ -234,7 +229,7 @@ def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
     assert pool.states.now() == bytes(len(pool.states.now()))
 
 
-# --- Faults before a worker has begun -------------------------------------------------------------
+# --- Before a worker has begun -------------------------------------------------------------
 
 
 def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> None:
@@ -371,3 +366,40 @@ def test_an_interrupt_while_workers_start(
         pipe.train(data(2))
     wait_until(lambda: not worker_processes(), LIMIT_S)  # though the traceback holds everything
     assert caught.tb is not None
+
+
+PARENT = """
+import sys, time, torch
+from multiprocessing import util
+from pipekit.engine.transports.processes.worker_pool import WorkerPool
+
+pool = WorkerPool(1, with_sums=False)
+pool.start()
+print(util.get_temp_dir(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_socket_of_the_fork_server_goes_with_its_killed_starter(
+    end: signal.Signals, tmp_path: Path, repository: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert list(folder.iterdir())
+        process.send_signal(end)
+    wait_until(lambda: not folder.exists(), LIMIT_S)
+    assert list(tmp_path.glob("pymp-*")) == []
+
+
+@pytest.mark.parametrize(("workers", "with_sums"), [(130, False), (70, True)])
+def test_too_many_processes_are_refused_before_any_starts(workers: int, with_sums: bool) -> None:
+    with pytest.raises(ValueError, match=r"open files to reach the others, and 256 are the most"):
+        WorkerPool(workers, with_sums)

@@ -1,0 +1,190 @@
+"""The modules of a model: which stay whole, and the names that they and their tensors have."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import Tensor, nn
+
+from pipekit.partition.recording.refusal import NotRecordable
+
+SIBLINGS = 3
+"""So many children of one class make blocks of them (two may be an encoder and a decoder)."""
+
+_LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+Wish = Sequence[str | type[nn.Module]]
+
+
+class Blocks:
+    """Which modules of a model stay whole; the forwards of those around them are recorded.
+
+    Args:
+        model: the whole network.
+        wish: names of modules that stay whole, or classes, all of whose outermost instances are
+            meant; None: the outermost repeated modules.
+
+    Attributes:
+        outer: the model, and all around a block.
+        whole: the modules that are called as they are, with their names.
+    """
+
+    def __init__(self, model: nn.Module, wish: Wish | None = None) -> None:
+        names = find_blocks(model) if wish is None else _wished_blocks(model, wish)
+        blocks = {model.get_submodule(name) for name in names}
+        paths = [name.split(".")[:n] for name in names for n in range(name.count(".") + 1)]
+        self.outer = {model, *(model.get_submodule(".".join(path)) for path in paths)} - blocks
+        self.whole: dict[nn.Module, str] = {}
+        for name, module in model.named_modules():
+            around = model.get_submodule(name.rpartition(".")[0])
+            if module not in self.outer and around in self.outer:
+                self.whole.setdefault(module, name)
+
+
+def find_blocks(model: nn.Module) -> list[str]:
+    """Return the names of the outermost repeated modules, in the order of ``named_modules()``.
+
+    Elements of ``nn.ModuleList``, ``nn.ModuleDict`` and ``nn.Sequential`` are blocks, and so are
+    three or more children of one class.  An element that has a list of repeated modules itself (a
+    stage of a Swin transformer, say) is opened.
+    """
+    return list(_within("", model))
+
+
+def _wished_blocks(model: nn.Module, wish: Wish) -> list[str]:
+    named = dict(model.named_modules())
+    found: list[str] = []
+    for one in wish:
+        if isinstance(one, str):
+            matching = [one] if one in named else []
+        else:
+            matching = [name for name, module in named.items() if isinstance(module, one)]
+            matching = [n for n in matching if not any(_is_within(n, m) for m in matching)]
+        if not matching:
+            raise NotRecordable(
+                f"blocks: the model has no module {one!r}; the names are those of "
+                f"model.named_modules(), such as {', '.join(list(named)[1:4])}"
+            )
+        found += matching
+    for inner in found:
+        for outer in found:
+            if _is_within(inner, outer):
+                raise NotRecordable(f"blocks: {inner!r} lies within {outer!r}: name one of them")
+    return found
+
+
+def _within(name: str, module: nn.Module) -> Iterator[str]:
+    siblings = Counter(type(child) for child in module.children() if _is_composed(child))
+    listed = isinstance(module, _LISTS)
+    for local_name, child in module.named_children():
+        path = f"{name}.{local_name}" if name else local_name
+        if not listed and siblings[type(child)] >= SIBLINGS:
+            yield path
+        elif _is_plain_list(child) or _holds_repeated(child):
+            yield from _within(path, child)
+        elif listed:
+            yield path
+        elif not isinstance(child, _LISTS):  # one of torchvision's convolutions with a norm, say
+            yield from _within(path, child)
+
+
+def _is_plain_list(module: nn.Module) -> bool:
+    """Return whether a module is a list of others and nothing more: no class of a network's own."""
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict)) or type(module) is nn.Sequential
+
+
+def _is_composed(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and not isinstance(module, nn.Sequential)
+
+
+def _holds_repeated(module: nn.Module) -> bool:
+    """Return whether a list right within ``module`` repeats one class of composed modules."""
+    return any(
+        count > 1
+        for child in (module, *module.children())
+        if isinstance(child, _LISTS)
+        for count in Counter(type(item) for item in child.children() if _is_composed(item)).values()
+    )
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner != outer and (not outer or inner.startswith(f"{outer}."))
+
+
+class ModelNames:
+    """All names in an unsplit model, by which stages get its modules and tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modules: dict[nn.Module, list[str]] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self._modules.setdefault(module, []).append(name)
+        self._tensors: dict[Tensor, list[str]] = {}
+        for name, tensor in _named_tensors(model):
+            self._tensors.setdefault(tensor, []).append(name)
+
+    def fill(self, stage: nn.Module, modules: Iterable[str], weights: Iterable[str]) -> None:
+        """Give ``stage`` the model's own modules and tensors of these names."""
+        found = [self._model.get_submodule(name) for name in modules]
+        # First names first: another name of a module may lie within one of the others.
+        paths = [(depth, p, m) for m in found for depth, p in enumerate(self._modules[m])]
+        for _, path, module in sorted(paths, key=lambda each: each[0]):
+            self._place_module(stage, path, module)
+        for name in weights:
+            self._place_tensor(stage, name)
+
+    def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
+        """Yield, for names that no stage has, (stage, name): that of its other name, or the last.
+
+        So a weight that no forward reads stays part of the model, near its neighbours.
+        """
+        held = [dict(_named_tensors(stage)) for stage in stages]
+        present = {name for tensors in held for name in tensors}
+        home_of = {tensor: n for n, tensors in enumerate(held) for tensor in tensors.values()}
+        near = 0
+        for name, tensor in _named_tensors(self._model):
+            if name in present:
+                near = home_of[tensor]
+            else:
+                yield home_of.get(tensor, near), name
+
+    def aliases(self) -> list[list[str]]:
+        """Return the names of each trained parameter that has several."""
+        return [
+            names
+            for tensor, names in self._tensors.items()
+            if len(names) > 1 and isinstance(tensor, nn.Parameter)
+        ]
+
+    def _place_module(self, stage: nn.Module, path: str, module: nn.Module) -> None:
+        owner_name, _, local_name = path.rpartition(".")
+        owner = self._owner(stage, owner_name)
+        if local_name not in owner._modules:
+            owner.add_module(local_name, module)
+
+    def _place_tensor(self, stage: nn.Module, name: str) -> None:
+        owner_name, _, local_name = name.rpartition(".")
+        owner = self._owner(stage, owner_name)
+        if local_name in owner._parameters or local_name in owner._buffers:
+            return
+        holder = self._model.get_submodule(owner_name)
+        tensor = getattr(holder, local_name)
+        if local_name in holder._parameters:
+            owner.register_parameter(local_name, tensor)
+        else:
+            persistent = local_name not in holder._non_persistent_buffers_set
+            owner.register_buffer(local_name, tensor, persistent)
+
+    @staticmethod
+    def _owner(stage: nn.Module, path: str) -> nn.Module:
+        """Return the module of that name in ``stage``; empty ones are made on the way there."""
+        module = stage
+        for local_name in path.split(".") if path else []:
+            if local_name not in module._modules:
+                module.add_module(local_name, nn.Module())
+            module = module.get_submodule(local_name)
+        return module
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

@@ -1,1 +1,0 @@
-"""Numbers of results: curves, points, bars and maps."""

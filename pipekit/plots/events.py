@@ -1,0 +1,202 @@
+"""How a trace is drawn: its title, the styles of its events and gaps, and both as bars."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+import pipekit.units as units
+from pipekit.plots import style
+from pipekit.schedules import Op, ScheduleError
+from pipekit.traces import CAUSES, RECOMPUTE, Cause, Trace, describe_bubbles
+
+GAP_STYLES = {
+    **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
+    **dict.fromkeys((Cause.ACTIVATION, Cause.GRADIENT), style.WAITS_FOR_PASS),
+    **dict.fromkeys((Cause.TRANSFER, Cause.SUM, Cause.GLOBAL_STOP), style.WAITS_FOR_MESSAGE),
+}
+"""The style of the gaps between events, by what the worker waits for."""
+_LIGHTEST = 0.65
+"""How much white the last stage of a worker has."""
+ROOMY_PX = 4
+"""A bar this wide, on average, bears full edges."""
+LEAST_PX = 0.5
+"""Shorter gaps cannot be seen: a measured run has thousands of them."""
+
+
+def time_scale(unit: str, longest: float) -> tuple[float, str]:
+    """Return (factor, unit) that make a trace's times readable, if ``longest`` is among them."""
+    return units.readable(longest, units.SECONDS) if unit == "s" else (1, unit)
+
+
+def summary(trace: Trace, name: str | None = None) -> str:
+    """Return a trace's title: its bubbles, makespan, and what kind of numbers they are."""
+    scale, unit = time_scale(trace.unit, trace.makespan_s)
+    return (
+        f"{name or trace.name}: {describe_bubbles(trace.bubbles())}, "
+        f"{trace.makespan_s * scale:.4g} {unit} ({trace.label})"
+    )
+
+
+def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
+    """Return the styles that a trace's events have, in the order to draw them, and each event's.
+
+    An op has one style, but that where workers have several stages the passes of the second stage,
+    and so on, are lighter each, as in Megatron-LM's figures of interleaved schedules.
+    """
+    codes, ops = pd.factorize(trace.frame["op"])
+    places = np.where((ops == "UPDATE")[codes], 0, _places(trace.frame))
+    stride = 1 + places.max()
+    keys, key_of = np.unique(codes * stride + places, return_inverse=True)
+    named = [(ops[key // stride], int(key % stride)) for key in keys]
+
+    def last_updates(key: int) -> tuple[bool, int, int]:
+        op, place = named[key]
+        return op == "UPDATE", place, list(style.OPS).index(op)
+
+    order = sorted(range(len(named)), key=last_updates)
+    most = max(1, stride - 1)
+    found = [_lighter(style.OPS[op], place / most) for op, place in map(named.__getitem__, order)]
+    return found, np.argsort(order)[key_of].astype(np.int32)
+
+
+def _places(frame: pd.DataFrame) -> NDArray[np.intp]:
+    """Return for each event which of its worker's stages it belongs to, counted from 0."""
+    worker, stage = (frame[name].to_numpy(np.intp) for name in ("worker", "stage"))
+    stride = 1 + stage.max()
+    pairs, pair_of = np.unique(worker * stride + stage, return_inverse=True)
+    workers = pairs // stride
+    places: NDArray[np.intp] = np.arange(len(pairs)) - np.searchsorted(workers, workers)
+    return places[pair_of]
+
+
+def _lighter(look: style.Style, lightness: float) -> style.Style:
+    if not lightness:
+        return look
+    name = f"{look.name}, later stage"
+    return look._replace(name=name, color=style.whiter(look.color, _LIGHTEST * lightness))
+
+
+def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
+    """Return the letter that a picture has for the events of each style (:func:`event_styles`)."""
+    _, first = np.unique(kinds, return_index=True)
+    return [_letter(op) for op in trace.frame["op"].iloc[first]]
+
+
+def _letter(op: str) -> str:
+    return "R" if op == RECOMPUTE else Op[op].value
+
+
+def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
+    """Return a trace's events as plotly bars: first idle time (:func:`idle`), then a trace a style.
+
+    Args:
+        trace: at least one event.
+        scale: what turns the trace's times into ``unit``.
+        unit: of the drawn times, for the hover text.
+        versions: also write the weight version under the microbatch.
+    """
+    frame = trace.frame
+    # Where bars are only pixels wide, edges must not bury the colours between them.
+    room_px = style.PANEL_PX * trace.workers / len(frame)
+    edges = min(1, room_px / ROOMY_PX)
+    found, kinds = event_styles(trace)
+    alike = [
+        _alike(frame[kinds == kind], look, edges, scale, unit, versions)
+        for kind, look in enumerate(found)
+    ]
+    return [*idle(trace, scale, unit), *alike]
+
+
+def _alike(
+    frame: pd.DataFrame, look: style.Style, edges: float, scale: float, unit: str, versions: bool
+) -> go.Bar:
+    start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
+    update = look == style.OPS["UPDATE"]
+    numbers = frame["microbatch"].astype(str)
+    if versions:
+        numbers = numbers + "<br>v" + frame["version"].astype(str)
+    text = None if update else numbers.tolist()
+    told = frame[["worker", "stage", "microbatch", "version"]].to_numpy()
+    return go.Bar(
+        style.bar(look, frame["worker"].to_numpy(), start, end - start, edges=edges, text=text),
+        customdata=np.column_stack([told, start, end]),
+        hovertemplate=(
+            f"<b>{look.name}</b>, worker %{{customdata[0]}}, stage %{{customdata[1]}}<br>"
+            + ("sums up to microbatch" if update else "microbatch")
+            + " %{customdata[2]}<br>"
+            + ("makes" if update else "reads")
+            + " version %{customdata[3]}<br>%{customdata[4]:.6~g} to %{customdata[5]:.6~g} "
+            + f"{unit}<extra></extra>"
+        ),
+        legendgroup=look.name,
+    )
+
+
+def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
+    """Return the rows' background, and the gaps in which a worker waits, a bar each.
+
+    A slice of a run has the background only: its events do not say why its workers wait.
+    """
+    frame = trace.frame
+    start, end = frame["start_s"].min(), frame["end_s"].max()
+    everywhere = pd.DataFrame({"worker": range(trace.workers), "start_s": start, "end_s": end})
+    found = [_quiet(everywhere, style.IDLE_STYLE, scale, hoverinfo="skip")]
+    try:
+        gaps = trace.gaps()
+    except ScheduleError:
+        return found
+    least = LEAST_PX / style.PANEL_PX * trace.makespan_s
+    gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
+    looks = [GAP_STYLES[Cause(cause)] for cause in gaps["cause"]]
+    told = pd.Series(_told(gaps, trace), gaps.index, dtype=object)
+    for look in dict.fromkeys(GAP_STYLES.values()):
+        alike = gaps[[each == look for each in looks]]
+        if not len(alike):
+            continue
+        spans = {"from": alike["start_s"] * scale, "to": alike["end_s"] * scale}
+        hover = pd.DataFrame({"worker": alike["worker"], **spans, "told": told[alike.index]})
+        drawn, more = look, {}
+        if look == style.IDLE_STYLE:  # the background shows it, and stands in the legend
+            drawn = look._replace(name="idle: why", color=style.TRANSPARENT)
+            more = {"showlegend": False}
+        found.append(
+            _quiet(
+                alike,
+                drawn,
+                scale,
+                customdata=hover.to_numpy(dtype=object),
+                hovertemplate="<b>idle</b>, worker %{customdata[0]}<br>%{customdata[3]}<br>"
+                f"%{{customdata[1]:.6~g}} to %{{customdata[2]:.6~g}} {unit}<extra></extra>",
+                **more,
+            )
+        )
+    return found
+
+
+def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
+    """Return lines for each gap: its cause, what it waits for, and why that is late."""
+    meanings = {cause.value: meaning for cause, meaning in CAUSES.items()}
+    columns = ["op", "microbatch", "stage", "worker"]
+    events = list(trace.frame[columns].itertuples(index=False, name=None))
+    waited = trace.waited_for()
+    told = []
+    for gap in gaps.itertuples():
+        text = f"{gap.cause}: {meanings[gap.cause]}"
+        if gap.before:
+            text += f"<br>before {gap.before}"
+        if gap.waits_for:
+            text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
+            source = waited[gap.waits_for_row]
+            if source >= 0:
+                op, microbatch, stage, worker = events[source]
+                late = f"{_letter(op)}{microbatch} of stage {stage} on worker {worker}"
+                text += f"<br>that waited for {late}"
+        told.append(text)
+    return told
+
+
+def _quiet(rows: pd.DataFrame, look: style.Style, scale: float, **more: object) -> go.Bar:
+    starts, lengths = rows["start_s"] * scale, (rows["end_s"] - rows["start_s"]) * scale
+    bar = style.bar(look, rows["worker"].to_numpy(), starts.to_numpy(), lengths.to_numpy())
+    return go.Bar({**bar, **more}, legendgroup=look.name, legendrank=2000)

@@ -1,0 +1,192 @@
+"""What lies in every worker's memory, over time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+import pipekit.units as units
+from pipekit.plots import style
+from pipekit.plots.worker_panels import TICKS_PX, panel, steps, worker_panels, write_beside
+from pipekit.traces.memory import PARTS, Memory
+
+LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
+"""Of a panel's height; of all panels' together, unless they get too low."""
+TICK_PX = 22
+"""From a number along the vertical axis to the next."""
+LEGEND_ROW, LEGEND_ROW_PX = 6, 24
+"""So many names fit in one row of the legend; plotly then begins another, so high."""
+PEAK_PX, BOTH_PEAKS_PX = 108, 162
+"""Of the right margin, for "peak 12.34 GB", and for "12.34 GB simulated" below it."""
+
+
+def memory(
+    memory: Memory,
+    other: Memory | None = None,
+    *,
+    title: str | None = None,
+    capacity: float | None = None,
+    other_name: str | None = None,
+) -> go.Figure:
+    """Draw what lies in memory as steps, part upon part, in a panel for each worker.
+
+    Each worker's peak is marked where it is first reached.  The title gives the highest, and
+    whether the bytes are measured, simulated or exact.
+
+    Args:
+        memory: drawn as areas, without the parts of which there is never anything.
+        other: of the same workers: its total is drawn as a line.  If it is of another kind, say
+            simulated beside measured, its time is stretched to end with the first one's; the legend
+            says by how much.
+        title: what is shown, without peaks and labels; by default "Memory".
+        capacity: of a worker, in bytes: drawn as a dashed line.
+        other_name: of the other memory, in the legend; by default its label.
+
+    Raises:
+        ValueError: a frame is empty or lacks a column, or ``other`` has other workers.
+    """
+    tables = [_table(each) for each in (memory, other) if each is not None]
+    workers, *others = (table["worker"].unique().tolist() for table in tables)
+    if others and others[0] != workers:
+        raise ValueError(f"the other memory is that of workers {others[0]}, not {workers}")
+    stretched = 1.0
+    if other is not None and other.label != memory.label:
+        stretched = _stretch(tables[1], tables[0]["time_s"].min(), tables[0]["time_s"].max())
+    start = min(table["time_s"].min() for table in tables)
+    end = max(table["time_s"].max() for table in tables)
+    if start == end:
+        end = start + 1  # what never changes is drawn for a second
+    top = max(*(table["total"].max() for table in tables), capacity or 0) or 1
+    per_s, second = units.readable(end - start, units.SECONDS)
+    per_byte, byte = units.readable(top, units.BYTES)
+    for table in tables:
+        table["time_s"] *= per_s
+        table[[*PARTS, "total"]] *= per_byte
+    ends = start * per_s, end * per_s
+
+    heading, margin = f"{title or 'Memory'}: at most {_most(memory, workers)}", PEAK_PX
+    if other is not None:
+        heading, margin = f"{heading}, {_most(other, workers)}", BOTH_PEAKS_PX
+    row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
+    ticks = 1 + int(row_px / TICK_PX)
+    layout = worker_panels(
+        workers,
+        row_px,
+        style.axis(f"time ({second})", range=ends),
+        [style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)],
+        title=heading,
+        ticks_px=TICKS_PX,
+    )
+    layout["margin"]["r"] = margin
+    parts = [part for part in PARTS if tables[0][part].any()]
+    traces: list[dict[str, Any]] = []
+    for row, worker in enumerate(workers):
+        held, *beside = (table[table["worker"] == worker] for table in tables)
+        here = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
+        if other is not None:
+            line = _total(beside[0], ends[1], other_name or _name(other, stretched))
+            here += [_halo(line), line]
+        if capacity is not None:
+            name = f"capacity, {units.written(capacity, units.BYTES)}"
+            here.append(_level(ends, capacity * per_byte, name))
+        peak = held.loc[held["total"].idxmax()]
+        here.append(_dot(peak))
+        names = [trace.get("name") for trace in here]
+        traces += [
+            {**trace, **panel(row), "legendgroup": name, "showlegend": bool(name) and row == 0}
+            for trace, name in zip(here, names, strict=True)
+        ]
+        text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
+        if other is not None:
+            theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
+            text += f"<br>{theirs} {other_name or other.label}"
+        domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
+        layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
+
+    if len([*filter(None, names)]) > LEGEND_ROW:
+        layout["margin"]["b"] += LEGEND_ROW_PX
+        layout["height"] += LEGEND_ROW_PX
+    above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
+    unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
+    layout["annotations"].append(unit)
+    return go.Figure([{"type": "scatter", **trace} for trace in traces], layout)
+
+
+def _table(memory: Memory) -> pd.DataFrame:
+    style.require(memory.frame, ("worker", "time_s", *PARTS))
+    return memory.frame.astype(dict.fromkeys(PARTS, float)).assign(total=memory.total)
+
+
+def _areas(
+    held: pd.DataFrame, parts: list[str], end: float, when: str, byte: str
+) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        look = style.PARTS[part]
+        yield {
+            **steps(held["time_s"], held[part], end),
+            "name": look.name,
+            "stackgroup": "parts",
+            "mode": "lines",
+            "line": {"shape": "hv", "width": 0},
+            "fillcolor": look.color,
+            "fillpattern": style.pattern(look),
+            "hovertemplate": f"{when}: %{{y:.4~g}} {byte} of {look.name}<extra></extra>",
+        }
+
+
+def _total(held: pd.DataFrame, end: float, name: str) -> dict[str, Any]:
+    return {
+        **steps(held["time_s"], held["total"], end),
+        "name": f"total, {name}",
+        "mode": "lines",
+        "line": {**style.line(0), "shape": "hv"},
+    }
+
+
+def _halo(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what sets a line off from the areas beneath it, in greyscale too."""
+    look = {**line["line"], "color": "rgba(255,255,255,0.7)", "width": 5}
+    return {**line, "name": None, "line": look, "hoverinfo": "skip"}
+
+
+def _level(ends: tuple[float, float], height: float, name: str) -> dict[str, Any]:
+    return {
+        "x": ends,
+        "y": [height, height],
+        "name": name,
+        "mode": "lines",
+        "line": {"color": style.GREY, "dash": "dash", "width": 1.5},
+        "hoverinfo": "skip",
+    }
+
+
+def _dot(row: pd.Series) -> dict[str, Any]:
+    return {
+        "x": [row["time_s"]],
+        "y": [row["total"]],
+        "mode": "markers",
+        "marker": {"color": style.GREY, "symbol": "circle", "size": 6},
+        "hoverinfo": "skip",
+    }
+
+
+def _stretch(table: pd.DataFrame, start: float, end: float) -> float:
+    """Let a table's times begin at ``start`` and stop at ``end``; return by what they grew."""
+    first, last = table["time_s"].min(), table["time_s"].max()
+    factor = float((end - start) / (last - first)) if last > first else 1.0
+    table["time_s"] = start + (table["time_s"] - first) * factor
+    return factor
+
+
+def _name(memory: Memory, stretched: float) -> str:
+    """Return what the legend calls another memory."""
+    times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
+    return f"{memory.label}{times}"
+
+
+def _most(memory: Memory, workers: list[int]) -> str:
+    """Return the highest peak, for a title."""
+    peak = max(memory.peak_bytes)
+    where = f" on worker {workers[memory.peak_bytes.index(peak)]}" if len(workers) > 1 else ""
+    return f"{units.written(peak, units.BYTES)}{where} ({memory.label})"

@@ -1,0 +1,98 @@
+"""Timelines that play: an SVG in which passes grow as time goes on, for pages without scripts."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from pipekit.plots import style
+from pipekit.plots.events import event_styles, summary
+from pipekit.schedules import Schedule
+from pipekit.traces import Trace
+
+PLAY_S, REST_S = 10.0, 3.0
+"""How long a run plays, and how long it then stands still."""
+ROW_PX, BAR_PX, TITLE_PX, GAP_PX = 20, 17, 24, 12
+LEFT_PX, WIDTH_PX = 66, 960
+
+
+def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> str:
+    """Return an SVG in which each event grows as it runs, over and over.
+
+    All sources share one clock, so that they must be in one unit.  What cannot play an animation
+    shows the whole, as :func:`pipekit.plots.compare` does.
+
+    Args:
+        sources: at least one schedule or trace.
+        titles: one a source, in place of the sources' names.
+
+    Raises:
+        ValueError: there is no source, or they are in different units.
+    """
+    traces = [
+        Trace.from_schedule(source) if isinstance(source, Schedule) else source
+        for source in sources
+    ]
+    if len({trace.unit for trace in traces}) != 1:
+        raise ValueError("moving() needs at least one source, and all of them in one unit of time")
+    names = titles or [trace.name for trace in traces]
+    longest = max(trace.makespan_s for trace in traces)
+    top, parts = 0, []
+    for trace, name in zip(traces, names, strict=True):
+        parts += [_text(0, top + 16, summary(trace, name), style.GREY, 14)]
+        parts += _rows(trace, longest, top + TITLE_PX)
+        top += TITLE_PX + trace.workers * ROW_PX + GAP_PX
+    cursor = "".join(_animated(end, LEFT_PX, WIDTH_PX, 0, 1) for end in ("x1", "x2"))
+    now = (
+        f'<line x1="{WIDTH_PX}" x2="{WIDTH_PX}" y1="{TITLE_PX}" y2="{top - GAP_PX}" '
+        f'stroke="{style.GREY}">{cursor}</line>'
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {top}" '
+        f'font-family="{style.NARROW_FONTS}">\n' + "\n".join([*parts, now]) + "\n</svg>\n"
+    )
+
+
+def _rows(trace: Trace, longest: float, top: float) -> Iterator[str]:
+    """Yield a trace's rows: idle time, and the events on it."""
+    scale = (WIDTH_PX - LEFT_PX) / longest
+    for worker in range(trace.workers):
+        y = top + worker * ROW_PX
+        yield _text(0, y + 13, f"worker {worker}", style.GREY, 12)
+        width = trace.makespan_s * scale
+        yield (
+            f'<rect x="{LEFT_PX}" y="{y}" width="{width:.1f}" height="{BAR_PX}" '
+            f'fill="{style.IDLE}"/>'
+        )
+    looks, whose = event_styles(trace)
+    for event, look in zip(trace.frame.itertuples(), whose, strict=True):
+        looking = looks[look]
+        x, y = LEFT_PX + event.start_s * scale, top + event.worker * ROW_PX
+        begin, end = event.start_s / longest, event.end_s / longest
+        width = max((event.end_s - event.start_s) * scale, looking.edge_px)
+        yield (
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR_PX}" '
+            f'fill="{looking.color}" stroke="{looking.edge}" stroke-width="{looking.edge_px / 2}">'
+            f"{_animated('width', 0, width, begin, end)}</rect>"
+        )
+        if event.op != "UPDATE":
+            middle = x + width / 2
+            yield (  # it comes as the bar grows over its place
+                f'<text x="{middle:.1f}" y="{y + 13}" font-size="11" text-anchor="middle" '
+                f'fill="#1b1f24">{event.microbatch}'
+                f"{_animated('opacity', 0, 1, (begin + end) / 2, end)}</text>"
+            )
+
+
+def _animated(what: str, low: float, high: float, begin: float, end: float) -> str:
+    """Return an animation from ``low`` to ``high`` between two parts of the playing time."""
+    playing = PLAY_S / (PLAY_S + REST_S)
+    times = [0.0, begin * playing, max(end, begin) * playing, 1.0]
+    values = [low, low, high, high]
+    return (
+        f'<animate attributeName="{what}" dur="{PLAY_S + REST_S:g}s" repeatCount="indefinite" '
+        f'values="{";".join(f"{v:.4g}" for v in values)}" '
+        f'keyTimes="{";".join(f"{t:.4g}" for t in times)}"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, color: str, size: int) -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}">{escape(text)}</text>'

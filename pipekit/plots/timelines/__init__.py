@@ -1,1 +1,0 @@
-"""Who does what when, and what lies in memory meanwhile: pictures over time."""

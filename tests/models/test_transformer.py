@@ -1,0 +1,197 @@
+"""GPT, BERT, the head that classifies, and the loss of tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, schedules
+from pipekit.models import LAYOUTS, bert_large, classifier, gpt, token_loss
+
+V, S = 51_200, 512
+
+
+def small_gpt(**options: Any) -> nn.Sequential:
+    torch.manual_seed(0)
+    return gpt(
+        **({"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 256, "sequence": 8} | options)
+    )
+
+
+def small_bert() -> nn.Sequential:
+    torch.manual_seed(0)
+    return bert_large(2, 32, 2, vocabulary=256, sequence=8, dropout=0.0)
+
+
+def with_another_token(model: nn.Sequential) -> tuple[Tensor, Tensor]:
+    """Return what a model says of two texts that differ in their sixth token."""
+    tokens = torch.randint(256, (2, 8))
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 256
+    return model(tokens), model(changed)
+
+
+@pytest.mark.parametrize("size", LAYOUTS)
+def test_parameters_are_megatrons_formula_with_a_final_norm_and_an_untied_head(size: str) -> None:
+    layers, hidden, _ = LAYOUTS[size]
+    model = gpt(*LAYOUTS[size], device="meta")
+    formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden)) + (V + S) * hidden
+    assert sum(p.numel() for p in model.parameters()) == round(formula) + 2 * hidden + V * hidden
+    assert len(model) == layers + 3
+
+
+@pytest.mark.parametrize(
+    ("size", "billions"), [("355M", 0.355), ("1.3B", 1.3), ("2.2B", 2.2), ("3.8B", 3.9)]
+)
+def test_with_a_tied_head_sizes_are_the_papers_within_3_percent(size: str, billions: float) -> None:
+    model = gpt(*LAYOUTS[size], tied=True, device="meta")
+    assert model.get_parameter("0.token.weight") is next(iter(model[-1].parameters()))
+    tied = sum(p.numel() for p in model.parameters())
+    assert tied / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+def test_depths_of_8_and_16_divide_the_blocks_that_the_paper_cuts_so() -> None:
+    assert LAYOUTS["2.2B"].layers % 8 == 0
+    assert LAYOUTS["3.8B"].layers % 16 == 0
+
+
+def test_parameters_are_as_published_and_those_of_an_untied_head() -> None:
+    untied, tied = (bert_large(tied=tied, device="meta") for tied in (False, True))
+    parameters = sum(p.numel() for p in tied.parameters())
+    assert parameters == 335_174_458
+    assert parameters == pytest.approx(340e6, rel=0.02)
+    assert sum(p.numel() for p in untied.parameters()) == parameters + 30_522 * 1024
+    assert len(untied) == len(tied) == 29
+
+
+def test_tokens_become_logits() -> None:
+    tokens = torch.zeros(2, S, dtype=torch.int64, device="meta")
+    assert gpt(*LAYOUTS["3.8B"], device="meta")(tokens).shape == (2, S, V)
+    assert bert_large(device="meta")(tokens).shape == (2, S, 30_522)
+
+
+def test_a_token_of_gpt_sees_none_that_come_later() -> None:
+    before, after = with_another_token(small_gpt())
+    torch.testing.assert_close(after[:, :5], before[:, :5])
+    assert not torch.isclose(after[:, 5:], before[:, 5:]).all(dim=2).any()
+
+
+def test_a_token_of_bert_sees_all_others() -> None:
+    before, after = with_another_token(small_bert())
+    assert not torch.isclose(before, after).all(dim=2).any()
+
+
+def test_berts_blocks_normalise_their_sums() -> None:
+    x = small_bert()[:2](torch.randint(256, (1, 8)))
+    torch.testing.assert_close(x.mean(dim=2), torch.zeros(1, 8), atol=1e-5, rtol=0)
+
+
+def test_gpt_begins_as_undecided_as_it_can_be() -> None:
+    model, tokens = small_gpt(sequence=32), torch.randint(256, (4, 32))
+    uniform = torch.tensor(256.0).log()
+    torch.testing.assert_close(token_loss(model(tokens), tokens), uniform, rtol=0.02, atol=0)
+
+
+def trained(model: nn.Sequential, batch: Any, batches: int, rate: float) -> list[float]:
+    pipeline = Pipeline(
+        model,
+        schedules.flush(2, 2).take(batches),
+        balance=[2, len(model) - 2],
+        optimizer=lambda p: torch.optim.Adam(p, lr=rate),
+        loss=token_loss,
+    )
+    return pipeline.train([batch] * batches).losses
+
+
+def test_one_step_of_a_pipeline_is_one_step_of_the_model() -> None:
+    model, text = small_gpt(sequence=32), torch.randint(256, (4, 33))
+    tokens, following = text[:, :-1], text[:, 1:]
+    losses = trained(model, (tokens, following), batches=1, rate=0.1)
+    assert losses == pytest.approx([token_loss(model(tokens), following).item()])
+
+
+def test_masked_words_train_in_a_pipeline() -> None:
+    tokens = torch.randint(1, 256, (4, 8))
+    masked = tokens.clone()
+    masked[:, ::4] = 0
+    targets = torch.where(masked == 0, tokens, -100)
+    losses = trained(small_bert(), (masked, targets), batches=3, rate=0.01)
+    assert losses[-1] < losses[0]
+
+
+def test_dropout_is_drawn_in_training_only() -> None:
+    model, tokens = small_gpt(layers=1, dropout=0.5), torch.randint(256, (2, 8))
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+
+
+def test_impossible_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 heads cannot share a hidden size of 32"):
+        small_gpt(heads=3)
+    with pytest.raises(ValueError, match="make the model with sequence=9"):
+        small_gpt()(torch.zeros(1, 9, dtype=torch.int64))
+    with pytest.raises(ValueError, match="blocks; there is none"):
+        classifier(nn.Sequential(nn.Linear(2, 2)), classes=2)
+
+
+def test_what_is_added_up_starts_smaller_the_deeper_the_model() -> None:
+    weights = small_gpt(layers=8, hidden=128).state_dict()
+    for layer, std in [("expand", 0.02), ("contract", 0.005), ("attention.output", 0.005)]:
+        assert weights[f"1.{layer}.weight"].std().item() == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize(("make", "trunk"), [(small_bert, 3), (small_gpt, 4)])
+def test_the_trunk_is_a_copy_of_the_pre_trained_layers_under_the_same_names(
+    make: Callable[..., nn.Sequential], trunk: int
+) -> None:
+    model = make()
+    tuned = classifier(model, classes=5)
+    loaded = tuned.state_dict()
+    kept = {name: w for name, w in model.state_dict().items() if int(name.split(".")[0]) < trunk}
+    assert all(torch.equal(loaded[name], weight) for name, weight in kept.items())
+    assert len(tuned) == trunk + 5
+    tuned[0].get_parameter(next(n for n, _ in tuned[0].named_parameters())).data.zero_()
+    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in kept.items())
+
+
+def test_texts_become_logits_of_their_mean_token() -> None:
+    model = small_bert()
+    tuned = classifier(model, classes=5).eval()
+    tokens = torch.randint(256, (3, 8))
+    mean = model[:3](tokens).mean(dim=1)
+    torch.testing.assert_close(tuned(tokens), tuned[4:](mean))
+    assert tuned(tokens).shape == (3, 5)
+
+
+def test_the_loss_is_the_mean_over_all_places() -> None:
+    logits, targets = torch.randn(3, 4, 5), torch.randint(5, (3, 4))
+    chosen = logits.log_softmax(dim=2).gather(2, targets[..., None])
+    torch.testing.assert_close(token_loss(logits, targets), -chosen.mean())
+
+
+def test_places_with_minus_100_do_not_count() -> None:
+    logits, targets = torch.randn(3, 4, 5), torch.randint(5, (3, 4))
+    targets[:, 2:] = -100
+    expected = token_loss(logits[:, :2], targets[:, :2])
+    torch.testing.assert_close(token_loss(logits, targets), expected)
+
+
+def test_microbatches_add_up_to_the_batch_where_rows_have_equally_many_places() -> None:
+    torch.manual_seed(0)
+    network = nn.Linear(6, 9)
+    inputs, targets = torch.randn(8, 10, 6), torch.randint(9, (8, 10))
+    unknown = torch.rand(8, 10).argsort(dim=1) >= 3
+    targets[unknown] = -100
+    whole = token_loss(network(inputs), targets)
+    whole.backward()
+    expected = network.weight.grad
+    network.weight.grad, total = None, 0.0
+    for part, target in zip(inputs.split(3), targets.split(3), strict=True):
+        loss = token_loss(network(part), target) * len(part) / len(inputs)
+        loss.backward()
+        total += loss.item()
+    assert total == pytest.approx(whole.item())
+    torch.testing.assert_close(network.weight.grad, expected)

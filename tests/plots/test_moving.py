@@ -1,0 +1,66 @@
+"""The picture that plays shows each event when it runs."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from pipekit import plots, schedules
+from pipekit.plots.moving import LEFT_PX, PLAY_S, REST_S, WIDTH_PX
+from pipekit.traces import Trace
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_each_pass_grows_from_its_start_to_its_end() -> None:
+    schedule = schedules.gpipe(2, 2).take(1)
+    trace = Trace.from_schedule(schedule)
+    root = ElementTree.fromstring(plots.moving(schedule))
+    grown = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}animate") is not None]
+    assert len(grown) == len(trace.frame)
+    slot = (WIDTH_PX - LEFT_PX) / trace.makespan_s
+    playing = PLAY_S / (PLAY_S + REST_S)
+    for rect, event in zip(grown, trace.frame.itertuples(), strict=True):
+        assert float(rect.attrib["x"]) == pytest.approx(LEFT_PX + event.start_s * slot, abs=0.1)
+        (animation,) = rect.iter(f"{SVG}animate")
+        times = [float(time) for time in animation.attrib["keyTimes"].split(";")]
+        assert times[0] == 0
+        assert times[-1] == 1
+        assert times[1:3] == pytest.approx(
+            [event.start_s / trace.makespan_s * playing, event.end_s / trace.makespan_s * playing],
+            abs=1e-3,
+        )
+
+
+def test_a_number_comes_when_its_bar_has_reached_it() -> None:
+    root = ElementTree.fromstring(plots.moving(schedules.gpipe(2, 2).take(1)))
+    moving = [element for element in root.iter() if element.find(f"{SVG}animate") is not None]
+    texts = [element for element in moving if element.tag == f"{SVG}text"]
+    assert len(texts) == 2 * 2 * 2
+    for text in texts:
+        begin, end = times(moving[moving.index(text) - 1])  # its bar stands before it
+        assert times(text) == pytest.approx([(begin + end) / 2, end], abs=1e-3)
+
+
+def times(element: ElementTree.Element) -> list[float]:
+    """Return the two inner key times of an element's animation."""
+    (animation,) = element.iter(f"{SVG}animate")
+    return [float(time) for time in animation.attrib["keyTimes"].split(";")][1:3]
+
+
+def test_methods_share_one_clock_and_end_when_they_end() -> None:
+    short, long = schedules.gpipe(2, 2).take(1), schedules.gpipe(2, 4).take(1)
+    text = plots.moving(short, long, titles=["short", "long"])
+    root = ElementTree.fromstring(text)
+    idle = [
+        float(rect.attrib["width"])
+        for rect in root.iter(f"{SVG}rect")
+        if rect.find(f"{SVG}animate") is None
+    ]
+    whole = WIDTH_PX - LEFT_PX
+    assert idle == pytest.approx([whole * 9 / 15] * 2 + [whole] * 2, abs=0.1)
+    assert "short: bubble" in text
+
+
+def test_units_must_be_one() -> None:
+    with pytest.raises(ValueError, match="at least one source"):
+        plots.moving()

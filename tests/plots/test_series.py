@@ -1,0 +1,173 @@
+"""Charts of one panel: curves, bands, points and intervals."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Polygon
+
+from pipekit.plots import bands, curves, intervals, points, static, style
+
+FRAME = pd.DataFrame(
+    {
+        "method": ["b", "a", "b", "a"],
+        "predicted": [1.0, 20.0, 3.0, 4.0],
+        "found": [1.5, 18.0, 2.5, 5.0],
+    }
+)
+WORDS: dict[str, Any] = {"title": "Time of a batch", "label": "emulated"}
+RUNS = pd.DataFrame(
+    [
+        (m, step, base + seed)
+        for m, base in [("a", 1.0), ("b", 5.0)]
+        for seed in (0, 3, 9)
+        for step in (0, 1)
+    ],
+    columns=["method", "step", "loss"],
+)
+MEANS = pd.DataFrame(
+    [("x", "a", 1.0, 0.5, 9.0), ("x", "b", 2.0, 1.5, 2.5), ("y", "a", -1.0, -2.0, 0.0)],
+    columns=["case", "kind", "mean", "low", "high"],
+)
+ENDS = "case", "mean", "low", "high", "kind"
+
+
+@pytest.mark.parametrize("draw", [curves, points])
+def test_each_series_has_its_look_in_the_order_of_the_frame(draw: Callable[..., Any]) -> None:
+    figure = draw(FRAME, "predicted", "found", "method", x_title="predicted (s)", **WORDS)
+    assert [trace.name for trace in figure.data] == ["b", "a"]
+    assert figure.data[1].y.tolist() == [18.0, 5.0]
+    if draw is points:
+        looks = [(t.mode, t.marker.color, t.marker.symbol) for t in figure.data]
+        wanted = [("markers", *list(style.marker(i).values())[:2]) for i in range(2)]
+    else:
+        looks = [(t.mode, t.line.color, t.line.dash) for t in figure.data]
+        wanted = [("lines", *list(style.line(i).values())[:2]) for i in range(2)]
+    assert looks == wanted
+    layout = figure.layout
+    assert layout.title.text == "Time of a batch (emulated)"
+    assert (layout.xaxis.title.text, layout.yaxis.title.text) == ("predicted (s)", "found")
+
+
+@pytest.mark.parametrize("draw", [curves, points, bands])
+def test_missing_columns_and_empty_frames_are_refused(draw: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="lacks the column 'time'; it has"):
+        draw(FRAME, "time", "found", "method", **WORDS)
+    with pytest.raises(ValueError, match="no rows"):
+        draw(FRAME.iloc[:0], "predicted", "found", "method", **WORDS)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_diagonal_crosses_a_square_panel_of_equal_ranges_beneath_the_points(log: bool) -> None:
+    figure = points(FRAME, "predicted", "found", "method", diagonal=True, log=log, **WORDS)
+    layout, line = figure.layout, figure.data[0]
+    assert layout.xaxis.range == layout.yaxis.range
+    assert line.name == "y = x"
+    np.testing.assert_array_equal(line.x, line.y)
+    ends = np.log10(line.x) if log else line.x
+    assert ends == pytest.approx(layout.xaxis.range)
+    assert line.x[0] < 1 < 20 < line.x[1]
+    margin = layout.margin
+    assert layout.width - margin.l - margin.r == layout.height - margin.t - margin.b
+
+
+def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
+    live = points(FRAME, "predicted", "found", "method", diagonal=True, **WORDS)
+    canvas = static.draw(live)
+    (axes,) = canvas.axes
+    assert (axes.get_xlim(), axes.get_ylim()) == (live.layout.xaxis.range, live.layout.yaxis.range)
+    assert [line.get_marker() for line in axes.lines] == ["None", "o", "s"]
+    for line, trace in zip(axes.lines, live.data, strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), trace.x)
+        np.testing.assert_array_equal(line.get_ydata(), trace.y)
+    (legend,) = canvas.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "y = x"]
+
+
+def test_logarithmic_axes_are_so_in_the_static_picture_too() -> None:
+    live = points(FRAME, "predicted", "found", "method", log=True, **WORDS)
+    assert (live.layout.xaxis.type, live.layout.yaxis.type) == ("log", "log")
+    (axes,) = static.draw(live).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert np.log10(axes.get_xlim()) == pytest.approx(live.layout.xaxis.range)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "5", "10", "20"]
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.01, 100.0], ["0.01", "0.1", "1", "10", "100"]),
+        ([20.0, 300.0], ["20", "50", "100", "200"]),
+        ([3.0, 4.0], ["3", "3.25", "3.5", "3.75", "4"]),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_however_short_it_is(
+    values: list[float], ticks: list[str]
+) -> None:
+    frame = pd.DataFrame({"method": "a", "x": values, "y": values})
+    figure = points(frame, "x", "y", "method", log=True, **WORDS)
+    assert [*figure.layout.xaxis.ticktext] == ticks
+
+
+def test_one_point_is_drawn_in_the_middle() -> None:
+    low, high = points(FRAME.iloc[:1], "predicted", "found", "method", **WORDS).layout.xaxis.range
+    assert (low + high) / 2 == 1.0
+    assert low < high
+
+
+def test_logarithms_of_0_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs positive numbers, not 0 in 'found'"):
+        points(FRAME.assign(found=0.0), "predicted", "found", "method", log=True, **WORDS)
+
+
+def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
+    figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
+    named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
+    assert named == {"a": [5.0, 5.0], "b": [9.0, 9.0]}
+    outlines = [list(trace.y) for trace in figure.data if trace.showlegend is False]
+    assert outlines == [[10.0, 10.0, 1.0, 1.0], [14.0, 14.0, 5.0, 5.0]]
+    together = [trace.legendgroup for trace in figure.data]
+    assert together == ["a", "b", "a", "b"], "a band is hidden with its curve"
+
+
+def test_lines_are_seen_through_the_bands_also_statically() -> None:
+    figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
+    (axes,) = static.draw(figure).axes
+    drawn = [patch for patch in axes.patches if isinstance(patch, Polygon)]
+    assert [to_rgba(patch.get_facecolor())[3] for patch in drawn] == pytest.approx([0.14, 0.14])
+    assert [list(patch.get_xy()[:, 1]) for patch in drawn] == [
+        [10.0, 10.0, 1.0, 1.0, 10.0],
+        [14.0, 14.0, 5.0, 5.0, 14.0],
+    ]
+    assert len(axes.lines) == 2
+
+
+def test_each_mean_has_its_line_and_series_share_a_row() -> None:
+    figure = intervals(MEANS, *ENDS, x_title="nats", **WORDS)
+    a, b, a_lines, b_lines, zero = figure.data
+    assert ([*a.x], [*b.x]) == ([1.0, -1.0], [2.0])
+    assert a.y[0] < b.y[0] == -a.y[0]
+    assert a.y[1] == 1, "alone in its row, it is in the middle"
+    assert a_lines.x == (0.5, 9.0, None, -2.0, 0.0, None)
+    assert a_lines.y == (a.y[0], a.y[0], None, a.y[1], a.y[1], None)
+    assert b_lines.x == (1.5, 2.5, None)
+    assert zero.x == (0, 0)
+    low, high = figure.layout.xaxis.range
+    assert low < -2 < 2 < high < 9, "a wide interval does not press the means together"
+    assert figure.layout.yaxis.ticktext == ("x", "y")
+
+
+def test_a_series_looks_alike_in_figures_with_others() -> None:
+    only = MEANS[MEANS["kind"] == "b"]
+    figures = [intervals(frame, *ENDS, known=("a", "b"), **WORDS) for frame in (MEANS, only)]
+    of_b = [next(trace.marker for trace in each.data if trace.name == "b") for each in figures]
+    assert of_b[0] == of_b[1]
+    assert of_b[0].color != figures[0].data[0].marker.color
+
+
+def test_missing_columns_of_intervals_are_named() -> None:
+    with pytest.raises(ValueError, match="lacks the column 'low'"):
+        intervals(MEANS.drop(columns="low"), *ENDS, **WORDS)
