@@ -34,20 +34,14 @@ class Struck:
             yield batch
 
 
-def worker_processes() -> dict[int, int]:
-    """Return the process of each worker that is alive, of a training started here."""
-    found = {}
-    for process in multiprocessing.active_children():
-        name, _, worker = process.name.rpartition(" ")
-        if name == "pipekit worker" and process.pid:
-            found[int(worker)] = process.pid
-    return found
-
-
 def kill(worker: int) -> None:
-    """Send SIGKILL to a worker's process, if it is alive."""
-    if worker in (alive := worker_processes()):
-        os.kill(alive[worker], signal.SIGKILL)
+    """Send SIGKILL to the processes of a worker.
+
+    Those of earlier pipelines of this process, which may live until they are collected, too.
+    """
+    for process in multiprocessing.active_children():
+        if process.name == f"pipekit worker {worker}" and process.pid:
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def coordination(
