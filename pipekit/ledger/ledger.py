@@ -15,6 +15,9 @@ from pipekit.reading import read_text
 OUT_OF_REACH = "out-of-reach"
 """The label of a claim that nobody can check here, say one that needs ImageNet."""
 
+REFUTATION = "refutation"
+"""The kind of a claim whose criterion holds if the paper's statement is false."""
+
 _PLACES = (
     Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
     Path(__file__).with_name("claims.csv"),  # the copy that a wheel carries
