@@ -47,8 +47,7 @@ class Status(StrEnum):
 MEANING = {
     Status.PASS: "our value meets the claim's criterion, evaluated when this was written",
     Status.MISS: "our value does not meet it",
-    Status.REFUTED: "the paper's statement is false, as our value shows: its criterion is that of the "
-    "refutation",
+    Status.REFUTED: "our value shows that the paper's statement is false",
     Status.UNDECIDED: "the criterion lies within the spread of our repeated values, or within the "
     "known error of how ours was found",
     Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
