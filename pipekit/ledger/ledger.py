@@ -44,6 +44,8 @@ class Claim:
         note: what else there is to know, contradictions of the paper among it.
         check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
         target: what it compares with; by default ``value``.
+        written: "after" if the criterion or target has changed since values were recorded, else
+            empty, by the history of the file.
         record: what to record where that is not simply ``quantity`` in ``unit``.
         preset: why no experiment of ours can confirm the claim; empty for all that can be tested.
     """
@@ -62,6 +64,7 @@ class Claim:
     note: str
     check: str
     target: Any
+    written: str
     record: str
     preset: str
 

@@ -248,10 +248,15 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
 
 @dataclass(frozen=True)
 class Summary:
-    """How many claims of a paper have each status, and how many were decided by a weaker kind."""
+    """How many claims of a paper have each status.
+
+    ``weakly_decided`` were decided by a weaker kind of number, and ``met_after`` are met by a
+    criterion written when values were known.
+    """
 
     having: dict[Status, int]
     weakly_decided: int
+    met_after: int
 
     @property
     def claims(self) -> int:
@@ -279,7 +284,11 @@ def summaries(outcomes: Iterable[Outcome]) -> dict[str, Summary]:
     for outcome in outcomes:
         papers.setdefault(outcome.claim.paper, []).append(outcome)
     return {
-        paper: Summary(count(each), sum(o.weakly_decided for o in each))
+        paper: Summary(
+            count(each),
+            sum(o.weakly_decided for o in each),
+            sum(o.status is Status.PASS and bool(o.claim.written) for o in each),
+        )
         for paper, each in papers.items()
     }
 
