@@ -128,8 +128,8 @@ def _cells(notebook: Path, id: str) -> Iterator[tuple[int, str, int]]:
         source = "".join(cell["source"])
         for statement in ast.parse(source).body if cell["cell_type"] == "code" else ():
             if letters := max(_letters(node, id) for node in ast.walk(statement)):
-                is_function = isinstance(statement, ast.FunctionDef)
-                yield number, f": {statement.name}()" if is_function else "", letters
+                name = statement.name if isinstance(statement, ast.FunctionDef) else ""
+                yield number, name and f": {name}()", letters
 
 
 def _letters(node: ast.AST, id: str) -> int:
