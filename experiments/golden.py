@@ -4,7 +4,8 @@
     python -m experiments.golden results/runs/NAME --write   # make the golden file of this run
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand the run's provenance and the host's load.  A
+in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
+the seconds of its notebooks, its provenance and the host's load.  A
 rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
 outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
 outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from pipekit.ledger.claims import outcomes
+from pipekit.ledger.claims import FILE, outcomes
 from pipekit.ledger.outcomes import Status
 
 GOLDEN = Path("results/reference/papers/claims.csv")
@@ -40,6 +41,10 @@ def main(
         kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         kept |= {"claims": len(found), "load": load, "command": "make papers"}
         golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
+        (golden.parent / FILE).write_text(records, encoding="utf-8")
+        seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]]
+        seconds.assign(cpu=about["cpu"]).to_csv(golden.parent / "notebooks.csv", index=False)
         return
     lines = differences(pd.read_csv(golden, keep_default_na=False), found)
     print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pipekit.cli.claim import claim
 from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
 from pipekit.cli.experiments import report, run
@@ -59,7 +60,7 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 
-for command in (demo, schedule, profile, plan, simulate, train, run, report, cluster):
+for command in (demo, schedule, profile, plan, simulate, train, run, report, claim, cluster):
     app.command(help=_help(command))(command)
 
 
@@ -80,7 +81,8 @@ def _pipekit(
     """The laboratory for pipeline-parallel training.
 
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
-    experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
+    experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
+    one of them: [b]claim[/b]).
     Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
     really slow links ([b]cluster[/b]).
     """

@@ -108,6 +108,7 @@ def report(
     last = [
         ["decided", *(f"{its.decided_share:.0%}" for its in papers.values())],
         ["of them met", *met],
+        ["met, rule written after", *(str(its.met_after) for its in papers.values())],
         ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
     ]
     Console().print(table(["", *papers], rows, last, named=True))

@@ -4,15 +4,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from pipekit.host.provenance import LABELS, provenance
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
 from pipekit.reading import parse_json, read_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]
 
@@ -106,12 +107,14 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     return [judge(claim, newest.get(claim.id)) for claim in load().values()]
 
 
-def table(results_dir: str | Path) -> pd.DataFrame:
+def table(results_dir: str | Path) -> "pd.DataFrame":
     """Return the claims recorded in a folder: paper, ours, ratio, label and outcome, a row each.
 
     Raises:
         ValueError: as :func:`outcomes`.
     """
+    import pandas as pd
+
     rows = [
         {
             "claim": outcome.claim.id,

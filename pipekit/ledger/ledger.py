@@ -15,6 +15,9 @@ from pipekit.reading import read_text
 OUT_OF_REACH = "out-of-reach"
 """The label of a claim that nobody can check here, say one that needs ImageNet."""
 
+REFUTATION = "refutation"
+"""The kind of a claim whose criterion holds if the paper's statement is false."""
+
 _PLACES = (
     Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
     Path(__file__).with_name("claims.csv"),  # the copy that a wheel carries
@@ -41,6 +44,8 @@ class Claim:
         note: what else there is to know, contradictions of the paper among it.
         check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
         target: what it compares with; by default ``value``.
+        written: "after" if the criterion or target has changed since values were recorded, else
+            empty, by the history of the file.
         record: what to record where that is not simply ``quantity`` in ``unit``.
         preset: why no experiment of ours can confirm the claim; empty for all that can be tested.
     """
@@ -59,6 +64,7 @@ class Claim:
     note: str
     check: str
     target: Any
+    written: str
     record: str
     preset: str
 

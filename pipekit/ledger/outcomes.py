@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from pipekit.ledger.criteria import evaluate, is_number, parse
-from pipekit.ledger.ledger import Claim
+from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
 
 OURS = ("measured", "emulated", "simulated", "exact")
@@ -19,7 +19,7 @@ _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, each kind counted apart; only the first two are decided.
+    """What became of a claim, each kind counted apart; only the first two count as decided.
 
     Each has a sign, as words alone are slow to scan and colours not always seen, and the word by
     which it is counted.
@@ -27,6 +27,7 @@ class Status(StrEnum):
 
     PASS = "pass", "✔", "met"
     MISS = "miss", "✘", "missed"
+    REFUTED = "refuted", "≠", "found false"
     UNDECIDED = "undecided", "≈", "undecided"
     INVALID = "invalid", "!", "invalid on this host"
     REPORTED = "reported", "●", "only shown"
@@ -46,6 +47,7 @@ class Status(StrEnum):
 MEANING = {
     Status.PASS: "our value meets the claim's criterion, evaluated when this was written",
     Status.MISS: "our value does not meet it",
+    Status.REFUTED: "our value shows that the paper's statement is false",
     Status.UNDECIDED: "the criterion lies within the spread of our repeated values, or within the "
     "known error of how ours was found",
     Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
@@ -238,16 +240,23 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
         largest = max(known) if isinstance(known, tuple) else known
         why = f"the criterion lies within the value's known error, {largest:.1%}"
     else:
+        if verdict.passed and claim.kind == REFUTATION:
+            return Status.REFUTED, ""
         return Status.PASS if verdict.passed else Status.MISS, verdict.why
     return Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why]))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How many claims of a paper have each status, and how many were decided by a weaker kind."""
+    """How many claims of a paper have each status.
+
+    ``weakly_decided`` were decided by a weaker kind of number, and ``met_after`` are met by a
+    criterion written when values were known.
+    """
 
     having: dict[Status, int]
     weakly_decided: int
+    met_after: int
 
     @property
     def claims(self) -> int:
@@ -275,7 +284,11 @@ def summaries(outcomes: Iterable[Outcome]) -> dict[str, Summary]:
     for outcome in outcomes:
         papers.setdefault(outcome.claim.paper, []).append(outcome)
     return {
-        paper: Summary(count(each), sum(o.weakly_decided for o in each))
+        paper: Summary(
+            count(each),
+            sum(o.weakly_decided for o in each),
+            sum(o.status is Status.PASS and bool(o.claim.written) for o in each),
+        )
         for paper, each in papers.items()
     }
 

@@ -190,6 +190,8 @@ class TestOutcomes:
             (SPEEDUP, 7.0, "emulated", {"invalid": "9 % off"}, Status.INVALID, "9 % off"),
             (SPEEDUP, 7.0, "emulated", {"shown_only": "fitted"}, Status.REPORTED, "fitted"),
             (SPEEDUP, 2.0, "emulated", {}, Status.MISS, "2 is not within 15 % of 7.04"),
+            ("pipedream-eq-staleness-text-vs-equation", True, "exact", {}, Status.REFUTED, ""),
+            ("pipedream-eq-staleness-text-vs-equation", False, "exact", {}, Status.MISS, "it does"),
         ],
     )
     def test_what_does_not_pass_says_why(
@@ -315,10 +317,10 @@ class TestTable:
         assert list(table.loc["gpipe-sec41-5-6x"]) == [
             "5.6 x",
             "5.66, 6.1",
-            "1, 1.06",
+            "–, 1.09",
             "exact",
             "miss",
-            "6.1 is not within 0.01 of 5.78; hm",
+            "6.1 is not within 5 % of 5.6; hm",
         ]
 
     def test_without_records_it_is_empty(self, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
 from pipekit.ledger.report.scoreboard import template
-from pipekit.ledger.report.tables import changes, experiments, frame, scores
+from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 
 TITLES = {
     "pipedream": "PipeDream",
@@ -80,7 +80,7 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html``, ``report.csv``, ``scores.csv`` and ``what_if.csv``; return the first.
+    """Write ``report.html``, and as CSV report, scores, kinds and what_if; return the first.
 
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
@@ -92,6 +92,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         what_if=changes(tried).to_dict("records"),
         summaries=summaries(outcomes),
         counts=count(outcomes),
+        kinds=kinds(outcomes).to_dict("records"),
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
@@ -105,6 +106,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     html.write_text(page, encoding="utf-8")
     frame(outcomes).to_csv(folder / "report.csv", index=False)
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
+    kinds(outcomes).to_csv(folder / "kinds.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)
     return html
 

@@ -22,7 +22,12 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
     having = {status: [o for o in recorded if o.status is status] for status in Status}
     doubtful = having[Status.MISS] + having[Status.UNDECIDED] + having[Status.INVALID]
     others = having[Status.REPORTED] + having[Status.PRESET] + having[Status.OUT_OF_REACH]
-    groups = {"missed or undecided": doubtful, "met": having[Status.PASS], "not judged": others}
+    groups = {
+        "missed or undecided": doubtful,
+        "met": having[Status.PASS],
+        Status.REFUTED.counted: having[Status.REFUTED],
+        "not judged": others,
+    }
     return str(
         template("scoreboard.html.j2").render(
             sentences=sentences(recorded) or [NOTHING],

@@ -28,14 +28,35 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return a row a paper, and one for all: how many claims have each status."""
-    papers = {paper: dict(its.having) for paper, its in summaries(outcomes).items()}
-    table = pd.DataFrame(
-        [{status.value: count for status, count in having.items()} for having in papers.values()],
-        index=pd.Index(papers, name="paper"),
-    )
+    """Return a row a paper, and one for all: how many claims have each status.
+
+    ``met after`` counts those among the passes whose criterion was written when values were known.
+    """
+    papers = summaries(outcomes)
+    rows = [
+        {status.value: its.having[status] for status in Status}
+        | {"claims": its.claims, "met after": its.met_after}
+        for its in papers.values()
+    ]
+    table = pd.DataFrame(rows, index=pd.Index(papers, name="paper"))
     table.loc["all"] = table.sum()
-    return table.assign(claims=table.sum(axis="columns")).reset_index()
+    return table.reset_index()
+
+
+def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row for each label that our values have: how many claims of it are decided how."""
+    found = pd.DataFrame(
+        [
+            {"label": outcome.record.label, "status": outcome.status.value}
+            for outcome in outcomes
+            if outcome.record is not None
+        ],
+        columns=["label", "status"],
+    )
+    decided = [Status.PASS, Status.MISS, Status.REFUTED, Status.UNDECIDED]
+    columns = [status.value for status in decided]
+    counts = pd.crosstab(found["label"], found["status"]).reindex(columns=columns, fill_value=0)
+    return counts.rename_axis(columns=None).reset_index()
 
 
 def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:

@@ -1,0 +1,188 @@
+"""``pipekit claim``: one claim with our value and how it was found, or a list of claims."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipekit.ledger.outcomes import Outcome
+
+CHECKOUT = Path(__file__).parents[2]
+REFERENCE = CHECKOUT / "results" / "reference" / "papers"
+"""What one whole run of ``make papers`` recorded."""
+
+
+def claim(
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A claim of data/claims.csv.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print a line for each claim.")] = False,
+    paper: Annotated[
+        str | None, typer.Option(help="List only claims of this paper.", metavar="NAME")
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="List only claims with this outcome.", metavar="OUTCOME")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run the claim's notebook now, at quick scale.")
+    ] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A run's folder; by default the committed values."),
+    ] = None,
+) -> None:
+    """Print a claim of a paper with our value, the tolerance, the outcome and its cause.
+
+    \b
+    [b]Examples[/b]
+      pipekit claim pipedream-table1-vgg16-8A-speedup
+      pipekit claim --list --paper pipedream --outcome miss
+      pipekit claim gpipe-bubble-values --again
+    """
+    from pipekit.ledger.claims import outcomes as judged
+    from pipekit.ledger.outcomes import Status
+
+    if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
+        raise ValueError("name one claim, or say --list, if wanted with --paper and --outcome")
+    folder = run or REFERENCE
+    if not folder.is_dir():
+        raise ValueError(
+            "our values are in the repository, and not in an installed pipekit: clone it, or name "
+            "a run of yours by --run FOLDER"
+        )
+    outcomes = {each.claim.id: each for each in judged(folder)}
+    if id is None:
+        _require(paper, sorted({each.claim.paper for each in outcomes.values()}), "--paper")
+        _require(outcome, [status.value for status in Status], "--outcome")
+        for each in outcomes.values():
+            if paper in (None, each.claim.paper) and outcome in (None, each.status.value):
+                typer.echo("\t".join(filter(None, [each.claim.id, each.status.value, each.cause])))
+        return
+    _require(id, [*outcomes], "the claim")
+    if again:
+        folder = _run_again(outcomes[id])
+        outcomes = {each.claim.id: each for each in judged(folder)}
+    typer.echo(_told(outcomes[id], folder))
+
+
+def _require(name: str | None, names: list[str], what: str) -> None:
+    if name is None or name in names:
+        return
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"see {'--list' if len(names) > 9 else names}"
+    raise ValueError(f"{what} is not {name!r}: {hint}")
+
+
+def _told(outcome: "Outcome", folder: Path) -> str:
+    """Return what is to be said of a claim, a line for each question that a reviewer asks."""
+    claim, record = outcome.claim, outcome.record
+    printed = f"{claim.value} {claim.unit}".strip()
+    said = {"paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})"}
+    if claim.conditions:
+        said["when"] = claim.conditions
+    if record is None:
+        said["ours"] = "nothing was recorded"
+    else:
+        what = claim.record or f"{claim.quantity} in {claim.unit}"
+        said["ours"] = f"{outcome.ours} ({record.label}; {what})"
+        said["by"] = "; ".join(places(claim.id)) or "a notebook of your own"
+        if record.note:
+            said["note"] = record.note
+        if record.figure:
+            said["figure"] = record.figure
+    said["tolerance"] = f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}"
+    said["outcome"] = outcome.status.value
+    reasons = [outcome.why, outcome.label_note, outcome.cause and f"cause: {outcome.cause}"]
+    said["because"] = "; ".join(filter(None, reasons)) or "ours meets the tolerance"
+    said["from"] = str(folder) if record is None else f"{folder} ({record.provenance['utc']})"
+    return "\n".join(f"{name + ':':<11}{' '.join(text.split())}" for name, text in said.items())
+
+
+def places(id: str) -> list[str]:
+    """Return where the repository's notebooks compute a claim: file, cell and function.
+
+    Of the cells that name it, with or without its paper, those count that spell out the most.
+    """
+    notebooks = (CHECKOUT / "notebooks").rglob("*.ipynb")
+    spelt: dict[str, int] = {}
+    functions: dict[str, str] = {}
+    for notebook in sorted(notebooks):
+        for number, function, letters in _cells(notebook, id):
+            cell = f"{notebook.relative_to(CHECKOUT)}, cell {number}"
+            spelt[cell] = max(letters, spelt.get(cell, 0))
+            functions[cell] = functions.get(cell) or function
+    most = max(spelt.values(), default=0)
+    return [cell + functions[cell] for cell, letters in spelt.items() if letters == most]
+
+
+def _cells(notebook: Path, id: str) -> Iterator[tuple[int, str, int]]:
+    """Yield number, function and letters of the id for each cell's statement that names a claim."""
+    for number, cell in enumerate(json.loads(notebook.read_text(encoding="utf-8"))["cells"], 1):
+        source = "".join(cell["source"])
+        for statement in ast.parse(source).body if cell["cell_type"] == "code" else ():
+            if letters := max(_letters(node, id) for node in ast.walk(statement)):
+                name = statement.name if isinstance(statement, ast.FunctionDef) else ""
+                yield number, name and f": {name}()", letters
+
+
+def _letters(node: ast.AST, id: str) -> int:
+    """Return how many letters of a claim's id a text in code spells; 0 if it is another text.
+
+    Braces stand for some of it.
+    """
+    match node:
+        case ast.Constant(value=str(text)):
+            parts = re.split(r"\{\w*\}", text)
+        case ast.JoinedStr(values=values):
+            parts = [str(each.value) if isinstance(each, ast.Constant) else "" for each in values]
+        case _:
+            return 0
+    pattern = re.compile(".*".join(map(re.escape, parts)))
+    is_id = pattern.fullmatch(id) or pattern.fullmatch(id.partition("-")[2])
+    return sum(map(len, parts)) if is_id else 0
+
+
+def _run_again(outcome: "Outcome") -> Path:
+    """Run the notebook that records a claim; return the run's folder."""
+    import os
+    import resource
+    import time
+
+    from pipekit.ledger.batches import batch
+    from pipekit.ledger.batches.experiment import load_all
+
+    id = outcome.claim.id
+    is_run = not (outcome.claim.preset or outcome.claim.out_of_reach)
+    found = [place.split(",")[0] for place in places(id)] if is_run else []
+    for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
+        for job in load_all([file], "quick").jobs:
+            if job.notebook.resolve() == (CHECKOUT / found[0]).resolve():
+                typer.echo(f"{found[0]} takes {_usual(job.name)}", err=True)
+                begun = time.perf_counter()
+                made = batch.run(file, only=[job.name])
+                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+                typer.echo(
+                    f"took {time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest "
+                    f"process, {os.cpu_count()} cores (measured)",
+                    err=True,
+                )
+                return made.folder
+    raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
+
+
+def _usual(notebook: str) -> str:
+    """Return how long a notebook took in the run that was committed."""
+    import csv
+
+    with (REFERENCE / "notebooks.csv").open(encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    if notebook not in rows:
+        return "a time that nobody has noted"
+    return f"{float(rows[notebook]['seconds']):.0f} s (measured on {rows[notebook]['cpu']})"

@@ -1,0 +1,79 @@
+"""``pipekit claim``, as a reviewer types it."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipekit.cli.claim import places
+from pipekit.ledger import claims
+from pipekit.ledger.outcomes import Cause
+
+MISSED = "2bw-fig7-memory"
+Printed = Callable[[str], str]
+
+
+@pytest.fixture
+def run(elsewhere: Path) -> Path:
+    """Return the folder of a run that has recorded two claims, one of which misses."""
+    folder = elsewhere / "run"
+    too_small = [9.0, 9.2, 9.9, 9.3]
+    cause = Cause("logits are kept", [9.0, 9.2, 9.9, 17.5], "simulated")
+    claims.record(MISSED, too_small, "simulated", results_dir=folder, causes=[cause], note="why")
+    claims.record("gpipe-sync-semantics", [0.0], "exact", results_dir=folder)
+    return folder
+
+
+def test_it_answers_what_a_reviewer_asks(printed: Printed, run: Path) -> None:
+    lines = dict(line.split(":", 1) for line in printed(f"claim {MISSED} --run {run}").splitlines())
+    assert {name: text.strip()[:40] for name, text in lines.items()} == {
+        "paper": "worst-case memory by system and batch (p",
+        "when": "GPT 2.2B, 8 V100 16GB",
+        "ours": "9, 9.2, 9.9, 9.3 (simulated; GB at batch",
+        "by": "notebooks/pipedream_2bw/memory.ipynb, ce",
+        "note": "why",
+        "tolerance": "each value above the one before; value 1",
+        "outcome": "miss",
+        "because": "[9, 9.2, 9.9, 9.3] is not increasing; 9.",
+        "from": f"{run} ("[:40],
+    }
+    assert lines["because"].endswith("cause: logits are kept")
+
+
+def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
+    said = printed(f"claim --list --paper pipedream-2bw --outcome miss --run {run}")
+    assert said.splitlines() == [f"{MISSED}\tmiss\tlogits are kept"]
+    assert len(printed(f"claim --list --run {run}").splitlines()) == len(claims.load())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("2bw-fig7-memry", "did you mean '2bw-fig7-memory'?"),
+        ("--list --paper pipedraem", "--paper is not 'pipedraem': did you mean 'pipedream'?"),
+        ("--list --outcome mist", "--outcome is not 'mist': did you mean 'miss'?"),
+        ("", "name one claim, or say --list"),
+        (f"{MISSED} --outcome miss", "name one claim, or say --list"),
+        ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
+    ],
+)
+def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
+    assert says in refused(f"claim {line} --run {run}")
+
+
+def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:
+    with (repository / "results/reference/papers/claims.csv").open(encoding="utf-8") as file:
+        decided = [row["id"] for row in csv.DictReader(file) if row["outcome"] in ("pass", "miss")]
+    assert [id for id in decided[::20] if not places(id)] == []
+
+
+def test_it_loads_no_torch_and_no_notebook(run: Path) -> None:
+    code = (
+        "import sys; from pipekit.cli import app\n"
+        f"app(['claim', '{MISSED}', '--run', '{run}'], standalone_mode=False)\n"
+        "assert not {'torch', 'pandas', 'IPython', 'experiments'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
