@@ -86,7 +86,6 @@ chromium: ## install Debian's Chromium
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
 	.venv/bin/python -m experiments.benchmarks.engine
-	.venv/bin/python -m experiments.benchmarks.networks
 	.venv/bin/python -m experiments.benchmarks.planning
 	.venv/bin/python -m experiments.benchmarks.simulation
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from experiments.benchmarks.released_optimizer import ReleasedOptimizer
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
@@ -20,6 +19,7 @@ from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
 from pipekit.schedules import pipedream as pipedream_schedule
 from tests.planning.graphs import Possible, bytes_of, every_plan, fullest, graphs, stages_of
 from tests.planning.profiles import profiles
+from tests.planning.released_optimizer import ReleasedOptimizer
 
 bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
 costs = st.sampled_from(["paper", "released"])

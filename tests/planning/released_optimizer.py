@@ -1,9 +1,8 @@
 """The recurrence of the optimizer that PipeDream's authors released, as slow as theirs.
 
-A second opinion on pipekit's planner: the tests hold it against this, and the benchmark times both.
-It is written from PipeDream, section 3.2, and from how ``optimizer_graph_hierarchical.py`` and
-``graph.py`` of msr-fiddle/pipedream (11c40c0) behave, loop for loop in plain Python, so that its
-time is comparable; none of their code is here.  It knows nothing of pipekit's planner.
+A second opinion on pipekit's planner, of which it knows nothing.  It is written from PipeDream,
+section 3.2, and from how ``optimizer_graph_hierarchical.py`` and ``graph.py`` of
+msr-fiddle/pipedream (11c40c0) behave, loop for loop; none of their code is here.
 
 As there:
 
@@ -55,11 +54,6 @@ class ReleasedOptimizer:
         self._within = [
             [k for k, other in enumerate(self._states) if other < state] for state in self._states
         ]
-
-    @property
-    def states(self) -> int:
-        """How many states there are; the empty set is not counted."""
-        return len(self._states)
 
     def seconds(
         self, machines: Sequence[int], bandwidths: Sequence[float], count_transfers: bool = False
