@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipekit.schedules import Op, ScheduleError, chimera, dualpipe, dualpipe_v, parse, slots, v_min
+from pipekit.schedules import Op, ScheduleError, chimera, dualpipe, dualpipe_v, parse, slots
 from tests.schedules.timing import Costs, every_costs, makespan, peaks
 
 
@@ -134,13 +134,6 @@ def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
         other = [(t.op, t.stage) for t in whole.workers[w] if t.op is not Op.UPDATE]
         assert one == other
     assert len(folded.overlaps) == len(whole.overlaps) // 2
-
-
-def test_it_is_shorter_with_overlap_and_no_longer_without() -> None:
-    schedule = dualpipe_v(8, 16).take(1)
-    one = Costs()
-    assert makespan(schedule, one, 2 / 3) < makespan(schedule, one) <= makespan(schedule, one, 1.0)
-    assert v_min(8, 16).take(1).overlaps == frozenset()
 
 
 @pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 6), (4, 9)])
