@@ -34,12 +34,6 @@ def test_a_cluster_described_by_its_numbers(printed: Printed) -> None:
     assert str(best) in printed(f"{line} --optimizer-states 2")
 
 
-def test_transfers_over_the_links_of_all_replicas(printed: Printed) -> None:
-    Profile.uniform(6, 0.1, 0.2, output_bytes=1e9).save("far.json")
-    best = plan(Profile.load("far.json"), flat(4, 1e9), links="each")
-    assert str(best) in printed("plan far.json --workers 4 --bandwidth 1e9 --links each")
-
-
 def test_every_method(printed: Printed) -> None:
     straight = plan(PROFILE, pipedream_a(4), replicate=False)
     assert str(straight) in printed("plan p.json --cluster pipedream-a --workers 4 --straight")

@@ -160,14 +160,6 @@ def test_each_mean_has_its_line_and_series_share_a_row() -> None:
     assert figure.layout.yaxis.ticktext == ("x", "y")
 
 
-def test_a_series_looks_alike_in_figures_with_others() -> None:
-    only = MEANS[MEANS["kind"] == "b"]
-    figures = [intervals(frame, *ENDS, known=("a", "b"), **WORDS) for frame in (MEANS, only)]
-    of_b = [next(trace.marker for trace in each.data if trace.name == "b") for each in figures]
-    assert of_b[0] == of_b[1]
-    assert of_b[0].color != figures[0].data[0].marker.color
-
-
 def test_missing_columns_of_intervals_are_named() -> None:
     with pytest.raises(ValueError, match="lacks the column 'low'"):
         intervals(MEANS.drop(columns="low"), *ENDS, **WORDS)

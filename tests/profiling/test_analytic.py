@@ -115,13 +115,6 @@ class TestRoofline:
         assert half.parameter_bytes == full.parameter_bytes / 2
         assert half.input_bytes == full.input_bytes / 2
 
-    def test_by_default_it_is_the_models_own(self) -> None:
-        made = Profile.analytic(linear().half(), ROWS.half(), COMPUTES)
-        assert made.provenance["dtype"] == "float16"
-        assert (
-            made.forward_s == Profile.analytic(linear(), ROWS, COMPUTES, dtype="float16").forward_s
-        )
-
     def test_vgg16_has_the_operations_that_are_published(self) -> None:
         network = models.PUBLISHED["vgg16"]
         with torch.device("meta"):
@@ -129,13 +122,6 @@ class TestRoofline:
         made = Profile.analytic(network.build(device="meta"), sample, V100)
         multiply_adds = made.stage(0, len(made)).flops / 2
         assert multiply_adds == pytest.approx(15.5e9, rel=0.01)  # torchvision's table: 15.47
-
-    def test_provenance_states_what_was_assumed(self) -> None:
-        known = Profile.analytic(linear(), ROWS, V100, efficiency=0.3).provenance
-        assert known["label"] == "simulated"
-        assert known["device"] == "V100 16GB"
-        assert known["rows"] == 5
-        assert (known["efficiency"], known["memory_efficiency"]) == (0.3, 0.75)
 
 
 def without_times(layers: tuple[LayerProfile, ...]) -> list[LayerProfile]:

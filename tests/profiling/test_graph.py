@@ -125,10 +125,6 @@ class TestMerged:
         assert (made.values, made.skips) == ((), ())
         assert [x.name for x in merged(DIAMOND).layers] == ["a to d"]  # an input is read late
 
-    def test_a_chain_comes_back(self) -> None:
-        chain = Profile(LAYERS, skips=(SkipProfile("s", 0, 2, 1.0),))
-        assert merged(chain) is merged(chain, "branches") is chain
-
     @given(graphs(7))
     def test_its_cuts_are_the_graphs_and_nothing_is_lost(self, profile: Profile) -> None:
         for chain in (merged(profile), merged(merged(profile, "branches"))):

@@ -89,12 +89,6 @@ def test_an_update_waits_for_the_sum_of_other_workers() -> None:
     ]
 
 
-def test_workers_that_never_wait_are_never_idle() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 4).take(1))
-    assert trace.gaps().empty
-    assert describe_gaps(trace.gaps(), trace.makespan_s, 1) == "never idle"
-
-
 def test_the_shares_of_causes_in_words() -> None:
     trace = Trace.from_schedule(schedules.gpipe(3, 4).take(1))
     assert (
