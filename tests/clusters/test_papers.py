@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from pipekit import clusters
-from pipekit.clusters import Cluster, named, pipedream_a, pipedream_figure1, two_bw_v100
+from pipekit.clusters import Cluster, named
 from pipekit.names import CLUSTERS
 
 GBPS = 1e9 / 8
@@ -42,11 +42,6 @@ def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
     assert cluster.bandwidth(7, 8) == 25e9 / 8
 
 
-def test_pipedreams_machines_sum_by_its_distributed_parameter_server() -> None:
-    ways = {cluster().all_reduce for cluster in (clusters.pipedream_a, clusters.pipedream_b)}
-    assert ways == {"sharded parameter server"}
-
-
 def test_a_gpu_that_figure_1_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="no 'H100': name one of K80, Titan X, V100"):
         clusters.pipedream_figure1("H100")
@@ -71,12 +66,6 @@ def test_presets_without_workers_are_refused(preset: Callable[[int], Cluster]) -
 def test_every_name_is_a_cluster_of_as_many_workers_as_asked(name: str) -> None:
     assert named(name, 16).workers == 16
     assert named(name).workers >= 8
-
-
-def test_names_mean_the_papers_clusters() -> None:
-    assert named("pipedream-a") == pipedream_a()
-    assert named("figure1-titan-x", 4) == pipedream_figure1("Titan X", 4)
-    assert named("2bw-v100", 16) == two_bw_v100(2)
 
 
 def test_unknown_name() -> None:

@@ -27,13 +27,6 @@ def test_no_file_of_the_library_is_in_both_parts() -> None:
     assert train.isdisjoint(test)
 
 
-def test_the_seed_alone_chooses_the_windows() -> None:
-    first, again, other = (datasets.python_source(16, 50, 10, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first.train_inputs, again.train_inputs)
-    assert torch.equal(first.test_inputs, again.test_inputs)
-    assert not torch.equal(first.train_inputs, other.train_inputs)
-
-
 def test_a_files_last_tenth_is_for_testing(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_bytes(b"z" * 900 + bytes(range(100)))

@@ -42,16 +42,6 @@ def test_notes_say_what_each_worker_keeps() -> None:
     assert all(note.startswith("1 weight slot\n4 in flight\n") for note in gpipe.notes)
 
 
-def test_a_line_compares_the_methods() -> None:
-    view = see()
-    peaks = [max(each.trace.memory.peak_bytes) for each in view.timelines if each.trace.memory]
-    seconds = [each.trace.makespan_s for each in view.timelines]
-    assert view.text == (
-        f"PipeDream takes {seconds[0] / seconds[1]:.2f} times the time and "
-        f"{peaks[0] / peaks[1]:.2f} times the memory of GPipe (simulated)"
-    )
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: str) -> None:
     view = see(method, "flush", microbatches=8)

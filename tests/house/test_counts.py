@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from experiments.house.counts import Source, code_lines, long_functions
-from experiments.house.plain_train import called, examples
 
 TEXT = '''"""A module.
 
@@ -51,8 +50,3 @@ def test_papers_and_ledger_are_known_wherever_they_stand() -> None:
         "tests/experiments/study/test_costs.py": False,
     }.items():
         assert Source(Path(path), "").is_reproduction == expected, path
-
-
-def test_functions_of_all_threads_are_counted() -> None:
-    names = {name for _, name in called(examples())}
-    assert {"Pipeline.train", "Worker.execute"} <= names

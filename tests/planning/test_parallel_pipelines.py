@@ -116,15 +116,6 @@ def test_blocks_are_shared_out_equally() -> None:
     assert block_balance(profile, 1) == [27]
 
 
-def test_without_blocks_the_longest_stage_is_as_short_as_can_be() -> None:
-    times = [9.0, 1.0, 1.0, 7.0]
-    odd = Profile(tuple(LayerProfile(str(t), t, t, 1.0, 1.0) for t in times))
-    same = [LayerProfile("r", 0.1, 0.1, 5.0), LayerProfile("r", 0.1, 0.1, 5.0)]
-    mixed = Profile((LayerProfile("a", 9.0, 9.0, 1.0, 1.0), *same, LayerProfile("b", 1.0, 1.0)))
-    assert block_balance(odd, 2) == [2, 2]  # all four are blocks: equal in size
-    assert block_balance(mixed, 2) == [1, 3]
-
-
 def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     """PipeDream-2BW, section 4.1."""
     profile = Profile.uniform(2, output_bytes=1.0)
@@ -133,15 +124,6 @@ def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     assert (free.microbatch_rows, free.microbatches) == (16, 1)
     assert (tight.microbatch_rows, tight.microbatches) == (4, 5)
     assert free.stages[0].recompute == "never"
-
-
-def test_recomputation_where_nothing_else_fits() -> None:
-    profile = Profile(
-        tuple(LayerProfile(str(i), 1.0, 2.0, 1.0, 1.0, 100.0) for i in range(4)), input_bytes=1.0
-    )
-    plan = parallel_pipelines(profile, flat(4, math.inf, memory=120.0), max_batch=4)
-    assert plan.stages[0].recompute == "always"
-    assert plan.predicted_s == 1.0 + 1.0 + 2.0
 
 
 def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:

@@ -80,14 +80,6 @@ def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
     assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
 
 
-def test_the_other_total_is_set_off_from_the_areas_also_in_the_static_picture() -> None:
-    figure = memory(held(), other=held())
-    upper, _ = static.draw(figure).axes
-    halo, total, _dot = upper.lines
-    assert halo.get_linewidth() > total.get_linewidth()
-    assert list(halo.get_xdata()) == list(total.get_xdata())  # type: ignore[arg-type]
-
-
 def test_the_static_picture_stacks_the_same_areas() -> None:
     upper, _ = static.draw(memory(held(), capacity=1e8)).axes
     reached = [area.get_datalim(upper.transData).ymax for area in upper.collections]

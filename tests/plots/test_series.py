@@ -112,12 +112,6 @@ def test_a_logarithmic_axis_has_ticks_however_short_it_is(
     assert [*figure.layout.xaxis.ticktext] == ticks
 
 
-def test_one_point_is_drawn_in_the_middle() -> None:
-    low, high = points(FRAME.iloc[:1], "predicted", "found", "method", **WORDS).layout.xaxis.range
-    assert (low + high) / 2 == 1.0
-    assert low < high
-
-
 def test_logarithms_of_0_are_refused() -> None:
     with pytest.raises(ValueError, match="needs positive numbers, not 0 in 'found'"):
         points(FRAME.assign(found=0.0), "predicted", "found", "method", log=True, **WORDS)

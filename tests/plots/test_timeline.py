@@ -49,12 +49,6 @@ def test_bars_carry_microbatches_and_on_request_versions() -> None:
     assert text[:6] == ("0<br>v0", "1<br>v0", "2<br>v0", "3<br>v0", "4<br>v1", "5<br>v1")
 
 
-def test_updates_take_no_slot_but_have_an_edge_to_be_seen_by() -> None:
-    update = bars_of(timeline(schedules.gpipe(2, 2).take(1)))["update"]
-    assert list(update.x) == [0, 0]
-    assert update.marker.line.width > 0
-
-
 def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> None:
     one = bars_of(timeline(schedules.gpipe(2, 2).take(1)))
     other = bars_of(timeline(measured()))

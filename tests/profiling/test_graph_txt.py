@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from pipekit import Profile
-from pipekit.profiling import ValueProfile, merged
+from pipekit.profiling import ValueProfile
 from tests.hostile import damaged_text, read_or_refuse
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
@@ -31,10 +31,6 @@ def edges(text: str) -> list[str]:
 def read(path: Path, *lines: str) -> Profile:
     path.write_text("\n".join(lines) + "\n")
     return Profile.from_pipedream_graph(path)
-
-
-def read_merged(path: Path, *lines: str) -> Profile:
-    return merged(read(path, *lines))
 
 
 def names(profile: Profile) -> list[str]:
@@ -74,10 +70,6 @@ class TestRead:
     def test_lines_may_stand_in_any_order(self, graph: Path) -> None:
         made = read(graph, *edges("2-1"), node("1 last"), "", node("2 first"))
         assert names(made) == ["first", "last"]
-
-    def test_windows_line_ends(self, graph: Path) -> None:
-        graph.write_bytes("\r\n".join([node("1 a"), node("2 b"), *edges("1-2")]).encode())
-        assert names(Profile.from_pipedream_graph(graph)) == ["a", "b"]
 
 
 class TestGraph:
@@ -132,21 +124,6 @@ class TestGraph:
 
     def test_a_file_of_nothing_else_keeps_it(self, graph: Path) -> None:
         assert names(read(graph, node("1 __getitem__(0)"))) == ["__getitem__(0)"]
-
-
-class TestMerged:
-    def test_several_inputs_are_the_models_one_input(self, graph: Path) -> None:
-        made = read_merged(
-            graph,
-            node("1 Input0", out=100),
-            node("2 Input1", out=10),
-            node("3 encoder"),
-            node("4 decoder"),
-            node("5 head"),
-            *edges("1-3 2-4 3-4 4-5"),
-        )
-        assert names(made) == ["encoder to decoder", "head"]  # Input1 would cross a cut
-        assert made.input_bytes == 110
 
 
 class TestErrors:

@@ -549,21 +549,3 @@ def test_layers_give_as_many_bytes_as_a_run_sends(dtype: torch.dtype | None) -> 
     both = ran.merge(simulated, on=["op", "stage", "microbatch"])
     assert len(both) == len(ran)
     assert both["bytes_x"].tolist() == both["bytes_y"].tolist()
-
-
-def test_recorded_layers_have_the_names_of_their_modules() -> None:
-    class Branches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(6, 6)
-            self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.first(x)
-            for block in self.blocks:
-                y = y + block(y).tanh()
-            return y
-
-    x = torch.rand(4, 6)
-    layers = profile(pipekit.stages(Branches(), x), x, repeats=1).layers
-    assert [layer.name for layer in layers][1:3] == ["1 blocks.0", "2 blocks.1"]

@@ -68,12 +68,6 @@ def test_whoever_takes_from_what_is_taken_has_the_same(schedule: Schedule, few: 
     assert schedule.take(few + 5).take(few) == schedule.take(few)
 
 
-def test_a_worker_without_a_minibatch_has_no_tasks() -> None:
-    part = pipedream([3, 1]).take(2)
-    assert [bool(tasks) for tasks in part.workers] == [True, True, False, True]
-    assert [bool(tasks) for tasks in asp(3).take(1).workers] == [True, False, False]
-
-
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
 def test_a_number_of_batches_is_whole_and_at_least_1(count: int) -> None:
     for schedule in flush(2, 2), flush(2, 2).take(3):
@@ -105,13 +99,6 @@ def test_one_batch_repeated_is_the_method(
     assert again == schedule
     assert hash(again) == hash(schedule)
     assert schedule.take(count).repeat().take(2 * count) == schedule.take(2 * count)
-
-
-def test_without_a_flush_it_drains_once_a_period() -> None:
-    """Three batches of 2BW, again and again: the first of each reads the newest weights."""
-    table = two_bw(2, 2).take(3).repeat().take(4)
-    read = {t.microbatch: t.version for t in table.workers[0] if t.op is Op.FORWARD}
-    assert [read[k] for k in (0, 2, 4, 6)] == [0, 0, 1, 3]
 
 
 def test_batches_of_a_period_may_differ_in_size() -> None:

@@ -96,12 +96,6 @@ def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     assert schedule.stage_workers == ((0, 1), (2,))
 
 
-def test_microbatches_after_the_last_update_wait_for_one_that_is_missing() -> None:
-    schedule = parse("worker 0 | F0 B0^ F1 B1 F2 B2")
-    assert schedule.updates == ((range(1),),)
-    assert schedule.update_of == ((1, 2, 2),)
-
-
 @given(methods)
 def test_updates_cut_the_microbatches_without_gaps(schedule: Schedule) -> None:
     for updates, update_of in zip(schedule.updates, schedule.update_of, strict=True):
@@ -145,13 +139,6 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     assert len({one, other, gpipe(2, 3).take(1), gpipe(2, 3).take(1)}) == 2
 
 
-@given(methods)
-def test_building_twice_gives_the_same_table(schedule: Schedule) -> None:
-    again = Schedule(tuple(tuple(tasks) for tasks in schedule.workers), "again", schedule.stashing)
-    assert again == schedule
-    assert hash(again) == hash(schedule)
-
-
 # --- CSV -----------------------------------------------------------------------------------------
 
 
@@ -174,11 +161,6 @@ def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == text
     assert read_csv(tmp_path / "table.csv") == schedule
     assert read_csv(str(tmp_path / "table.csv")) == schedule
-
-
-def test_csv_keeps_workers_without_tasks() -> None:
-    schedule = Schedule(((), (Task(Op.FORWARD, 0, 0, 0),), ()))
-    assert read_csv(schedule.to_csv()) == schedule
 
 
 def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:

@@ -76,17 +76,6 @@ def test_recomputation_and_updates_are_counted_apart() -> None:
     )
 
 
-def test_early_recomputation_shrinks_the_bubble_below_gpipes() -> None:
-    k, t = 4, 8
-    plan = Plan.by_hand([1] * k, recompute="always")
-    early = whole(simulate(schedules.gpipe(k, t).take(1), Profile.uniform(k), plan))
-    waits = whole(simulate(schedules.gpipe(k, t).take(1), Profile.uniform(k, 1, 3)))
-    assert waits["bubble"] == pytest.approx(100 * (k - 1) / (t + k - 1))
-    # Each of K - 1 stages before the last one has the first recomputation behind it by then.
-    step = (t + k - 1) * 4 - (k - 1)
-    assert early["bubble"] == pytest.approx(100 * (step - 4 * t) / step)
-
-
 def test_messages_on_their_way_are_communication() -> None:
     quick = simulate(schedules.gpipe(2, 4).take(1), profile((1, 2), (1, 2)))
     slow = simulate(

@@ -1,7 +1,6 @@
 """Pictures: drawn, and read back."""
 
 from dataclasses import replace
-from inspect import cleandoc
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from pipekit.schedules import (
     Task,
     check,
     draw,
-    gpipe,
     parse,
     pipedream,
     read_csv,
@@ -91,15 +89,6 @@ def test_a_row_may_say_its_stage() -> None:
 
 
 # --- Drawing --------------------------------------------------------------------------------------
-
-
-def test_other_durations() -> None:
-    assert draw(gpipe(2, 2).take(1), {Op.FORWARD: 2, Op.BACKWARD: 3}) == cleandoc("""
-        # GPipe
-        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15
-        worker 0 | F0 -  F1 -  .  .  .  .  .  B0 -  -  B1 -  -^
-        worker 1 | .  .  F0 -  F1 -  B0 -  -  B1 -  -^
-        """)
 
 
 @pytest.mark.parametrize("workers", [(), ((),), ((), ())])

@@ -59,12 +59,6 @@ def test_every_pipeline_keeps_no_more_than_the_one_kept(schedule: Schedule, widt
     assert together.peak_in_flight == tuple(v for v in alone.peak_in_flight for _ in range(width))
 
 
-@given(training_methods, st.integers(1, 4))
-def test_batches_grow_with_the_width(schedule: Schedule, width: int) -> None:
-    batches = replicate(schedule, width).batches
-    assert [len(b) for b in batches] == [len(b) * width for b in schedule.batches]
-
-
 def test_no_pipelines_are_refused() -> None:
     with pytest.raises(ScheduleError, match="width must be a whole number of at least 1, not 0"):
         replicate(flush(2, 2), 0)

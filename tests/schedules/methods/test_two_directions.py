@@ -140,9 +140,3 @@ def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
 def test_what_dualpipe_refuses(stages: int, m: int) -> None:
     with pytest.raises(ScheduleError, match="use an even number"):
         dualpipe(stages, m).take(1)
-
-
-@pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 3)])
-def test_what_dualpipe_v_refuses(stages: int, m: int) -> None:
-    with pytest.raises(ScheduleError, match=r"use an even number of stages|use microbatches >= 4"):
-        dualpipe_v(stages, m).take(1)
