@@ -57,10 +57,8 @@ networks: $(STAMP) ## the same networks, and five drawn at random, as a table in
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
 
-gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others; profiles
+gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others
 	.venv/bin/python -m experiments.gpu.check
-	.venv/bin/python -m experiments.gpu.profiles --models vgg16 --models resnet50 \
-	  --models gpt-355M --models bert-large
 
 attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit (an hour)
 	.venv/bin/python -m experiments.attacks
@@ -86,7 +84,6 @@ chromium: ## install Debian's Chromium
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
 	.venv/bin/python -m experiments.benchmarks.engine
-	.venv/bin/python -m experiments.benchmarks.networks
 	.venv/bin/python -m experiments.benchmarks.planning
 	.venv/bin/python -m experiments.benchmarks.simulation
 

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-CONDA_NAMES = {"ortools": "ortools-python", "torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch"}
 
 
 def parsed(requirements: list[str]) -> dict[str, SpecifierSet]:

@@ -1,27 +1,22 @@
-"""Microseconds a microbatch: this engine, torch.distributed.pipelining and plain serial training.
+"""Where a pipeline pays: this engine beside what else a user could do with the cores of a machine.
 
-    python -m experiments.benchmarks.engine                   # all 12 cases, 8 minutes
-    python -m experiments.benchmarks.engine --quick           # 16 microbatches only, 80 s
-    python -m experiments.benchmarks.engine --width 16 --stages 4 --microbatches 16 --repeats 3
+    python -m experiments.benchmarks.engine                   # four networks, 20 minutes
+    python -m experiments.benchmarks.engine --network gpt --stages 2 --repeats 1
+    python -m experiments.benchmarks.engine --schedule interleaved --output mine
 
-All contestants train the same model on the same batches from the same weights: for every batch, m
-microbatches forward and backward, one SGD step, gradients zeroed, the loss being the mean of the
-whole batch. Interleaved, a worker has two stages of half the size, where those still have weights.
-The clock runs from the end of one update to that of another, some batches later: start-up and the
-first batches do not count, and feeding the data does, for "distributed" from the parent process.
-Every worker has its share of the cores, as has "serial"; "serial, all cores" has all.
-
-In every repeat each contestant runs once, and ratios are between runs of the same repeat; the table
-shows medians. Run it alone: beside other programs every time is longer, and that of "serial, all
-cores" many times longer, because OpenMP's threads spin while they wait for a thread without a core.
+A worker a stage, or two where they are interleaved. In every repeat each contestant trains the same
+network for a few batches, one contestant after the other, and ratios are between runs of the same
+repeat; the table shows medians. "limit" is what the cores of this machine give at once: as many
+processes as workers, each of which trains its part of the layers, with nothing passing between
+them. A pipeline with no more workers than cores reaches at most limit x (1 - bubble), of which
+``share_of_limit`` is the share. Run it alone: beside other programs every time is longer, and that
+of all cores many times longer, because OpenMP's threads spin while they wait for a core.
 """
 
-import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import count, product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -36,299 +31,331 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from experiments.benchmarks.harness import Crew, conclude, crew, measured, show
-from pipekit import Execution, Pipeline, Watch
+from pipekit import Execution, Pipeline, models
 from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
-from pipekit.schedules import Schedule, flush, gpipe, interleaved
+from pipekit.schedules import Schedule, flush, gpipe, interleaved, replicate
 
-CASE = ["width", "stages", "microbatches"]
-CONTESTANT = ["engine", "schedule", "tracing"]
-INTERLEAVED, TORCH = "interleaved", "torch pipelining"
-PAIRS = 4  # of Linear and ReLU
-SGD = partial(torch.optim.SGD, lr=0.01)
+SERIAL, ALL_CORES, LIMIT = "serial, one core", "serial, all cores, whole batch", "limit"
+DDP, DATA_PARALLEL = "DDP", "pipekit, one stage on all"
+THREADS, PROCESSES, TORCH = "pipekit, threads", "pipekit, processes", "torch pipelining"
+PIPELINES = (THREADS, PROCESSES, TORCH)
+CASE = ["network", "stages"]
+
+
+class Network(NamedTuple):
+    """A model, a batch of so many microbatches, the loss, and how many batches are timed."""
+
+    model: Callable[[], nn.Sequential]
+    batch: Callable[[int], tuple[Tensor, Tensor]]
+    loss: Callable[[Any, Any], Tensor]
+    timed: int
+
+
+def linear_layers(width: int) -> nn.Sequential:
+    return nn.Sequential(
+        *[layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
+    )
+
+
+def rows(width: int, each: int, microbatches: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(each * microbatches, width), torch.rand(each * microbatches, width)
+
+
+def images(microbatches: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(2 * microbatches, 3, 64, 64), torch.randint(10, (2 * microbatches,))
+
+
+def tokens(microbatches: int) -> tuple[Tensor, Tensor]:
+    drawn = torch.randint(256, (microbatches, 65))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+small_gpt = partial(models.gpt, 12, 256, 4, vocabulary=256, sequence=64)
+NETWORKS = {  # at width 16 the time goes into the engine
+    "width 16": Network(partial(linear_layers, 16), partial(rows, 16, 32), nn.MSELoss(), timed=40),
+    "width 512": Network(
+        partial(linear_layers, 512), partial(rows, 512, 64), nn.MSELoss(), timed=40
+    ),
+    "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
+    "resnet50": Network(partial(models.resnet50, 10), images, nn.CrossEntropyLoss(), timed=2),
+}
+METHODS: dict[str, Callable[[int, int], Schedule]] = {  # of workers and microbatches
+    "1F1B": flush,  # within a batch
+    "GPipe": gpipe,
+    "interleaved": lambda workers, m: interleaved(2 * workers, m, workers=workers),
+}
+TORCHS: dict[str, Any] = {
+    "1F1B": Schedule1F1B,
+    "GPipe": ScheduleGPipe,
+    "interleaved": ScheduleInterleaved1F1B,
+}
 
 
 class Case(NamedTuple):
-    """A model of four pairs of layers of a width, on so many stages, and microbatches of a batch.
+    """A network on so many workers, and the layers of each stage."""
 
-    At width 16 the time goes into the engine, at width 512 into the arithmetic. The microbatches
-    are a power of two, so that weighting them rounds nothing.
-    """
-
-    width: int
-    stages: int
+    name: str
+    workers: int
     microbatches: int
+    schedule: str
+    balance: list[int]
 
     @property
-    def rows(self) -> int:
-        """Rows of a microbatch."""
-        return 32 if self.width < 128 else 64
+    def network(self) -> Network:
+        return NETWORKS[self.name]
 
-    @property
-    def warm_up(self) -> int:
-        """Batches before the clock starts."""
-        return max(1, self.timed // 4)
-
-    @property
-    def timed(self) -> int:
-        """Batches on the clock."""
-        return max(1, (512 if self.width < 128 else 128) // self.microbatches)
-
-    def balance(self, schedule: str) -> list[int]:
-        """Return the layers of each stage; if they are interleaved, a worker has two."""
-        stages = self.stages * (2 if schedule == INTERLEAVED else 1)
-        return [2 * PAIRS // stages] * stages
-
-    def model(self) -> nn.Sequential:
-        """Return the model with its initial weights, [rows, width] -> [rows, width]."""
+    def made(self) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+        """Return the network with its initial weights, and its batch."""
         torch.manual_seed(0)
-        layers: list[nn.Module] = []
-        for _ in range(PAIRS):
-            linear = nn.Linear(self.width, self.width)
-            # The default shrinks the signal by layer, until gradients hardly move the weights.
-            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
-            layers += [linear, nn.ReLU()]
-        return nn.Sequential(*layers)
+        return self.network.model(), self.network.batch(self.microbatches)
 
-    def batches(self) -> list[tuple[Tensor, Tensor]]:
-        """Return (input, target) of every batch, warm-up included, each [rows, width]."""
-        generator = torch.Generator().manual_seed(1)
-        shape = self.microbatches * self.rows, self.width
-        few = [tuple(torch.randn(shape, generator=generator) for _ in "xy") for _ in range(2)]
-        return [few[i % 2] for i in range(self.warm_up + self.timed)]  # type: ignore[misc]
+    def parts(self, model: nn.Sequential) -> list[nn.Sequential]:
+        """Return the model's stages."""
+        ends = accumulate(self.balance)
+        return [model[end - layers : end] for end, layers in zip(ends, self.balance, strict=True)]
 
 
-def timed_sgd(parameters: Iterable[Any], case: Case, stamps: Path) -> torch.optim.SGD:
-    """Return an SGD that writes to ``stamps`` when the clock starts and when it stops.
+class Trained(NamedTuple):
+    """Seconds of a step, and the weights after the last; none where a part of them says nothing."""
 
-    So one clock serves every contestant, in whatever thread or process its optimizers live, and
-    none pays for its start: that of processes, tables, connections, caches.
-    """
-    optimizer = SGD(parameters)
-    steps = count(1)
-
-    def stamp(*_: object) -> None:
-        step = next(steps)
-        if step in (case.warm_up, case.warm_up + case.timed):
-            now = time.perf_counter()  # the same clock in all processes of a machine
-            with stamps.open("a", encoding="ascii") as file:
-                file.write(f"{step} {now!r}\n")
-
-    optimizer.register_step_post_hook(stamp)
-    return optimizer
+    seconds: float
+    weights: list[Tensor]
 
 
-def microseconds(case: Case, stamps: Path) -> float:
-    """Return the time a microbatch, from the end of one update on all stages to that of another."""
-    last: dict[int, float] = {}
-    for line in stamps.read_text(encoding="ascii").splitlines():
-        step, now = line.split()
-        last[int(step)] = max(float(now), last.get(int(step), 0.0))
-    seconds = last[case.warm_up + case.timed] - last[case.warm_up]
-    return seconds / (case.timed * case.microbatches) * 1e6
+def sgd(parameters: Any) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters, lr=0.01)
 
 
-METHODS: dict[str, Callable[[Case], Schedule]] = {
-    "GPipe": lambda case: gpipe(case.stages, case.microbatches),
-    # PipeDream-Flush is 1F1B within a batch.
-    "1F1B": lambda case: flush(case.stages, case.microbatches),
-    INTERLEAVED: lambda case: interleaved(2 * case.stages, case.microbatches, workers=case.stages),
-}
-TORCHS: dict[str, Any] = {
-    "GPipe": ScheduleGPipe,
-    "1F1B": Schedule1F1B,
-    INTERLEAVED: ScheduleInterleaved1F1B,
-}
+def timed(step: Callable[[], None], case: Case, model: nn.Module) -> Trained:
+    """Time a step, the first one left out."""
+    step()
+    start = time.perf_counter()
+    for _ in range(case.network.timed):
+        step()
+    seconds = (time.perf_counter() - start) / case.network.timed
+    return Trained(seconds, [p.detach() for p in model.parameters()])
 
 
-class Contestant(NamedTuple):
-    """An engine by a schedule."""
+def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int, c: Case) -> Trained:
+    """Train by a plain loop over a batch in so many parts."""
+    optimizer = sgd(model.parameters())
+    pieces = [tensor.tensor_split(parts) for tensor in batch]
 
-    engine: str
-    schedule: str = ""
-    tracing: bool = False
-
-
-SERIAL = Contestant("serial")
-CONTESTANTS = [
-    SERIAL,
-    *(Contestant(engine, name, True) for engine in ("threads", "distributed") for name in METHODS),
-    Contestant("threads", "1F1B"),
-    Contestant("distributed", "1F1B"),
-    *(Contestant(TORCH, name) for name in TORCHS),
-    Contestant("serial, all cores"),
-]
-
-
-def serial(case: Case, stamps: Path) -> list[Tensor]:
-    model = case.model()
-    optimizer = timed_sgd(model.parameters(), case, stamps)
-    loss_of = nn.MSELoss()
-    for batch in case.batches():
-        inputs, targets = (torch.tensor_split(t, case.microbatches) for t in batch)
-        for x, y in zip(inputs, targets, strict=True):
-            (loss_of(model(x), y) / case.microbatches).backward()
+    def step() -> None:
+        for x, y in zip(*pieces, strict=True):
+            (loss(model(x), y) / parts).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [p.detach() for p in model.parameters()]
+
+    return timed(step, c, model)
 
 
-def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
+def serial(case: Case, workers: int, parts: int) -> Trained:
+    """Train in this process, with the cores that one of so many workers has."""
+    share_cores(workers)
+    model, batch = case.made()
+    return loop(model, batch, case.network.loss, parts, case)
+
+
+def ours(case: Case, transport: str, data_parallel: bool = False) -> Trained:
+    """Train by pipekit's engine."""
+    share_cores(case.workers)
+    model, batch = case.made()
+    alone, m = replicate(flush(1, 1), case.workers), case.microbatches
     pipeline = Pipeline(
-        case.model(),
-        METHODS[contestant.schedule](case),
-        balance=case.balance(contestant.schedule),
-        optimizer=partial(timed_sgd, case=case, stamps=stamps),
-        loss=nn.MSELoss(),
-        transport=contestant.engine,
-        execution=Execution(devices=["cpu"] * case.stages),
+        model,
+        alone if data_parallel else METHODS[case.schedule](case.workers, m),
+        balance=[sum(case.balance)] if data_parallel else case.balance,
+        optimizer=sgd,
+        loss=case.network.loss,
+        transport=transport,
+        execution=Execution(devices=["cpu"] * case.workers),
     )
-    pipeline.train(case.batches(), watch=Watch(trace=contestant.tracing))
-    return list(pipeline.state_dict().values())
+    frame = pipeline.train([batch] * (1 + case.network.timed)).trace.frame
+    weights = pipeline.state_dict()
+    pipeline.close()
+    ends = frame[frame["op"] == "UPDATE"].groupby("version")["end_s"].max().tolist()
+    seconds = float(ends[-1] - ends[0]) / case.network.timed
+    return Trained(seconds, [weights[name] for name, _ in model.named_parameters()])
 
 
-def by_torch(rank: int, case: Case, name: str, stamps: Path) -> dict[int, list[Any]]:
-    """Train this process's stages by torch; return their weights as arrays, by stage."""
-    balance, model = case.balance(name), case.model()
-    stages = {
-        stage: PipelineStage(
-            model[stage * layers : (stage + 1) * layers], stage, len(balance), torch.device("cpu")
-        )
-        for stage, layers in enumerate(balance)
-        if stage % case.stages == rank
-    }
-    parameters = {number: list(stage.submod.parameters()) for number, stage in stages.items()}
-    optimizer = timed_sgd([p for each in parameters.values() for p in each], case, stamps)
-    here = list(stages.values())
+def alone(rank: int, case: Case) -> Trained:
+    """Train one stage alone, fed with what it would receive."""
+    model, (x, y) = case.made()
+    stages = case.parts(model)
+    loss = case.network.loss
+    with torch.no_grad():
+        for stage in stages[:rank]:
+            x = stage(x)
+        if rank + 1 < len(stages):
+            y = torch.zeros_like(stages[rank](x))
+    if rank:
+        x.requires_grad_()
+    if rank + 1 < len(stages):
+        loss = _product
+    dist.barrier()
+    return loop(stages[rank], (x, y), loss, case.microbatches, case)
+
+
+def _product(output: Tensor, gradient: Tensor) -> Tensor:
+    return (output * gradient).sum()
+
+
+def by_torch(rank: int, case: Case) -> Trained:
+    """Train this process's stages by torch.distributed.pipelining."""
+    model, (x, y) = case.made()
+    stages = len(case.balance)
+    own = nn.ModuleDict(
+        {str(n): s for n, s in enumerate(case.parts(model)) if n % case.workers == rank}
+    )
+    optimizer = sgd(own.parameters())
+    here = [PipelineStage(s, int(n), stages, torch.device("cpu")) for n, s in own.items()]
     # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
-    schedule = TORCHS[name](
-        here if name == INTERLEAVED else here[0],
+    schedule = TORCHS[case.schedule](
+        here if case.schedule == "interleaved" else here[0],
         case.microbatches,
-        loss_fn=nn.MSELoss(),
+        loss_fn=case.network.loss,
         scale_grads=True,
     )
-    batches = case.batches()
-    last = rank == case.stages - 1
-    dist.barrier()
-    for x, y in batches:
+    last = rank == case.workers - 1
+
+    def step() -> None:
         schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if last else {}))
         optimizer.step()
         optimizer.zero_grad()
-    return {stage: [p.detach().numpy() for p in each] for stage, each in parameters.items()}
+
+    dist.barrier()
+    return timed(step, case, own)
 
 
-def train(case: Case, stamps: Path, contestant: Contestant, peers: Crew) -> list[Tensor]:
-    """Train a case; return the final weights, in the model's order."""
-    if contestant.engine == TORCH:
-        by_stage: dict[int, list[Any]] = {}
-        for stages in peers.call(by_torch, case, contestant.schedule, stamps):
-            by_stage |= stages
-        return [torch.from_numpy(each) for _, own in sorted(by_stage.items()) for each in own]
-    share_cores(1 if contestant.engine == "serial, all cores" else case.stages)
-    if contestant.engine.startswith("serial"):
-        return serial(case, stamps)
-    return ours(case, stamps, contestant)
+def ddp(rank: int, case: Case) -> Trained:
+    """Train by DistributedDataParallel, a part of the batch a process."""
+    model, batch = case.made()
+    x, y = (tensor.tensor_split(dist.get_world_size())[rank] for tensor in batch)
+    dist.barrier()
+    return loop(DistributedDataParallel(model), (x, y), case.network.loss, 1, case)
 
 
-def repeated(
-    case: Case, entered: list[Contestant], peers: Crew, repeats: int, done: Callable[[], object]
-) -> pd.DataFrame:
-    """Run every contestant ``repeats`` times; return a row a run."""
-    rows = []
-    for repeat in range(repeats):
-        weights: dict[Contestant, list[Tensor]] = {}
-        times: dict[Contestant, float] = {}
-        start = 3 * repeat % len(entered)  # the first one, and who follows whom, differ
-        for contestant in entered[start:] + entered[:start]:
-            with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
-                stamps = Path(folder, "stamps")
-                weights[contestant] = train(case, stamps, contestant, peers)
-                times[contestant] = microseconds(case, stamps)
-            done()
-        for contestant in entered:
-            us = times[contestant]
-            rival = times.get(Contestant(TORCH, contestant.schedule))
-            untraced = times.get(contestant._replace(tracing=False))
-            pairs = list(zip(weights[contestant], weights[SERIAL], strict=True))
-            rows.append(
+def slowest(peers: Crew, function: Callable[[int, Case], Trained], case: Case) -> Trained:
+    """Return the seconds of the slowest process."""
+    return Trained(max(each.seconds for each in peers.call(function, case)), [])
+
+
+def contestants(case: Case, peers: Crew) -> dict[str, Callable[[], Trained]]:
+    """Return how to train by each."""
+    whole = case._replace(balance=balanced(case, case.workers))
+    return {
+        SERIAL: lambda: serial(case, case.workers, case.microbatches),
+        ALL_CORES: lambda: serial(case, 1, 1)._replace(weights=[]),
+        LIMIT: lambda: slowest(peers, alone, whole),
+        THREADS: lambda: ours(case, "threads"),
+        PROCESSES: lambda: ours(case, "distributed"),
+        TORCH: lambda: slowest(peers, by_torch, case),
+        DDP: lambda: slowest(peers, ddp, case),
+        DATA_PARALLEL: lambda: ours(case, "distributed", True)._replace(weights=[]),
+    }
+
+
+def raced(case: Case, peers: Crew, repeats: int) -> Iterator[dict[str, Any]]:
+    """Train by each contestant in turn, and yield a row a run."""
+    entered = contestants(case, peers)
+    runs = product(range(repeats), entered)
+    plain: list[Tensor] = []
+    for repeat, contestant in tqdm(runs, total=repeats * len(entered), desc=case.name):
+        seconds, weights = entered[contestant]()
+        if contestant == SERIAL:
+            plain = weights
+        run = dict(zip([*CASE, "repeat"], (case.name, case.workers, repeat), strict=True))
+        equal = all(map(torch.equal, weights, plain)) if weights else None
+        yield run | {"contestant": contestant, "seconds": seconds, "bit_equal": equal}
+
+
+def balanced(case: Case, stages: int) -> list[int]:
+    """Return the layers of each stage, as "auto" has them."""
+    model, batch = case.made()
+    loss = case.network.loss
+    pipeline = Pipeline(model, flush(stages, case.microbatches), optimizer=sgd, loss=loss)
+    pipeline.evaluate([batch])
+    assert pipeline.balance
+    return pipeline.balance
+
+
+def summarise(runs: pd.DataFrame, passes: int, cores: int) -> pd.DataFrame:
+    """Return a row for each network, number of workers and contestant: medians and ranges.
+
+    Every ratio is between runs of one repeat; ``passes`` are each worker's forwards in a batch.
+    """
+    table = []
+    for (network, stages), case in runs.groupby(CASE, sort=False):
+        seconds = case.pivot_table(index="repeat", columns="contestant", values="seconds")
+        for contestant in case["contestant"].unique():
+            own = seconds[contestant]
+            faster = seconds[SERIAL] / own
+            bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
+            share = seconds[LIMIT] / own / (1 - bubble)
+            held = contestant in PIPELINES and stages <= cores
+            table.append(
                 {
-                    **case._asdict(),
-                    **contestant._asdict(),
-                    "us": us,
-                    "vs_serial": times[SERIAL] / us,
-                    "vs_torch": rival / us if rival else None,
-                    "tracing_cost": us / untraced if contestant.tracing and untraced else None,
-                    "max_difference": max(float((a - b).abs().max()) for a, b in pairs),
-                    "bit_equal": all(torch.equal(a, b) for a, b in pairs),
+                    "network": network,
+                    "stages": stages,
+                    "contestant": contestant,
+                    "ms": 1e3 * own.median(),
+                    "vs_serial": faster.median(),
+                    "vs_serial_min": faster.min(),
+                    "vs_serial_max": faster.max(),
+                    "vs_torch": (seconds[TORCH] / own).median() if TORCH in seconds else None,
+                    "vs_ddp": (seconds[DDP] / own).median(),
+                    "share_of_limit": share.median() if held else None,
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(table)
 
 
-def summarise(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each case and contestant: medians, and the range of the times."""
-    return (
-        runs.groupby([*CASE, *CONTESTANT], sort=False)
-        .agg(
-            us=("us", "median"),
-            us_min=("us", "min"),
-            us_max=("us", "max"),
-            vs_serial=("vs_serial", "median"),
-            vs_torch=("vs_torch", "median"),
-            tracing_cost=("tracing_cost", "median"),
-            max_difference=("max_difference", "max"),
-            bit_equal=("bit_equal", "all"),
-        )
-        .reset_index()
-    )
+def where_it_pays(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the best pipeline of each case, and the best of what needs none, beside one core."""
+    table = []
+    for (network, stages), case in summary.groupby(CASE, sort=False):
+        faster = case.set_index("contestant")["vs_serial"]
+        row = {"network": network, "stages": stages}
+        for kind, members in (("pipeline", PIPELINES), ("other", (SERIAL, ALL_CORES, DDP))):
+            own = faster[faster.index.isin(members)]
+            row |= {kind: own.idxmax(), f"{kind}_vs_serial": own.max()}
+        table.append(row)
+    return pd.DataFrame(table)
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="m = 16 only, 2 repeats.")] = False,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs each; 5, quick: 2.")] = None,
-    width: Annotated[list[int] | None, typer.Option(help="Default: 16 and 512.")] = None,
+    network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(NETWORKS)}.")] = None,
     stages: Annotated[list[int] | None, typer.Option(help="Default: 2 and 4.")] = None,
-    microbatches: Annotated[
-        list[int] | None, typer.Option(help="In a batch, a power of 2, at least as many as stages.")
-    ] = None,
-    schedule: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(METHODS)}.  Default: all.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder to write engine.csv and engine.json to.")
-    ] = None,
+    microbatches: Annotated[int, typer.Option(min=1, help="In a batch.")] = 16,
+    schedule: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "1F1B",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 3,
+    output: Annotated[Path | None, typer.Option(help="Folder to write the tables to.")] = None,
 ) -> None:
-    """Time the engine beside torch.distributed.pipelining and plain serial training."""
-    for name in schedule or []:
-        require_choice("schedule", name, METHODS)
-    named = ["", *(schedule or METHODS)]
-    depths = stages or [2, 4]
-    sizes = microbatches or ([16] if quick else [4, 16, 64])
-    repeats = repeats or (2 if quick else 5)
-    record = measured(0, repeats=repeats, model=f"{PAIRS} × (Linear, ReLU)")
-    entered = {
-        case: [
-            each
-            for each in CONTESTANTS
-            if each.schedule in named and min(case.balance(each.schedule)) > 1  # all have weights
-        ]
-        for case in (Case(*each) for each in product(width or [16, 512], depths, sizes))
-    }
-    tables = []
-    with ExitStack() as stack, torch.random.fork_rng():
-        crews = {depth: stack.enter_context(crew(depth)) for depth in depths}
-        total = repeats * sum(map(len, entered.values()))
-        bar = stack.enter_context(tqdm(total=total, unit="run"))
-        for case, contestants in entered.items():
-            bar.set_postfix_str(f"width {case.width}, {case.stages} stages, m {case.microbatches}")
-            tables.append(repeated(case, contestants, crews[case.stages], repeats, bar.update))
-    summary = summarise(pd.concat(tables, ignore_index=True))
-    print("us a microbatch, median (measured); vs: times as fast")
+    """Time networks in a pipeline, beside what else the cores of this machine can do."""
+    require_choice("schedule", schedule, METHODS)
+    for name in network or []:
+        require_choice("network", name, NETWORKS)
+    record = measured(0, microbatches=microbatches, schedule=schedule)
+    chunks = 2 if schedule == "interleaved" else 1  # stages a worker
+    rows: list[dict[str, Any]] = []
+    for workers in stages or [2, 4]:
+        with crew(workers) as peers, torch.random.fork_rng():
+            for name in network or NETWORKS:
+                case = Case(name, workers, microbatches, schedule, [])
+                case = case._replace(balance=balanced(case, chunks * workers))
+                rows += raced(case, peers, repeats)
+    runs = pd.DataFrame(rows)
+    print(f"{schedule}, {microbatches} microbatches (measured)")
+    summary = summarise(runs, chunks * microbatches, record["cores"])
     show(summary)
-    conclude("engine", summary, record, output)
+    conclude("networks", runs, record, output)
+    conclude("where_it_pays", where_it_pays(summary), record, output)
 
 
 if __name__ == "__main__":

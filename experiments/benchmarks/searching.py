@@ -1,12 +1,11 @@
-"""How good the schedules are that are found: beside the best named method, bounds and proofs.
+"""How good the schedules are that are found, beside the best named method and a bound.
 
     python -m experiments.benchmarks.searching --output results/reference/search
 
-Three comparisons of simulated times on random instances, each defined by its number alone:
+Two comparisons of simulated times on random instances, each defined by its number alone:
 
 - ``named``: 200 of all sizes; no schedule found may be longer than the best named method that fits;
-- ``large``: eight workers and 32 microbatches; how much shorter in the median;
-- ``proved``: small ones, for which OR-tools proves the shortest; how far the heuristic is from it.
+- ``large``: eight workers and 32 microbatches; how much shorter in the median.
 
 An instance has costs that are unequal between stages, links that take time, and a memory cap that
 binds: see :func:`instance`.
@@ -32,7 +31,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import check
 from pipekit.schedules.methods.by_name import named_schedules
-from pipekit.searching import optimal, search
+from pipekit.searching import search
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.problem import homes_of
@@ -102,8 +101,7 @@ def instance(number: int, workers: int, microbatches: int, stages_a_worker: int)
     judge = Judge(profile, plan, cluster, None, workers, 0.0)
     named = [
         judge.found(schedule)
-        for schedule in named_schedules(len(layers), workers, microbatches)
-        if all(len(homes) == 1 for homes in schedule.stage_workers)
+        for schedule in named_schedules(len(layers), workers, microbatches, two_directions=False)
     ]
     cap = min(max(each.peak_bytes) for each in named) * chance.uniform(1, 2)
     fit = [each for each in named if max(each.peak_bytes) <= cap]
@@ -123,13 +121,7 @@ def large(number: int) -> Instance:
     return instance(1000 + number, 8, 32, 1 + number % 2)
 
 
-def small(number: int) -> Instance:
-    """Return an instance of 2 to 4 workers with a stage each, and 2 to 6 microbatches."""
-    chance = random.Random(f"small {number}")
-    return instance(2000 + number, chance.randint(2, 4), chance.randint(2, 6), 1)
-
-
-def searched(one: Instance, seconds: float, placement: list[int] | None = None) -> dict[str, Any]:
+def searched(one: Instance, seconds: float) -> dict[str, Any]:
     """Return the best named method and the schedule found, and what they take (simulated)."""
     best, plan = one.named[0], one.plan
     found = search(
@@ -139,7 +131,6 @@ def searched(one: Instance, seconds: float, placement: list[int] | None = None) 
         one.cap,
         microbatches=one.microbatches,
         workers=one.workers,
-        placement=placement,
         seconds=seconds,
     )
     check(found, joint_updates=True)
@@ -161,35 +152,14 @@ def searched(one: Instance, seconds: float, placement: list[int] | None = None) 
     }
 
 
-def proved(one: Instance, seconds: float, most: float) -> dict[str, Any]:
-    """Return likewise, with what is proved for stages in a row."""
-    row = searched(one, seconds, list(range(one.workers)))
-    best = optimal(
-        one.profile,
-        one.plan,
-        one.cluster,
-        one.cap,
-        microbatches=one.microbatches,
-        seconds=most,
-        threads=1,
-    )
-    del row["bound_of_placement_s"]
-    return row | {
-        "bound_s": best.bound_s,
-        "optimal_s": best.seconds,
-        "is_proved": best.is_proved,
-        "above_optimum_percent": 100 * (row["found_s"] / best.bound_s - 1),
-    }
-
-
 def rows(
-    name: str, numbers: range, compare: Callable[[int], dict[str, Any]], kept: Path | None
+    name: str, numbers: range, make: Callable[[int], Instance], seconds: float, kept: Path | None
 ) -> pd.DataFrame:
     """Return a row for each instance; those that are in a file already are taken from there."""
     done = pd.read_csv(kept).to_dict("records") if kept and kept.exists() else []
     known = {row["instance"] for row in done}
     for number in tqdm([n for n in numbers if n not in known], desc=name):
-        done.append({"instance": number, **compare(number)})
+        done.append({"instance": number, **searched(make(number), seconds)})
         if kept:
             kept.parent.mkdir(parents=True, exist_ok=True)
             pd.DataFrame(done).to_csv(kept, index=False)
@@ -197,51 +167,33 @@ def rows(
 
 
 def main(
-    only: Annotated[str, Option(help="named, large or proved; by default all three")] = "",
-    seconds: Annotated[float, Option(help="of a search, in named and proved")] = 2.0,
+    only: Annotated[str, Option(help="named or large; by default both")] = "",
+    seconds: Annotated[float, Option(help="of a search, in named")] = 2.0,
     large_seconds: Annotated[float, Option(help="of a search, in large")] = 40.0,
-    proof_seconds: Annotated[float, Option(help="of a proof, at most")] = 15.0,
-    count: Annotated[int, Option(help="of instances, in place of 200, 12 and 80")] = 0,
+    count: Annotated[int, Option(help="of instances, in place of 200 and 12")] = 0,
     output: Annotated[Path | None, Option(help="folder for the tables")] = None,
 ) -> None:
     """Compare; with an output folder, a run that was interrupted is taken up where it ended."""
-    comparisons: dict[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
-        "named": (200, lambda n: searched(of_any_size(n), seconds)),
-        "large": (12, lambda n: searched(large(n), large_seconds)),
-        "proved": (80, lambda n: proved(small(n), seconds, proof_seconds)),
+    comparisons = {
+        "named": (200, of_any_size, seconds),
+        "large": (12, large, large_seconds),
     }
-    for name, (instances, compare) in comparisons.items():
+    for name, (instances, make, limit) in comparisons.items():
         if only not in ("", name):
             continue
-        record = provenance(
-            "exact" if name == "proved" else "simulated",
-            0,
-            seconds=large_seconds if name == "large" else seconds,
-            load_average_at_start=os.getloadavg()[0],
-        )
+        load = os.getloadavg()[0]
+        record = provenance("simulated", 0, seconds=limit, load_average_at_start=load)
         kept = output and output / f"{name}.{str(record['commit'])[:8]}.partial.csv"
-        table = rows(name, range(count or instances), compare, kept)
-        print(summary(name, table))
+        table = rows(name, range(count or instances), make, limit, kept)
+        gains = table["gain_percent"]
+        quarters = ", ".join(f"{each:.1f}" for each in gains.quantile([0.25, 0.5, 0.75]))
+        print(
+            f"{name}: {len(table)} instances, {(gains < 0).sum()} longer than the best named "
+            f"method and {(gains > 0).sum()} shorter; by {quarters} % (quartiles, simulated)"
+        )
         conclude(name, table, record, output)
         if kept:
             kept.unlink()
-
-
-def summary(name: str, table: pd.DataFrame) -> str:
-    """Return what a table comes to, in a line."""
-    gains = table["gain_percent"]
-    quarters = ", ".join(f"{each:.1f}" for each in gains.quantile([0.25, 0.5, 0.75]))
-    text = (
-        f"{name}: {len(table)} instances, {(gains < 0).sum()} longer than the best named method "
-        f"and {(gains > 0).sum()} shorter; by {quarters} % (quartiles, simulated)"
-    )
-    if "is_proved" in table:
-        known = table[table["is_proved"]]["above_optimum_percent"]
-        text += (
-            f"; {len(known)} proved (exact), {(known <= 2).sum()} of them found within 2 %, the "
-            f"worst {known.max():.2f} % above"
-        )
-    return text
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
 """Compare two commits to the bit: the same small trainings by an older one and by this checkout.
 
     python -m experiments.bits main~3
-    python -m experiments.bits d2ef406 --only 2bw --json /tmp/older.json
+    python -m experiments.bits d2ef406 --only 2bw
 
 Each commit trains on this machine in a process of its own, one operator thread a worker.  Told is
 each loss, weight, buffer, optimizer state and output that differs; the status is 1 if any does, or
-if either fails.  With --json what the older commit gave is kept, for the next time.
+if either fails.
 
 The cases are data (``cases.py``, ``models.py``), the same for both commits.  ``adapter.py`` makes
 pipelines of them, and each commit brings its own; one that is older than this script takes the
 first adapter that there was.
 """
 
-import hashlib
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -23,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,13 +90,6 @@ def trained(
     return found
 
 
-def key(commit: str, adapter: str) -> str:
-    """Return what the older commit's outcomes depend on: commit, cases and driver, machine."""
-    driver = "".join([adapter, *((HERE / name).read_text() for name in SHARED)])
-    digest = hashlib.sha256(driver.encode()).hexdigest()
-    return f"{commit} {digest} {platform.node()} torch {version('torch')}"
-
-
 def differences(older: Outcome, newer: Outcome) -> list[str]:
     """Return where two outcomes of a case differ; a case that fails differs in any case."""
     if failed := [
@@ -115,29 +105,20 @@ def differences(older: Outcome, newer: Outcome) -> list[str]:
 def main(
     older: Annotated[str, typer.Argument(help="Commit to compare this checkout with.")],
     only: Annotated[str, typer.Option(help="Only cases with this in their names.")] = "",
-    kept: Annotated[
-        Path | None, typer.Option("--json", help="Keeps what the older commit gave.")
-    ] = None,
 ) -> None:
     """Train by an older commit and by this checkout, and compare to the bit."""
     commit = git("rev-parse", f"{older}^{{commit}}")
     names = [case.name for case in cases() if only in case.name]
     if not names:
         raise typer.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
-    adapter = adapter_of(commit)
-    found = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    before: dict[str, Outcome] = found.setdefault(key(commit, adapter), {})
-    missing = [name for name in names if name not in before]
     with (
         checked_out(commit) as tree,
-        tqdm(total=len(names) + len(missing), unit="training") as bar,
+        tqdm(total=2 * len(names), unit="training") as bar,
         ThreadPoolExecutor() as both,
     ):
         here = both.submit(trained, ROOT, (ROOT / ADAPTER).read_text(), names, bar)
-        before |= trained(tree, adapter, missing, bar)
+        before = trained(tree, adapter_of(commit), names, bar)
         now = here.result()
-    if kept:
-        kept.write_text(json.dumps(found))
     compared = {name: differences(before[name], now[name]) for name in names}
     wrong = {name: places for name, places in compared.items() if places}
     for name, places in wrong.items():

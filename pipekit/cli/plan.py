@@ -17,21 +17,6 @@ def plan(
     method: Annotated[
         str, typer.Option(help="pipedream, parallel_pipelines (PipeDream-2BW's) or balance.")
     ] = "pipedream",
-    cost: Annotated[
-        str | None,
-        typer.Option(
-            help="For pipedream: paper (the default; maximum of compute and synchronisation) or "
-            "released (their sum)."
-        ),
-    ] = None,
-    links: Annotated[
-        str | None,
-        typer.Option(
-            help="For pipedream: one (the default; a transfer takes as long however many replicas "
-            "share it) or each (every replica has a link of its own, as in the released "
-            "optimizer)."
-        ),
-    ] = None,
     straight: Annotated[
         bool, typer.Option("--straight", help="For pipedream: one worker a stage.")
     ] = False,
@@ -41,13 +26,6 @@ def plan(
     stages: Annotated[
         int | None, typer.Option(help="For balance: number of stages, by default one a worker.")
     ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="For balance: max (the default), variance (GPipe's) or block (torchgpipe's)."
-        ),
-    ] = None,
-    of: Annotated[str | None, typer.Option(help="For balance: time (the default) or size.")] = None,
     microbatches: Annotated[
         int | None, typer.Option(help="For balance: number in a batch, 1 by default.")
     ] = None,
@@ -78,13 +56,9 @@ def plan(
 
     costs = Profile.load(profile)
     given = {
-        "cost": cost,
-        "links": links,
         "replicate": False if straight else None,
         "max_batch": max_batch,
         "stages": stages,
-        "by": by,
-        "of": of,
         "microbatches": microbatches,
         "optimizer_states": optimizer_states,
     }

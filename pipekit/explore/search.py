@@ -5,6 +5,8 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
+import numpy as np
+import pandas as pd
 
 import pipekit.units as units
 from pipekit.clusters import Cluster, flat
@@ -15,7 +17,9 @@ from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.plots.series import series
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.searching.tradeoff import Tradeoff, tradeoff
+from pipekit.schedules.methods.by_name import named_schedules
+from pipekit.searching.judge import Found, Judge
+from pipekit.searching.search import search as shortest
 from pipekit.simulation import simulate
 
 PASS_S = 0.01
@@ -54,8 +58,6 @@ def see(
     setting = _Setting(workers, stages_a_worker, microbatches, unequal, link)
     curve = _curve(setting)
     found, most = curve.found[cap], curve.caps[cap]
-    if found is None:
-        raise ValueError("nothing was found that fits: move the cap up")
     fitting = [each for each in curve.named if max(each.peak_bytes) <= most]
     best = min(fitting, key=lambda each: each.makespan_s, default=None)
     text = (
@@ -139,19 +141,51 @@ def _profile(stages: int, unequal: float) -> Profile:
     return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
 
 
+class _Curve(NamedTuple):
+    """The shortest schedule found under each cap, and the named methods, the most frugal first."""
+
+    caps: list[float]
+    found: list[Found]
+    named: list[Found]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row each; bytes are of the fullest worker."""
+        rows = [("found", cap, each) for cap, each in zip(self.caps, self.found, strict=True)]
+        rows += [("named", float("nan"), each) for each in self.named]
+        return pd.DataFrame(
+            [
+                (kind, each.schedule.title, cap, max(each.peak_bytes), each.makespan_s)
+                for kind, cap, each in rows
+            ],
+            columns=["kind", "name", "cap_bytes", "peak_bytes", "makespan_s"],
+        )
+
+
 @cache
-def _curve(setting: _Setting) -> Tradeoff:
-    """Return the schedules found under every cap; moving the cap then takes no time."""
-    return tradeoff(
-        *setting.costs(),
-        caps=CAPS,
-        microbatches=setting.microbatches,
-        workers=setting.workers,
-        seconds=SECONDS,
-    )
+def _curve(setting: _Setting) -> _Curve:
+    """Search under caps from what the most frugal named method needs to what the most lavish does.
+
+    Each cap is by the same factor above the one before.
+    """
+    profile, plan, links = setting.costs()
+    workers, microbatches = setting.workers, setting.microbatches
+    judge = Judge(profile, plan, links, None, workers, 0.0)
+    able = named_schedules(len(plan.stages), workers, microbatches, two_directions=False)
+    named = sorted(map(judge.found, able), key=lambda each: max(each.peak_bytes))
+    least, most = (max(named[at].peak_bytes) for at in (0, -1))
+    caps: list[float] = np.geomspace(least, most, CAPS).tolist()
+    found: list[Found] = []
+    for cap in caps:
+        table = shortest(
+            profile, plan, links, cap, microbatches=microbatches, workers=workers, seconds=SECONDS
+        )
+        # What was found under a lower cap stays, unless this is shorter.
+        found.append(min([*found[-1:], judge.found(table)], key=lambda each: each.makespan_s))
+    return _Curve(caps, found, named)
 
 
-def _figure(curve: Tradeoff, cap: float, title: str) -> Any:
+def _figure(curve: _Curve, cap: float, title: str) -> Any:
     """Draw the curve, the named methods as points, and the cap."""
     frame = curve.frame
     is_found = frame["kind"] == "found"

@@ -38,7 +38,7 @@ class States:
             counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
             raise TooManyStates(
                 f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at "
-                f"most {MOST_STATES:,}; merged(profile, 'branches') may have fewer)"
+                f"most {MOST_STATES:,})"
             )
         size = -(-layers // 8)
         held = b"".join(held.to_bytes(size, "little") for held in self._sets)

@@ -1,7 +1,5 @@
-"""Schedules found for given costs: policies, local search, and proofs for small ones."""
+"""Schedules found for given costs: policies, then local search on the critical path."""
 
-from pipekit.searching.optimal import Optimum, optimal
 from pipekit.searching.search import search
-from pipekit.searching.tradeoff import Tradeoff, tradeoff
 
-__all__ = ["Optimum", "Tradeoff", "optimal", "search", "tradeoff"]
+__all__ = ["search"]

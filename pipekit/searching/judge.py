@@ -68,10 +68,9 @@ class Judge:
         pairs = zip(found.peak_bytes, self.caps, strict=True)
         return all(peak <= cap * (1 + 1e-12) for peak, cap in pairs)
 
-    def made(self, problem: Problem, orders: Orders, name: str = "searched") -> Found:
+    def made(self, problem: Problem, orders: Orders) -> Found:
         """Return orders of passes as a schedule, with what it takes."""
-        passes = problem.passes(orders)
-        reads = problem.reads
+        passes, reads, name = problem.passes(orders), problem.reads, "searched"
         one = stream(name, passes, reads) if reads else Schedule.one_batch(name, passes)
         return self.found(one)
 

@@ -112,12 +112,10 @@ def _questions(
     stages, workers = len(judge.plan.stages), len(judge.caps)
     homes = None if placement is None else tuple(placement)
     if rule == "1":
-        named = named_schedules(stages, workers, microbatches)
-        able = [s for s in named if two_directions or _is_one_way(s)]
-        yield Question([judge.found(each) for each in able], microbatches, None, homes)
+        named = named_schedules(stages, workers, microbatches, two_directions)
+        yield Question([judge.found(each) for each in named], microbatches, None, homes)
         return
-    named = named_with(rule, stages, workers, microbatches, batches)
-    found = [judge.found(each) for each in named]
+    found = [*map(judge.found, named_with(rule, stages, workers, microbatches, batches))]
     if rule == "2bw":
         reads = by_2bw(stages, microbatches, batches)
         yield Question(found, microbatches * batches, reads, homes)
@@ -126,10 +124,6 @@ def _questions(
         reads = by_pipedream(each, batches)
         own = [one for one in found if reads.are_read_by(one.schedule)]
         yield Question(own, batches, reads, homes)
-
-
-def _is_one_way(schedule: Schedule) -> bool:
-    return all(len(homes) == 1 for homes in schedule.stage_workers)
 
 
 def _require_counts(

@@ -165,14 +165,13 @@ class Lab:
 
 
 @contextmanager
-def jupyterlab(folder: Path, chromium: str, scratch: Path, script: str = "") -> Iterator[Lab]:
+def jupyterlab(folder: Path, chromium: str, scratch: Path) -> Iterator[Lab]:
     """Serve a folder by a JupyterLab that reads and writes no settings of the user's.
 
     Args:
         folder: with the notebooks.
         chromium: the browser's path.
         scratch: for settings and logs.
-        script: JavaScript that the page runs before its own.
     """
     settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
@@ -203,7 +202,6 @@ def jupyterlab(folder: Path, chromium: str, scratch: Path, script: str = "") -> 
             )
             page = browser.new_page(viewport={"width": 1280, "height": 1400})
             page.set_default_timeout(1000 * START_S)
-            page.add_init_script(script)
             lab = Lab(page)
             address = _address(Path(folders["JUPYTER_RUNTIME_DIR"]), server)
             page.goto(f"{address['url']}lab?token={address['token']}")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -37,12 +36,6 @@ def test_help_breaks_its_lines_where_the_terminal_does_and_examples_fit_80_colum
 
 def test_version(printed: Printed) -> None:
     assert re.fullmatch(r"pipekit \d+\.\d+\.\d+\n", printed("--version"))
-
-
-def test_no_command_shows_the_help(pipekit: Callable[[str], Any]) -> None:
-    result = pipekit("")
-    assert result.exit_code == 2
-    assert "schedule" in result.output
 
 
 def test_the_command_line_itself_loads_no_library_that_takes_seconds(repository: Path) -> None:

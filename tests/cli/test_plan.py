@@ -29,15 +29,9 @@ def test_a_named_cluster(printed: Printed) -> None:
 
 
 def test_a_cluster_described_by_its_numbers(printed: Printed) -> None:
-    best = plan(PROFILE, flat(4, 1.25e9, 16e9), cost="released", optimizer_states=2)
-    line = "plan p.json --workers 4 --bandwidth 1.25e9 --memory 16e9 --cost released"
+    best = plan(PROFILE, flat(4, 1.25e9, 16e9), optimizer_states=2)
+    line = "plan p.json --workers 4 --bandwidth 1.25e9 --memory 16e9"
     assert str(best) in printed(f"{line} --optimizer-states 2")
-
-
-def test_transfers_over_the_links_of_all_replicas(printed: Printed) -> None:
-    Profile.uniform(6, 0.1, 0.2, output_bytes=1e9).save("far.json")
-    best = plan(Profile.load("far.json"), flat(4, 1e9), links="each")
-    assert str(best) in printed("plan far.json --workers 4 --bandwidth 1e9 --links each")
 
 
 def test_every_method(printed: Printed) -> None:
@@ -46,10 +40,8 @@ def test_every_method(printed: Printed) -> None:
     parallel = plan(PROFILE, two_bw_v100(1), "parallel_pipelines", max_batch=64)
     line = "plan p.json --cluster 2bw-v100 --workers 8 --method parallel_pipelines --max-batch 64"
     assert str(parallel) in printed(line)
-    balanced = plan(PROFILE, flat(4, 1e9), "balance", stages=2, by="block", of="size")
-    line = (
-        "plan p.json --workers 4 --bandwidth 1e9 --method balance --stages 2 --by block --of size"
-    )
+    balanced = plan(PROFILE, flat(4, 1e9), "balance", stages=2)
+    line = "plan p.json --workers 4 --bandwidth 1e9 --method balance --stages 2"
     assert str(balanced) in printed(line)
 
 
@@ -63,7 +55,7 @@ def test_every_method(printed: Printed) -> None:
         ("p.json --workers 2 --bandwidth 0", "must be above zero"),
         ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 601,000,000 bytes"),
         ("p.json --cluster pipedream-a --method luck", "method must be one of pipedream"),
-        ("p.json --cluster pipedream-a --by max", "pipedream has no option 'by', only cost"),
+        ("p.json --cluster pipedream-a --max-batch 8", "pipedream has no option 'max_batch', only"),
         ("p.json --cluster pipedream-a --method balance", "use at most 6 stages"),
         ("missing.json --cluster pipedream-a", "missing.json"),
     ],

@@ -42,12 +42,6 @@ def test_a_bar_unless_it_is_to_be_quiet(
     assert ("profiling: " in result.stderr) == shown
 
 
-def test_the_language_model_that_train_knows_has_a_profile_too(printed: Printed) -> None:
-    """Its head makes 256 logits of each of 64 bytes."""
-    text = printed("profile gpt --rows 3 --analytic 'V100 16GB'")
-    assert re.search(rf"│ 6 Linear +│.*│ +{4 * 3 * 64 * 256 / 1e6:.2f} │ +0\.07 │", text)
-
-
 def test_it_estimates_for_a_named_device(printed: Printed) -> None:
     text = printed("profile gpt-3.8B --rows 1 --analytic 'V100 16GB' --dtype float16")
     assert "gpt-3.8B, 1 rows, float16" in text

@@ -45,18 +45,6 @@ def test_one_run_is_reported_alone(printed: Printed, runs: Path) -> None:
     assert text.splitlines()[-1] == f"report: {runs / '2026-01-01' / 'report.html'}"
 
 
-def test_it_opens_only_when_asked(
-    printed: Printed, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("typer.launch", opened.append)
-    printed("report --no-open")
-    printed("report")
-    assert opened == []
-    printed("report --open")
-    assert opened == [(runs / "2026-01-02" / "report.html").as_uri()]
-
-
 def test_a_missing_folder_gets_one_sentence(refused: Printed, elsewhere: Path) -> None:
     says = "error: no folder is named nowhere: run an experiment first, see pipekit run"
     assert refused("report nowhere") == says

@@ -26,11 +26,6 @@ def test_methods_that_update_every_minibatch_get_as_many_passes(printed: Printed
     assert str(schedules.pipedream(4).take(5)) in printed("schedule pipedream --minibatches 5")
 
 
-def test_several_methods_one_after_another(printed: Printed) -> None:
-    text = printed("schedule flush 2bw")
-    assert text.index("PipeDream-Flush: bubble") < text.index("# PipeDream-2BW")
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".csv"])
 @pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
 def test_a_written_table_reads_back_the_same(
@@ -47,11 +42,6 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     assert "PipeDream-Flush" in Path("two.svg").read_text()
     assert ">v0<" in Path("two.svg").read_text()
     assert set(pd.read_csv("two.csv")["schedule"]) == {"GPipe", "PipeDream-Flush"}
-
-
-def test_html_stands_alone(printed: Printed, elsewhere: Path) -> None:
-    printed("schedule gpipe --output a.html")
-    assert "plotly.js" in Path("a.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,6 @@ def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -
     assert re.search(r"│ +10 │$", text, re.MULTILINE), text
 
 
-@pytest.mark.slow
-def test_a_mitigation_changes_what_is_learned(printed: Printed) -> None:
-    line = "train --model mlp --stages 3 --batch-rows 400 --method pipedream-no-stashing"
-    texts = [printed(f"{line}{more}") for more in ("", " --mitigation pipeoptim")]
-    losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]
-    assert losses[0] != losses[1] != []
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_a_seed_gives_the_same_losses_over_both_transports(

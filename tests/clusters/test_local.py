@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -31,13 +29,6 @@ def test_measuring_leaves_the_number_of_threads_alone() -> None:
     before = torch.get_num_threads()
     local(1)
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.usefixtures("no_gpu")
-def test_links_can_be_counted_as_passing_references() -> None:
-    cluster = local(2).calibrated("memory", math.inf, "passed by reference")
-    assert math.isinf(cluster.bandwidth(0, 1))
-    assert cluster.level_between(0, 1).latency_s > 0
 
 
 def test_no_workers_are_refused() -> None:

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -192,19 +191,6 @@ def test_nothing_is_left_when_we_are_ended(
         ]
         parent.send_signal(by)
         assert parent.wait(LIMIT_S) == -by
-
-
-@needs_namespaces
-def test_two_runs_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        codes = pool.map(lambda code: run(["sh", "-c", f"sleep 1; exit {code}"], 2), [4, 5])
-        assert list(codes) == [4, 5]
-
-
-@needs_namespaces
-def test_a_command_that_does_not_exist(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["no-such-program"], 1) == 127
-    assert "no-such-program" in capfd.readouterr().err
 
 
 def test_nonsense_is_refused() -> None:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from pipekit import clusters
-from pipekit.clusters import Cluster, named, pipedream_a, pipedream_figure1, two_bw_v100
+from pipekit.clusters import Cluster, named
 from pipekit.names import CLUSTERS
 
 GBPS = 1e9 / 8
@@ -33,11 +33,6 @@ def test_presets_have_what_the_papers_print(
     assert cluster.levels[-1].effective is None, "nothing is fitted"
 
 
-def test_a_tpu_v2_board_has_64_gb() -> None:
-    board = clusters.gpipe_tpu_v2()
-    assert board.workers * board.device.memory_bytes == 64 * 2**30
-
-
 def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
     cluster = clusters.two_bw_v100()
     assert cluster.level_between(0, 7).name == "NVLink"
@@ -45,19 +40,6 @@ def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
     assert cluster.bandwidth(0, 7) == 6 * 20e9, "what collectives attain of 25 GB/s a link"
     assert cluster.levels[0].bandwidth == 6 * 25e9
     assert cluster.bandwidth(7, 8) == 25e9 / 8
-
-
-def test_pipedreams_machines_sum_by_its_distributed_parameter_server() -> None:
-    ways = {cluster().all_reduce for cluster in (clusters.pipedream_a, clusters.pipedream_b)}
-    assert ways == {"sharded parameter server"}
-
-
-def test_gpu_generations_of_figure_1_get_faster() -> None:
-    rates = [
-        clusters.pipedream_figure1(gpu).device.peak_flops["float32"]
-        for gpu in ("K80", "Titan X", "V100")
-    ]
-    assert rates == sorted(rates)
 
 
 def test_a_gpu_that_figure_1_lacks_is_refused() -> None:
@@ -84,12 +66,6 @@ def test_presets_without_workers_are_refused(preset: Callable[[int], Cluster]) -
 def test_every_name_is_a_cluster_of_as_many_workers_as_asked(name: str) -> None:
     assert named(name, 16).workers == 16
     assert named(name).workers >= 8
-
-
-def test_names_mean_the_papers_clusters() -> None:
-    assert named("pipedream-a") == pipedream_a()
-    assert named("figure1-titan-x", 4) == pipedream_figure1("Titan X", 4)
-    assert named("2bw-v100", 16) == two_bw_v100(2)
 
 
 def test_unknown_name() -> None:

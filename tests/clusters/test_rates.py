@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipekit.clusters.namespaces import burst_bytes, bytes_per_second, token_bucket
+from pipekit.clusters.namespaces import bytes_per_second
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,3 @@ def test_rates_are_read_as_bytes_per_second(rate: str, expected: float) -> None:
 def test_another_rate_is_refused(rate: str) -> None:
     with pytest.raises(ValueError, match=f"'500mbit', '1gbit' or '2.5gbit', not '{rate}'"):
         bytes_per_second(rate)
-
-
-def test_a_bucket_holds_a_millisecond_but_several_packets() -> None:
-    assert burst_bytes("1gbit") == 125_000
-    assert burst_bytes("1mbit") == 2**14
-
-
-def test_the_queue_holds_50_milliseconds_but_a_megabyte() -> None:
-    assert token_bucket("1gbit") == "tbf rate 1000000000bit burst 125000 limit 6250000"
-    assert token_bucket("1mbit") == "tbf rate 1000000bit burst 16384 limit 1048576"

@@ -46,16 +46,6 @@ def test_a_message_takes_bytes_over_bandwidth_and_arrives_a_latency_later() -> N
     assert flow.done
 
 
-def test_messages_of_one_sender_share_its_way_out() -> None:
-    assert times(flat(3, 100.0), (0, 1, 100, 0), (0, 2, 100, 0)) == [2, 2]
-
-
-def test_messages_between_the_same_two_follow_one_another() -> None:
-    """Beside another connection of the sender, which has half of its way out all the time."""
-    found = times(flat(3, 100.0), (0, 1, 100, 0), (0, 1, 100, 0), (0, 2, 200, 0), (1, 0, 100, 0))
-    assert found == [2, 4, 4, 1]
-
-
 def test_what_waits_for_its_connection_has_not_set_out() -> None:
     traffic = Traffic(flat(2, 100.0))
     first, second, third = (traffic.send(0, 1, size, 0.0) for size in (100, 0, 100))
@@ -63,41 +53,6 @@ def test_what_waits_for_its_connection_has_not_set_out() -> None:
     traffic.run_until(5.0)
     assert (second.start, second.end) == (1, 1)
     assert (third.start, third.end) == (1, 2)
-
-
-def test_a_shorter_one_leaves_its_share_to_the_longer_one() -> None:
-    """Half each until the shorter is through at 2, then the other's last 100 alone."""
-    assert times(flat(3, 100.0), (0, 1, 100, 0), (0, 2, 200, 0)) == [2, 3]
-
-
-def test_messages_to_one_receiver_share_its_way_in() -> None:
-    assert times(flat(3, 100.0), (0, 2, 100, 0), (1, 2, 100, 0.5)) == [1.5, 2]
-
-
-def test_who_is_held_up_elsewhere_leaves_the_rest_to_others() -> None:
-    """Three flows into worker 3 have a third each, so worker 0's other message has two thirds."""
-    found = times(flat(5, 90.0), (0, 3, 90, 0), (1, 3, 90, 0), (2, 3, 90, 0), (0, 4, 60, 0))
-    assert found == pytest.approx([3, 3, 3, 1])
-
-
-def test_both_ways_at_once_are_free_of_each_other_on_a_duplex_link() -> None:
-    both = [(0, 1, 100.0, 0.0), (1, 0, 100.0, 0.0)]
-    assert times(flat(2, 100.0), *both) == [1, 1]
-    half = Cluster("c", DEVICE, (Level("link", 2, 100.0, duplex=False),))
-    assert times(half, *both) == [2, 2]
-
-
-def test_a_shared_medium_is_everybodys() -> None:
-    assert times(bus(4), (0, 1, 100, 0), (3, 2, 100, 0)) == [2, 2]
-
-
-def test_two_groups_have_a_bus_each() -> None:
-    levels = Level("bus", 2, 100.0, shared=True), Level("network", 2, 10.0)
-    assert times(Cluster("c", DEVICE, levels), (0, 1, 100, 0), (2, 3, 100, 0)) == [1, 1]
-
-
-def test_workers_of_a_server_share_its_way_out_and_not_its_links_inside() -> None:
-    assert times(SERVERS, (0, 2, 100, 0), (1, 3, 100, 0), (0, 1, 100, 0)) == [20, 20, 1]
 
 
 def test_free_links_cost_nothing() -> None:

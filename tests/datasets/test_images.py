@@ -26,21 +26,6 @@ def test_mnist_images_belong_to_their_classes() -> None:
     assert (distances.argmin(1) == data.test_targets).float().mean() > 0.75
 
 
-def test_mnist_split_depends_on_the_seed_only() -> None:
-    first, again, other = (mnist(300, 100, seed=seed) for seed in (1, 1, 2))
-    assert len(first.train_targets) == 200
-    assert torch.equal(first.train_inputs, again.train_inputs)
-    assert not torch.equal(first.train_inputs, other.train_inputs)
-
-
-def test_digits_are_8x8_images_in_0_to_1() -> None:
-    data = digits()
-    assert data.train_inputs.shape == (1437, 1, 8, 8)
-    assert data.test_inputs.shape == (360, 1, 8, 8)
-    assert (data.train_inputs.min().item(), data.train_inputs.max().item()) == (0, 1)
-    assert data.train_targets.unique().tolist() == list(range(10))
-
-
 def test_it_has_all_images_of_both_sources() -> None:
     data = handwriting(pixels=12)
     assert data.train_inputs.shape == (6797 - 359 - 1000, 1, 12, 12)

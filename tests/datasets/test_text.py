@@ -27,20 +27,6 @@ def test_no_file_of_the_library_is_in_both_parts() -> None:
     assert train.isdisjoint(test)
 
 
-def test_rows_come_from_the_files_of_their_part() -> None:
-    data = datasets.python_source(sequence=48, rows=60, test_rows=30)
-    train, test = (b"".join(file.text for file in part) for part in library())
-    assert all(bytes(row.tolist()) in train for row in data.train_inputs)
-    assert all(bytes(row.tolist()) in test for row in data.test_inputs)
-
-
-def test_the_seed_alone_chooses_the_windows() -> None:
-    first, again, other = (datasets.python_source(16, 50, 10, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first.train_inputs, again.train_inputs)
-    assert torch.equal(first.test_inputs, again.test_inputs)
-    assert not torch.equal(first.train_inputs, other.train_inputs)
-
-
 def test_a_files_last_tenth_is_for_testing(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_bytes(b"z" * 900 + bytes(range(100)))
@@ -76,12 +62,6 @@ def test_classes_are_packages_with_equally_many_snippets() -> None:
         for row, target in zip(inputs[::9], targets[::9], strict=True):
             package = packages[int(target)]
             assert any(bytes(row.tolist()) in file.text for file in part if file.package == package)
-
-
-def test_no_snippet_is_there_twice() -> None:
-    data = datasets.python_snippets(sequence=64, classes=4, rows=800, test_rows=200, seed=1)
-    both = torch.cat([data.train_inputs, data.test_inputs])
-    assert len(both.unique(dim=0)) >= 0.97 * len(both)  # licences recur, and blank lines
 
 
 def test_every_row_has_equally_many_bytes_to_guess_and_their_truth_as_targets() -> None:

@@ -26,8 +26,6 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import (
     Schedule,
     check,
-    dualpipe,
-    dualpipe_v,
     flush,
     gpipe,
     parse,
@@ -89,17 +87,6 @@ def test_messages_take_the_time_of_the_slow_link() -> None:
     )["start_s"]
     assert starts.iloc[0] >= 20 * MS
     assert starts.iloc[-1] >= 8 * 20 * MS
-
-
-def test_a_plan_says_which_layers_and_what_is_recomputed() -> None:
-    profile, plan = Profile.uniform(4, MS, MS), Plan.by_hand([3, 1], recompute="except_last")
-    with own_time():
-        trace = emulate(gpipe(2, 3).take(1), profile, plan).trace
-    again = trace.frame[trace.frame["op"] == "RECOMPUTE"]
-    assert set(zip(again["stage"], again["microbatch"], strict=True)) == {
-        (s, k) for s in (0, 1) for k in (0, 1)
-    }
-    assert_the_same(trace, simulate(gpipe(2, 3).take(1), profile, plan))
 
 
 def test_an_update_takes_its_seconds() -> None:
@@ -212,13 +199,3 @@ def test_an_update_that_needs_all_workers_waits_for_them(validate: str) -> None:
     with own_time():
         trace = emulate(schedule, profile, validate=validate).trace
     assert_the_same(trace, simulate(schedule, profile, validate=validate))
-
-
-@pytest.mark.parametrize("make", [dualpipe, dualpipe_v])
-@pytest.mark.parametrize("overlap", [None, 0.5])
-def test_overlaps_change_nothing_but_times(make: Any, overlap: float | None) -> None:
-    schedule, profile = make(4, 8), Profile.uniform(4, MS, 2 * MS, output_bytes=40)
-    with own_time():
-        run = emulate(schedule, profile, overlap=overlap)
-    assert_the_same(run.trace, simulate(schedule, profile, overlap=overlap))
-    assert run.peak_in_flight == check(schedule).peak_in_flight

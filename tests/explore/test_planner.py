@@ -4,7 +4,7 @@ import pytest
 from pipekit.clusters import named
 from pipekit.explore.networks import estimated
 from pipekit.explore.page.view import View
-from pipekit.explore.planner import CLUSTERS, see
+from pipekit.explore.planner import see
 from pipekit.planning import parallel_pipelines, sweep
 
 
@@ -44,20 +44,6 @@ def test_the_table_has_both_plain_ways_and_what_links_cost(view: View) -> None:
     assert (view.table["rows/s without links"] >= view.table["rows/s"] * (1 - 1e-12)).all()
 
 
-def test_what_is_equally_fast_is_chosen_as_the_planner_does() -> None:
-    """At the explorer's beginning several rows of one width and depth are equally fast."""
-    cluster = named("2bw-v100", 16)
-    plan = parallel_pipelines(estimated("gpt-1.3B", cluster.device), cluster, max_batch=256)
-    table = see().table
-    assert table is not None
-    assert table["rows a microbatch"].iloc[0] == plan.microbatch_rows
-    assert table["memory (GB)"].iloc[0] == pytest.approx(plan.memory_bytes / 1e9)
-
-
 def test_what_the_cluster_cannot_be_is_said_with_its_remedy() -> None:
     with pytest.raises(ValueError, match="ask for 8 workers in place of 4"):
         see("gpt-355M", "2bw-v100", workers=4)
-
-
-def test_every_cluster_has_a_float32_rate() -> None:
-    assert all("float32" in named(name).device.peak_flops for name in CLUSTERS)

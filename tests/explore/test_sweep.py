@@ -31,11 +31,6 @@ def test_a_cell_is_the_mean_of_its_rows_and_the_best_is_named() -> None:
     assert title == "loss, mean of all rows (measured)"
 
 
-def test_other_rows_and_more_is_better() -> None:
-    view = sweep.see(TABLE, "measured", **SETTING, only="method = 2bw", better="more")
-    assert view.text.startswith("More is better: 4 at optimizer adam, method 2bw")
-
-
 def test_what_can_be_an_axis_or_a_number() -> None:
     axes, values = sweep.columns(TABLE)
     assert axes == ["optimizer", "method", "seed", "loss"]

@@ -21,14 +21,6 @@ def test_two_methods_are_seen_and_one_beside_itself_is_one() -> None:
     assert [each.trace.name for each in three] == ["GPipe", "PipeDream-Flush", "ZB-H1"]
 
 
-def test_unequal_stages_take_more_and_less_than_the_average() -> None:
-    frame = see("gpipe", NOTHING, unequal=0.5).timelines[0].trace.frame
-    forwards = frame[frame["op"] == "FORWARD"]
-    seconds = (forwards["end_s"] - forwards["start_s"]).groupby(forwards["stage"]).first()
-    assert seconds.between(0.005, 0.015).all()
-    assert len(seconds.round(6).unique()) == 4
-
-
 def test_a_network_of_the_papers_has_its_own_costs() -> None:
     (run,) = see("flush", NOTHING, network="vgg16", stages=2).timelines
     assert run.held.frame["weights"].max() > 4 * 100e6, "VGG16 has 138 million parameters"
@@ -48,36 +40,6 @@ def test_notes_say_what_each_worker_keeps() -> None:
         "1 weight slot",
     ]
     assert all(note.startswith("1 weight slot\n4 in flight\n") for note in gpipe.notes)
-
-
-def test_a_line_compares_the_methods() -> None:
-    view = see()
-    peaks = [max(each.trace.memory.peak_bytes) for each in view.timelines if each.trace.memory]
-    seconds = [each.trace.makespan_s for each in view.timelines]
-    assert view.text == (
-        f"PipeDream takes {seconds[0] / seconds[1]:.2f} times the time and "
-        f"{peaks[0] / peaks[1]:.2f} times the memory of GPipe (simulated)"
-    )
-
-
-def test_recomputing_costs_a_forward_and_saves_activations() -> None:
-    kept, again = (see("gpipe", NOTHING, recompute=how) for how in ("never", "always"))
-    assert again.timelines[0].trace.makespan_s > kept.timelines[0].trace.makespan_s
-    for less, more in zip(again.timelines, kept.timelines, strict=True):
-        assert less.trace.memory is not None
-        assert more.trace.memory is not None
-        assert max(less.trace.memory.peak_bytes) < max(more.trace.memory.peak_bytes)
-
-
-def test_a_slower_link_takes_longer() -> None:
-    seconds = [see(gbit=gbit).timelines[0].trace.makespan_s for gbit in (1, 10, math.inf)]
-    assert seconds == sorted(seconds, reverse=True)
-
-
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"paci"}))  # has one a stage
-def test_replicas_give_every_method_more_workers(method: str) -> None:
-    view = see(method, NOTHING, stages=2, replicas=2)
-    assert view.timelines[0].trace.workers == 4
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,6 +1,5 @@
 """``make gpu`` on the CPU and in small; tests/device runs it on a simulated accelerator."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +7,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from experiments.gpu import check, peers, profiles
+from experiments.gpu import check, peers
 from experiments.gpu.peers import MICROBATCHES, STAGES, network, unsplit
-from pipekit import Profile, models, simulate
+from pipekit import simulate
 
 WIDTH, ROWS = 32, 2
 
@@ -68,29 +67,10 @@ def test_everybody_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(took > 0 for took in found.values())
 
 
-@pytest.mark.long
-def test_profiles_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profiles.main(["alexnet"], ["float32"], 2, 1, "cpu", tmp_path)
-    (path,) = tmp_path.iterdir()
-    assert path.name == "alexnet-float32-cpu.json"
-    found = Profile.load(path)
-    assert found.rows == 2
-    assert len(found.layers) == len(models.alexnet(device="meta"))
-    assert {"conservation", "spread", "torch"} <= found.provenance.keys()
-    assert found.provenance["label"] == "measured"
-    assert "alexnet" in capsys.readouterr().out.partition("wrote")[2]
-
-
-def test_all_that_the_papers_profile_has_a_batch_size() -> None:
-    assert {"vgg16", "resnet50", "gpt-355M", "bert-large"} <= profiles.ROWS.keys()
-    assert profiles.ROWS.keys() <= models.PUBLISHED.keys()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("main", [check.main, profiles.main])
-def test_without_a_gpu_it_says_so(main: Any) -> None:
+def test_without_a_gpu_it_says_so() -> None:
     app = typer.Typer()
-    app.command()(main)
+    app.command()(check.main)
     done = CliRunner().invoke(app, [], catch_exceptions=False)
     assert done.exit_code == 1
     assert done.stderr.startswith("no GPU here")

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from experiments.house.counts import Source, classes_by_name, code_lines, long_functions
-from experiments.house.plain_train import called, examples
+from experiments.house.counts import Source, code_lines, long_functions
 
 TEXT = '''"""A module.
 
@@ -31,15 +30,6 @@ def test_code_is_neither_docstring_comment_blank_nor_import() -> None:
     assert code_lines(TEXT) == 4  # class, def, and the two lines of text that are not blank
 
 
-def test_classes_are_counted_by_file() -> None:
-    here, there = Source(Path("a.py"), TEXT), Source(Path("b.py"), "class Once: ...")
-    assert {name: len(files) for name, files in classes_by_name([here, there]).items()} == {
-        "Twice": 1,
-        "Once": 1,
-    }
-    assert len(classes_by_name([here, Source(Path("b.py"), TEXT)])["Twice"]) == 2
-
-
 def test_a_functions_body_has_80_lines_at_most() -> None:
     def function(lines: int) -> list[Source]:
         return [Source(Path("a.py"), 'def f():\n    """Say."""\n' + "    x = 1\n" * lines)]
@@ -60,8 +50,3 @@ def test_papers_and_ledger_are_known_wherever_they_stand() -> None:
         "tests/experiments/study/test_costs.py": False,
     }.items():
         assert Source(Path(path), "").is_reproduction == expected, path
-
-
-def test_functions_of_all_threads_are_counted() -> None:
-    names = {name for _, name in called(examples())}
-    assert {"Pipeline.train", "Worker.execute"} <= names

@@ -14,10 +14,6 @@ def test_it_is_as_large_as_pipedreams() -> None:
     assert size_mb(s2vt(device="meta")) == pytest.approx(349, abs=0.5)
 
 
-def test_s2vts_own_hidden_size_would_not_be() -> None:
-    assert size_mb(s2vt(hidden=1000, device="meta")) == pytest.approx(148, abs=0.5)
-
-
 def test_layers_give_the_shapes_that_the_docstring_says() -> None:
     model = s2vt(device="meta")
     assert len(model) == 4

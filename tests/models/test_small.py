@@ -16,11 +16,6 @@ def test_the_defaults_classify_mnist_images(make: Callable[[], nn.Sequential]) -
     assert make()(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 
-@pytest.mark.parametrize("make", [convnet, image_mlp])
-def test_networks_are_flat(make: Callable[[], nn.Sequential]) -> None:
-    assert all(not list(layer.children()) for layer in make())
-
-
 def test_convnet_has_14_layers_and_the_asked_width_and_classes() -> None:
     model = convnet(width=4, classes=7)
     assert len(model) == 14
@@ -35,11 +30,6 @@ def test_convnet_has_dropout_only_when_asked() -> None:
     assert dropout.p == 0.25
 
 
-def test_mlp_alternates_linear_and_relu() -> None:
-    assert kinds(mlp(8, 3)) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
-    assert kinds(mlp(8, 1)) == ["Linear"]
-
-
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_mlp_has_the_asked_shapes(depth: int) -> None:
     assert mlp(8, depth)(torch.rand(2, 8)).shape == (2, 8)
@@ -49,22 +39,3 @@ def test_mlp_has_the_asked_shapes(depth: int) -> None:
 def test_mlp_without_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="depth must be at least 1 linear layer, not 0"):
         mlp(8, 0)
-
-
-def test_image_mlp_flattens_first() -> None:
-    assert kinds(image_mlp(depth=2)) == ["Flatten", "Linear", "ReLU", "Linear"]
-
-
-def test_convnet_learns() -> None:
-    torch.manual_seed(0)
-    model = convnet(width=4)
-    inputs, targets = torch.rand(8, 1, 28, 28), torch.arange(8)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(40):
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]

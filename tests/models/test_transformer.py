@@ -52,11 +52,6 @@ def test_with_a_tied_head_sizes_are_the_papers_within_3_percent(size: str, billi
     assert tied / 1e9 == pytest.approx(billions, rel=0.03)
 
 
-def test_depths_of_8_and_16_divide_the_blocks_that_the_paper_cuts_so() -> None:
-    assert LAYOUTS["2.2B"].layers % 8 == 0
-    assert LAYOUTS["3.8B"].layers % 16 == 0
-
-
 def test_parameters_are_as_published_and_those_of_an_untied_head() -> None:
     untied, tied = (bert_large(tied=tied, device="meta") for tied in (False, True))
     parameters = sum(p.numel() for p in tied.parameters())
@@ -64,12 +59,6 @@ def test_parameters_are_as_published_and_those_of_an_untied_head() -> None:
     assert parameters == pytest.approx(340e6, rel=0.02)
     assert sum(p.numel() for p in untied.parameters()) == parameters + 30_522 * 1024
     assert len(untied) == len(tied) == 29
-
-
-def test_tokens_become_logits() -> None:
-    tokens = torch.zeros(2, S, dtype=torch.int64, device="meta")
-    assert gpt(*LAYOUTS["3.8B"], device="meta")(tokens).shape == (2, S, V)
-    assert bert_large(device="meta")(tokens).shape == (2, S, 30_522)
 
 
 def test_a_token_of_gpt_sees_none_that_come_later() -> None:
@@ -81,17 +70,6 @@ def test_a_token_of_gpt_sees_none_that_come_later() -> None:
 def test_a_token_of_bert_sees_all_others() -> None:
     before, after = with_another_token(small_bert())
     assert not torch.isclose(before, after).all(dim=2).any()
-
-
-def test_berts_blocks_normalise_their_sums() -> None:
-    x = small_bert()[:2](torch.randint(256, (1, 8)))
-    torch.testing.assert_close(x.mean(dim=2), torch.zeros(1, 8), atol=1e-5, rtol=0)
-
-
-def test_gpt_begins_as_undecided_as_it_can_be() -> None:
-    model, tokens = small_gpt(sequence=32), torch.randint(256, (4, 32))
-    uniform = torch.tensor(256.0).log()
-    torch.testing.assert_close(token_loss(model(tokens), tokens), uniform, rtol=0.02, atol=0)
 
 
 def trained(model: nn.Sequential, batch: Any, batches: int, rate: float) -> list[float]:
@@ -121,13 +99,6 @@ def test_masked_words_train_in_a_pipeline() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_dropout_is_drawn_in_training_only() -> None:
-    model, tokens = small_gpt(layers=1, dropout=0.5), torch.randint(256, (2, 8))
-    assert not torch.equal(model(tokens), model(tokens))
-    model.eval()
-    assert torch.equal(model(tokens), model(tokens))
-
-
 def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="3 heads cannot share a hidden size of 32"):
         small_gpt(heads=3)
@@ -135,12 +106,6 @@ def test_impossible_sizes_are_refused() -> None:
         small_gpt()(torch.zeros(1, 9, dtype=torch.int64))
     with pytest.raises(ValueError, match="blocks; there is none"):
         classifier(nn.Sequential(nn.Linear(2, 2)), classes=2)
-
-
-def test_what_is_added_up_starts_smaller_the_deeper_the_model() -> None:
-    weights = small_gpt(layers=8, hidden=128).state_dict()
-    for layer, std in [("expand", 0.02), ("contract", 0.005), ("attention.output", 0.005)]:
-        assert weights[f"1.{layer}.weight"].std().item() == pytest.approx(std, rel=0.05)
 
 
 @pytest.mark.parametrize(("make", "trunk"), [(small_bert, 3), (small_gpt, 4)])
@@ -155,21 +120,6 @@ def test_the_trunk_is_a_copy_of_the_pre_trained_layers_under_the_same_names(
     assert len(tuned) == trunk + 5
     tuned[0].get_parameter(next(n for n, _ in tuned[0].named_parameters())).data.zero_()
     assert all(torch.equal(model.state_dict()[name], weight) for name, weight in kept.items())
-
-
-def test_texts_become_logits_of_their_mean_token() -> None:
-    model = small_bert()
-    tuned = classifier(model, classes=5).eval()
-    tokens = torch.randint(256, (3, 8))
-    mean = model[:3](tokens).mean(dim=1)
-    torch.testing.assert_close(tuned(tokens), tuned[4:](mean))
-    assert tuned(tokens).shape == (3, 5)
-
-
-def test_the_loss_is_the_mean_over_all_places() -> None:
-    logits, targets = torch.randn(3, 4, 5), torch.randint(5, (3, 4))
-    chosen = logits.log_softmax(dim=2).gather(2, targets[..., None])
-    torch.testing.assert_close(token_loss(logits, targets), -chosen.mean())
 
 
 def test_places_with_minus_100_do_not_count() -> None:

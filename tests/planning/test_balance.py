@@ -50,13 +50,6 @@ def test_equal_layers_give_equal_stages() -> None:
         assert balance([1.0] * 12, 4, by) == [3, 3, 3, 3]
 
 
-def test_the_three_aims_differ() -> None:
-    costs = [5.0, 2.0, 2.0, 2.0, 6.0, 4.0]
-    assert sums(costs, balance(costs, 3, "max")) == [9.0, 8.0, 4.0]
-    assert sums(costs, balance(costs, 3, "variance")) == [5.0, 6.0, 10.0]
-    assert sums(costs, balance(costs, 3, "block")) == [7.0, 4.0, 10.0]
-
-
 def test_no_stage_is_empty_even_if_layers_cost_nothing() -> None:
     assert min(balance([0.0, 0.0, 0.0, 5.0, 0.0], 4, "block")) == 1
     assert min(balance([0.0] * 5, 4, "block")) == 1

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from experiments.benchmarks.released_optimizer import ReleasedOptimizer
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
@@ -166,49 +165,8 @@ def test_it_is_never_slower_than_a_chain_made_of_the_graph(
         return pipedream(costs, cluster, cost=cost, links=links).predicted_s
 
     in_its_order = replace(profile, values=())
-    short = merged(profile, "branches")
     assert seconds(profile) <= seconds(in_its_order) * ROUNDING
-    assert seconds(profile) <= seconds(short) * ROUNDING
-    assert seconds(short) <= seconds(merged(profile)) * ROUNDING
-
-
-@settings(deadline=None)
-@given(
-    graphs(7, one_value_each=True),
-    st.sampled_from([(1,), (2,), (5,), (2, 2), (3, 2)]),
-    st.tuples(bandwidths, bandwidths),
-    st.booleans(),
-)
-def test_it_is_never_slower_than_the_released_optimizer_says_its_plan_is(
-    profile: Profile, widths: tuple[int, ...], rates: tuple[float, ...], transfers: bool
-) -> None:
-    profile = replace(
-        profile, layers=tuple(replace(layer, update_s=0.0) for layer in profile.layers)
-    )
-    theirs = ReleasedOptimizer(profile).seconds(widths, rates[: len(widths)], transfers)
-    if not transfers:
-        free = tuple(replace(value, bytes=0.0) for value in profile.values)
-        profile = replace(profile, values=free)
-    cluster = cluster_of(math.inf, levels_of(widths, rates))
-    plan = pipedream(profile, cluster, cost="released", links="each")
-    assert plan.predicted_s <= theirs * ROUNDING
-
-
-@settings(max_examples=50, deadline=None)
-@given(graphs(6, one_value_each=True), st.integers(1, 5), bandwidths)
-def test_on_one_source_it_is_as_fast_as_the_released_optimizer_on_some_number_of_workers(
-    profile: Profile, workers: int, bandwidth: float
-) -> None:
-    """Theirs uses all workers, ours as many as are worth it."""
-    read = {user for value in profile.values for user in value.users}
-    assume(read == set(range(1, len(profile))))
-    layers = tuple(replace(layer, update_s=0.0) for layer in profile.layers)
-    free = tuple(replace(value, bytes=0.0) for value in profile.values)
-    profile = replace(profile, layers=layers, values=free)
-    theirs = ReleasedOptimizer(profile)
-    plan = pipedream(profile, flat(workers, bandwidth), cost="released", links="each")
-    least = min(theirs.seconds([count], [bandwidth]) for count in range(1, workers + 1))
-    assert plan.predicted_s == pytest.approx(least, rel=1e-9)
+    assert seconds(profile) <= seconds(merged(profile)) * ROUNDING
 
 
 @settings(max_examples=40, deadline=None)
@@ -302,9 +260,6 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
     assert plan.order == ()
     assert plan.stages == pipedream(wide.as_chain(), flat(2, 1.0)).stages
     assert "34 layers can be cut in 6,563 ways, too many" in plan.why  # 1 + 9^4 + 1
-    short = merged(wide, "branches")
-    assert len(short) == branches + 2
-    assert "too many" not in pipedream(short, flat(2, 1.0)).why
     wider = Profile(
         tuple(layer(str(k), 1.0) for k in range(41)),
         values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),

@@ -14,7 +14,6 @@ from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import replicate, two_bw
-from tests.planning.enumeration import splits, sums
 from tests.planning.profiles import profiles
 
 GB = 1e9
@@ -117,23 +116,6 @@ def test_blocks_are_shared_out_equally() -> None:
     assert block_balance(profile, 1) == [27]
 
 
-def test_blocks_that_do_not_divide_are_balanced() -> None:
-    profile = gpt(24)
-    costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
-    balance = block_balance(profile, 5)
-    least = min(max(sums(costs, split)) for split in splits(27, 5))
-    assert max(sums(costs, balance)) == pytest.approx(least)
-
-
-def test_without_blocks_the_longest_stage_is_as_short_as_can_be() -> None:
-    times = [9.0, 1.0, 1.0, 7.0]
-    odd = Profile(tuple(LayerProfile(str(t), t, t, 1.0, 1.0) for t in times))
-    same = [LayerProfile("r", 0.1, 0.1, 5.0), LayerProfile("r", 0.1, 0.1, 5.0)]
-    mixed = Profile((LayerProfile("a", 9.0, 9.0, 1.0, 1.0), *same, LayerProfile("b", 1.0, 1.0)))
-    assert block_balance(odd, 2) == [2, 2]  # all four are blocks: equal in size
-    assert block_balance(mixed, 2) == [1, 3]
-
-
 def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     """PipeDream-2BW, section 4.1."""
     profile = Profile.uniform(2, output_bytes=1.0)
@@ -144,15 +126,6 @@ def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     assert free.stages[0].recompute == "never"
 
 
-def test_recomputation_where_nothing_else_fits() -> None:
-    profile = Profile(
-        tuple(LayerProfile(str(i), 1.0, 2.0, 1.0, 1.0, 100.0) for i in range(4)), input_bytes=1.0
-    )
-    plan = parallel_pipelines(profile, flat(4, math.inf, memory=120.0), max_batch=4)
-    assert plan.stages[0].recompute == "always"
-    assert plan.predicted_s == 1.0 + 1.0 + 2.0
-
-
 def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
     """Twice the rows in the same time: the larger microbatch is twice as fast."""
     small, large = Profile.uniform(2), Profile((*Profile.uniform(2).layers,), rows=2)
@@ -160,13 +133,6 @@ def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
     assert plan.microbatch_rows == 2
     table = sweep({1: small, 2: large}, flat(2, math.inf), max_batch=8)
     assert set(table["microbatch_rows"]) == {1, 2}
-
-
-def test_width_is_paid_for_where_all_reduces_are_slow() -> None:
-    profile = gpt(16)
-    fast = parallel_pipelines(profile, flat(8, 1000 * GB), max_batch=64)
-    slow = parallel_pipelines(profile, flat(8, 0.5 * GB), max_batch=64)
-    assert fast.stages[0].replicas > slow.stages[0].replicas
 
 
 def test_why_names_the_choice_and_its_rivals() -> None:

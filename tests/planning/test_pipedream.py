@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import pipedream as pipedream_schedule
 
 GB = 1e9
 
@@ -29,14 +27,6 @@ CONVOLUTIONS = Profile(
     ),
     rows=32,
 )
-
-
-def test_dear_parameters_stay_on_one_worker() -> None:
-    plan = pipedream(CONVOLUTIONS, flat(4, 1 * GB))
-    assert str(plan).splitlines()[0] == "3-1: layers 0-1 on 3 workers, layer 2 on 1 worker"
-    assert plan.predicted_s == pytest.approx(0.6 / 3)
-    assert plan.in_flight == 2  # NOAM: ceil(4 / 3)
-    assert plan.microbatch_rows == 32
 
 
 def test_the_two_costs_by_hand() -> None:
@@ -65,11 +55,6 @@ def test_why_says_what_is_slowest_and_what_the_plain_methods_take() -> None:
     assert "would take 2000 ms (but does not fit), a straight pipeline 2000 ms" in tight.why
 
 
-def test_workers_stay_idle_if_that_is_faster() -> None:
-    heavy = Profile((LayerProfile("layer", 1.0, 1.0, parameter_bytes=1000.0),))
-    assert pipedream(heavy, flat(4, 1.0)).config == "1"
-
-
 def test_equally_fast_plans_with_fewer_workers_then_fewer_stages_win() -> None:
     free = flat(6, math.inf)
     a_dear_layer = Profile.uniform(3, 1.0, 1.0)
@@ -89,40 +74,6 @@ def test_replicas_stay_inside_a_server() -> None:
     assert plan.predicted_s == pytest.approx(8 * 0.3 / 8)
     slow = pipedream(profile, flat(8, 1 * GB))
     assert plan.predicted_s < slow.predicted_s
-
-
-def test_one_server_may_be_used_alone_and_not_by_all_its_workers() -> None:
-    """Replicas would synchronise for long, and the network is too slow for activations."""
-    heavy = LayerProfile("layer", 0.5, 0.5, output_bytes=1e6, parameter_bytes=1e12)
-    cluster = cluster_of(1e15, Level("NVLink", 3, 10 * GB), Level("network", 2, 1e6))
-    plan = pipedream(Profile((heavy, heavy)), cluster)
-    assert plan.config == "1-1"
-    assert plan.predicted_s == 1.0
-
-
-def test_groups_that_share_minibatches_count_in_replicas() -> None:
-    light = Profile((LayerProfile("a", 1.0, 1.0), LayerProfile("b", 1.0, 1.0, 0.0, 5.0)))
-    cluster = cluster_of(1e12, Level("inside", 2, 100.0), Level("between", 3, 100.0))
-    plan = pipedream(light, cluster)
-    assert plan.workers == 6
-    assert plan.predicted_s == pytest.approx(4 / 6)
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-def test_a_straight_plan_takes_in_simulation_what_was_predicted(stages: int) -> None:
-    """Seconds a minibatch, and bytes of the fullest worker, weight stashing included."""
-    layers = [
-        LayerProfile(str(i), 1.0 + i % 3, 2.0, 3.0, 5.0 + i, 7.0, i % 2 == 0, 1.0) for i in range(8)
-    ]
-    profile = Profile(tuple(layers), input_bytes=2.0)
-    plan = pipedream(profile, flat(stages, math.inf), replicate=False, optimizer_states=2)
-    schedule = pipedream_schedule(len(plan.stages)).take(40)
-    trace = simulate(schedule, profile, plan, optimizer_states=2)
-    ends = trace.frame[(trace.frame["op"] == "UPDATE") & (trace.frame["stage"] == 0)]["end_s"]
-    steady = (ends.iloc[30] - ends.iloc[10]) / 20
-    assert steady == pytest.approx(plan.predicted_s)
-    assert trace.memory is not None
-    assert trace.memory.peak_bytes == tuple(stage.memory_bytes for stage in plan.stages)
 
 
 def test_a_plan_is_saved_and_read_back(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-import pipekit
 from pipekit.clusters import flat
 from pipekit.planning import balanced, parallel_pipelines, pipedream, plan
 from pipekit.profiling import Profile
@@ -18,10 +17,6 @@ def test_methods_are_planners_and_options_theirs() -> None:
     assert plan(PROFILE, CLUSTER, "parallel_pipelines", max_batch=9) == parallel
     by_variance = balanced(PROFILE, CLUSTER, by="variance")
     assert plan(PROFILE, CLUSTER, "balance", by="variance") == by_variance
-
-
-def test_it_is_reached_from_the_package() -> None:
-    assert pipekit.plan is plan
 
 
 def test_impossible_calls() -> None:

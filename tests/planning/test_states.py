@@ -3,12 +3,11 @@
 from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit.planning.states import States
-from pipekit.profiling import LayerProfile, Profile, ValueProfile
+from pipekit.profiling import Profile
 from tests.planning.graphs import closed_sets, graphs
 
 
@@ -25,15 +24,6 @@ def test_they_are_all_sets_closed_under_what_layers_read(profile: Profile) -> No
     within = [[a < b for b in found] for a in found]
     assert states.within.tolist() == within
     assert not np.tril(states.within).any()  # what a state holds is numbered before it
-
-
-@given(graphs(7))
-def test_of_equally_large_ones_the_first_layers_come_last(profile: Profile) -> None:
-    found = sets_of(States(profile))
-    last = {len(held): held for held in found}
-    assert [last[size] for size in range(len(profile) + 1)] == [
-        frozenset(range(size)) for size in range(len(profile) + 1)
-    ]
 
 
 @settings(deadline=None)
@@ -60,11 +50,3 @@ def test_peaks_are_the_lowest_of_all_orders(profile: Profile, data: st.DataObjec
             lean = states.layers_between(a, b, peaks)
             passed = [number[first | set(lean[:k])] for k in range(len(lean) + 1)]
             assert max(height[k] for k in passed) == peaks[a, b]
-
-
-@pytest.mark.parametrize("layers", [1, 5, 60])
-def test_a_chain_has_a_state_before_each_layer_and_one_behind_the_last(layers: int) -> None:
-    costs = tuple(LayerProfile(str(k), 1.0, 1.0) for k in range(layers))
-    values = [ValueProfile(k, (k + 1,), 1.0) for k in range(layers - 1)]
-    chain = Profile(costs, values=(*values, ValueProfile(layers - 1, (), 1.0)))
-    assert sets_of(States(chain)) == [frozenset(range(k)) for k in range(layers + 1)]

@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from pipekit import schedules
-from pipekit.plots import breakdown, static, style
+from pipekit.plots import breakdown, style
 from pipekit.traces import Trace
 from pipekit.traces.breakdown import CATEGORIES
 
@@ -32,13 +32,6 @@ def test_title_carries_the_label_and_what_a_timeline_has_keeps_its_colour() -> N
     colors = {trace.name: trace.marker.color for trace in figure.data}
     assert colors["recompute"] == style.OPS["RECOMPUTE"].color
     assert len(set(colors.values())) == len(CATEGORIES)
-
-
-def test_it_can_be_drawn_statically() -> None:
-    (axes,) = static.draw(breakdown(SHARES, title="GPipe", label="exact")).axes
-    assert [text.get_text() for text in axes.texts if text.get_text()] == ["75.0"] * 3 + [
-        "25.0"
-    ] * 3
 
 
 def test_what_is_no_breakdown_is_refused() -> None:

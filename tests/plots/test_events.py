@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plots import style
@@ -48,12 +46,6 @@ def test_gaps_too_short_to_be_seen_are_left_out() -> None:
     assert len(idle(replace(trace, frame=frame), 1, "s")) == 2
 
 
-def test_a_slice_of_a_run_has_its_background_only() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
-    (background,) = idle(replace(trace, frame=trace.frame.query("start_s >= 3")), 1, "slots")
-    assert background.name == "idle"
-
-
 def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
     trace = Trace.from_schedule(schedules.two_bw(2, 2).take(3))
     by_name = {bar.name: bar for bar in bars(trace, 1, "slots", versions=False)}
@@ -69,15 +61,6 @@ def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
     ]
     assert "reads version" in forward.hovertemplate
     assert "makes version" in update.hovertemplate
-
-
-def test_times_are_scaled_to_the_unit() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
-    found = {bar.name: bar for bar in bars(trace, 1000, "ms", versions=False)}
-    assert list(found["idle"].x) == [9000, 9000]
-    forward = found["forward"]
-    assert forward.base[:2].tolist() == [0, 1000]
-    assert " ms<" in forward.hovertemplate
 
 
 def names(schedule: Schedule) -> tuple[list[str], list[tuple[str, int, str]]]:
@@ -102,8 +85,3 @@ def test_later_stages_of_a_worker_are_lighter_and_updates_come_last() -> None:
     for op, stage, color in events:
         part = 0 if op == "UPDATE" else [0, 0.325, 0.65][stage // 2]
         assert color == style.whiter(style.OPS[op].color, part)
-
-
-@pytest.mark.parametrize(("part", "color"), [(0, "#56B4E9"), (0.5, "#AADAF4"), (1, "#FFFFFF")])
-def test_whiter(part: float, color: str) -> None:
-    assert style.whiter("#56B4E9", part) == color

@@ -56,25 +56,6 @@ def test_axes_have_a_step_for_each_value_and_the_least_on_top() -> None:
     assert layout.title.text == "2 by 2 wins (simulated)"
 
 
-def test_shades_are_evenly_spaced_in_greyscale() -> None:
-    grey = [
-        0.299 * int(color[1:3], 16) + 0.587 * int(color[3:5], 16) + 0.114 * int(color[5:], 16)
-        for color in SHADES
-    ]
-    steps = -np.diff(grey)
-    assert steps.min() > 0.6 * steps.max() > 0
-
-
-def test_many_cells_have_no_numbers_and_few_ticks() -> None:
-    table = pd.DataFrame(
-        [(d, w, d * w) for d in range(1, 65) for w in range(1, 65)],
-        columns=["depth", "width", "speed"],
-    )
-    figure = drawn(table)
-    assert not any(trace.text for trace in figure.data)
-    assert len(figure.layout.xaxis.tickvals) <= 16
-
-
 def test_one_number_is_a_map_too_and_the_static_picture_draws_it() -> None:
     figure = drawn(frame().iloc[:1], best=(1, 1))
     (axes,) = static.draw(figure).axes

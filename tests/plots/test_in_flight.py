@@ -20,11 +20,6 @@ def test_the_table_says_what_holds_from_each_slot_on() -> None:
     assert (worker_0["weight_slots"] == 1).all()
 
 
-def test_a_worker_with_two_stages_begins_with_the_weights_of_both() -> None:
-    table = in_flight_table(schedules.interleaved(4, 4, workers=2).take(1))
-    assert set(table["weight_slots"]) == {2}
-
-
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -49,27 +44,6 @@ def test_each_worker_has_two_panels_of_steps_to_the_end_of_the_schedule() -> Non
     assert {line.line.shape for line in figure.data} == {"hv"}
     assert {line.x[-1] for line in figure.data} == {57}
     assert [note.text for note in figure.layout.annotations] == [f"worker {w}" for w in range(4)]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "title"),
-    [
-        (
-            schedules.gpipe(1, 1).take(1),
-            "GPipe: at most 1 weight slot and 1 microbatch in flight (exact)",
-        ),
-        (
-            schedules.two_bw(4, 4).take(4),
-            "PipeDream-2BW: at most 2 weight slots and 4 microbatches in flight (exact)",
-        ),
-        (  # two stages a worker, one version of each
-            schedules.interleaved(4, 4, workers=2).take(1),
-            "interleaved 1F1B: at most 2 weight slots and 5 microbatches in flight (exact)",
-        ),
-    ],
-)
-def test_the_title_states_both_peaks(schedule: Schedule, title: str) -> None:
-    assert in_flight(schedule).layout.title.text == title
 
 
 def test_a_broken_schedule_is_refused() -> None:

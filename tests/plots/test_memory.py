@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.plots import memory, static, style
+from pipekit.plots import memory, static
 from pipekit.traces.memory import PARTS, Memory
 
 MB = 1e6
@@ -34,18 +34,6 @@ def test_every_part_is_a_stacked_area_of_steps_to_the_end_in_readable_units() ->
     assert [area.y.tolist() for area in activations] == [[0, 30, 30, 0, 0], [0, 0, 0]]
     assert {(area.stackgroup, area.line.shape) for area in activations} == {("parts", "hv")}
     assert [area.xaxis for area in activations] == ["x", "x2"]
-
-
-def test_parts_that_are_never_held_are_left_out_and_each_name_shows_once() -> None:
-    shown = [trace.name for trace in memory(held()).data if trace.showlegend]
-    assert shown == ["weights", "gradients", "activations"]
-
-
-def test_a_part_has_its_look() -> None:
-    (gradients, *_) = named(memory(held()), "gradients")
-    look = style.PARTS["gradients"]
-    assert gradients.fillcolor == look.color
-    assert gradients.fillpattern.shape == look.pattern
 
 
 def test_the_title_and_the_rows_state_the_peaks() -> None:
@@ -83,10 +71,6 @@ def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_
     )
 
 
-def test_equal_times_are_not_stretched() -> None:
-    assert named(memory(held(), Memory(held().frame, "measured")), "total, measured")
-
-
 def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
     frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"])
     figure = memory(held(), Memory(frame, "simulated"), other_name="GPipe")
@@ -94,21 +78,6 @@ def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
     assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
     assert [line.showlegend for line in lines] == [True, False]
     assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
-
-
-def test_the_other_total_is_set_off_from_the_areas_also_in_the_static_picture() -> None:
-    figure = memory(held(), other=held())
-    upper, _ = static.draw(figure).axes
-    halo, total, _dot = upper.lines
-    assert halo.get_linewidth() > total.get_linewidth()
-    assert list(halo.get_xdata()) == list(total.get_xdata())  # type: ignore[arg-type]
-
-
-def test_all_workers_have_the_same_axes() -> None:
-    layout = memory(held()).layout
-    assert layout.yaxis.range == layout.yaxis2.range
-    assert layout.xaxis.range == layout.xaxis2.range
-    assert (layout.xaxis.title.text, layout.xaxis2.title.text) == (None, "time (ms)")
 
 
 def test_the_static_picture_stacks_the_same_areas() -> None:
@@ -127,12 +96,6 @@ def test_a_simulation_is_drawn_with_its_own_peaks() -> None:
     assert dots == pytest.approx([peak / MB for peak in trace.memory.peak_bytes])
 
 
-def test_what_never_changes_is_drawn_too() -> None:
-    figure = memory(Memory(held().frame.query("time_s == 0"), "simulated"))
-    assert figure.layout.xaxis.range == (0, 1)
-    assert named(figure, "weights")[0].y.tolist() == [40, 40]
-
-
 def test_no_rows_missing_columns_and_other_workers_are_refused() -> None:
     frame = held().frame
     with pytest.raises(ValueError, match="no rows to draw"):
@@ -141,12 +104,3 @@ def test_no_rows_missing_columns_and_other_workers_are_refused() -> None:
         memory(Memory(frame.drop(columns="recompute"), "simulated"))
     with pytest.raises(ValueError, match=r"is that of workers \[1\], not \[0, 1\]"):
         memory(held(), other=Memory(frame.query("worker == 1"), "measured"))
-
-
-def test_16_workers_of_500_changes() -> None:
-    bytes_now = np.random.default_rng(0).uniform(0, 1e9, (16 * 500, len(PARTS)))
-    frame = pd.DataFrame(bytes_now, columns=PARTS)
-    frame.insert(0, "time_s", np.tile(np.arange(500) / 500, 16))
-    frame.insert(0, "worker", np.repeat(np.arange(16), 500))
-    figure = memory(Memory(frame, "simulated"))
-    assert sum(len(area.x) for area in named(figure, "weights")) == 16 * 501

@@ -32,15 +32,6 @@ def test_csv_reads_back_as_the_data(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(paths["csv"]), FRAME)
 
 
-def test_the_folder_is_made_and_a_dot_in_the_name_stays(tmp_path: Path) -> None:
-    paths = save(timeline(SCHEDULE), str(tmp_path / "new" / "lr_0.5"), FRAME)
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        "lr_0.5.csv",
-        "lr_0.5.svg",
-    ]
-    assert paths == {s: tmp_path / "new" / f"lr_0.5.{s}" for s in ("svg", "csv")}
-
-
 def test_the_svg_holds_title_workers_microbatches_and_versions_as_text(tmp_path: Path) -> None:
     found = words(save(timeline(SCHEDULE, versions=True), tmp_path / "2bw", FRAME)["svg"])
     assert (

@@ -112,12 +112,6 @@ def test_a_logarithmic_axis_has_ticks_however_short_it_is(
     assert [*figure.layout.xaxis.ticktext] == ticks
 
 
-def test_one_point_is_drawn_in_the_middle() -> None:
-    low, high = points(FRAME.iloc[:1], "predicted", "found", "method", **WORDS).layout.xaxis.range
-    assert (low + high) / 2 == 1.0
-    assert low < high
-
-
 def test_logarithms_of_0_are_refused() -> None:
     with pytest.raises(ValueError, match="needs positive numbers, not 0 in 'found'"):
         points(FRAME.assign(found=0.0), "predicted", "found", "method", log=True, **WORDS)
@@ -158,14 +152,6 @@ def test_each_mean_has_its_line_and_series_share_a_row() -> None:
     low, high = figure.layout.xaxis.range
     assert low < -2 < 2 < high < 9, "a wide interval does not press the means together"
     assert figure.layout.yaxis.ticktext == ("x", "y")
-
-
-def test_a_series_looks_alike_in_figures_with_others() -> None:
-    only = MEANS[MEANS["kind"] == "b"]
-    figures = [intervals(frame, *ENDS, known=("a", "b"), **WORDS) for frame in (MEANS, only)]
-    of_b = [next(trace.marker for trace in each.data if trace.name == "b") for each in figures]
-    assert of_b[0] == of_b[1]
-    assert of_b[0].color != figures[0].data[0].marker.color
 
 
 def test_missing_columns_of_intervals_are_named() -> None:

@@ -42,22 +42,11 @@ def test_every_event_is_one_bar_where_the_table_has_it() -> None:
         np.testing.assert_array_equal(bar.base + bar.x, rows["end_s"])
 
 
-def test_idle_spans_every_worker_under_the_bars() -> None:
-    idle = timeline(schedules.gpipe(4, 4).take(1)).data[0]
-    assert (idle.name, list(idle.y), list(idle.x)) == ("idle", [0, 1, 2, 3], [21] * 4)
-
-
 def test_bars_carry_microbatches_and_on_request_versions() -> None:
     schedule = schedules.two_bw(2, 2).take(3)
     assert bars_of(timeline(schedule))["forward"].text[:6] == tuple("012345")
     text = bars_of(timeline(schedule, versions=True))["forward"].text
     assert text[:6] == ("0<br>v0", "1<br>v0", "2<br>v0", "3<br>v0", "4<br>v1", "5<br>v1")
-
-
-def test_updates_take_no_slot_but_have_an_edge_to_be_seen_by() -> None:
-    update = bars_of(timeline(schedules.gpipe(2, 2).take(1)))["update"]
-    assert list(update.x) == [0, 0]
-    assert update.marker.line.width > 0
 
 
 def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> None:
@@ -67,12 +56,6 @@ def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> 
         assert one[name].marker == other[name].marker
     patterns = [other[name].marker.pattern.shape for name in ("forward", "backward", "recompute")]
     assert len(set(patterns)) == 3
-
-
-def test_edges_get_thin_where_bars_are_only_pixels_wide() -> None:
-    few = bars_of(timeline(schedules.pipedream(2).take(4)))["update"].marker.line.width
-    many = bars_of(timeline(schedules.pipedream(2).take(800)))["update"].marker.line.width
-    assert many < 0.5 < few
 
 
 def test_the_title_states_bubble_makespan_unit_and_label() -> None:
@@ -85,12 +68,6 @@ def test_the_title_states_bubble_makespan_unit_and_label() -> None:
     assert text == "GPipe on 2 cores: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)"
 
 
-def test_a_bubble_that_rounding_made_negative_is_0() -> None:
-    frame = measured().frame.iloc[:1].assign(end_s=1 + 1e-12, start_s=0.0)
-    trace = Trace(pd.concat([frame, frame.assign(worker=1)]), "simulated", "full", 2)
-    assert ": bubble 0.0 % of makespan, 0.0 % of spans," in timeline(trace).layout.title.text
-
-
 @pytest.mark.parametrize(
     ("scale", "unit", "makespan"), [(1, "s", 2), (1e-3, "ms", 2), (1e-6, "µs", 2), (0.1, "ms", 200)]
 )
@@ -101,12 +78,6 @@ def test_seconds_are_shown_in_a_readable_unit(scale: float, unit: str, makespan:
     assert figure.data[0].x[0] == pytest.approx(makespan)
 
 
-def test_worker_0_is_on_top() -> None:
-    axis = timeline(schedules.gpipe(3, 3).take(1)).layout.yaxis
-    assert axis.range[0] > axis.range[1]
-    assert axis.ticktext == ("worker 0", "worker 1", "worker 2")
-
-
 def test_numbers_are_sized_to_fit_and_hidden_only_where_they_would_be_tiny() -> None:
     roomy = timeline(schedules.two_bw(4, 4).take(4), versions=True)
     assert roomy.layout.uniformtext.mode is None
@@ -115,17 +86,6 @@ def test_numbers_are_sized_to_fit_and_hidden_only_where_they_would_be_tiny() -> 
         < bars_of(roomy)["backward"].insidetextfont.size
     )
     assert timeline(schedules.pipedream(4).take(400)).layout.uniformtext.mode == "hide"
-
-
-def test_a_slice_is_drawn_in_the_times_of_the_whole() -> None:
-    trace = measured()
-    part = replace(trace, frame=trace.frame.query("start_s >= 0.5"))
-    idle = timeline(part).data[0]
-    assert (idle.base[0], idle.x[0]) == (0.5, 1.5)
-
-
-def test_an_inference_schedule_has_only_forwards() -> None:
-    assert bars_of(timeline(schedules.inference(2).take(3))).keys() == {"idle", "forward"}
 
 
 def test_a_timeline_without_events_is_refused() -> None:
@@ -139,27 +99,6 @@ def test_too_many_events_are_refused_with_the_remedy() -> None:
     frame = pd.concat([trace.frame] * (MOST_EVENTS // 4 + 1))
     with pytest.raises(ValueError, match=r"at most 20,000 events, not 20,004; .* or a slice: "):
         timeline(replace(trace, frame=frame))
-
-
-def test_5000_bars_are_all_there_in_few_bytes() -> None:
-    """0.7 MB: arrays go as binary, a trace a style."""
-    trace = Trace.from_schedule(schedules.pipedream(4).take(417))
-    assert len(trace.frame) == 5004
-    figure = timeline(trace)
-    assert len(figure.to_json()) < 1.5e6
-    assert {name: len(bar.x) for name, bar in bars_of(figure).items()} == {
-        "idle": 4,
-        "forward": 4 * 417,
-        "backward": 4 * 417,
-        "update": 4 * 417,
-    }
-
-
-def test_both_parts_of_a_backward_have_their_styles() -> None:
-    drawn = bars_of(timeline(schedules.parse("worker 0 | F0 F1 I0 B1 W0^")))
-    names = ["idle", "forward", "backward", "backward, input", "backward, weights", "update"]
-    assert list(drawn) == names
-    assert (drawn["backward, weights"].base[0], drawn["backward, weights"].x[0]) == (5, 1)
 
 
 def test_compare_stacks_timelines_with_one_legend() -> None:

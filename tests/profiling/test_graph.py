@@ -6,7 +6,6 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 
@@ -125,47 +124,16 @@ class TestMerged:
         assert (made.values, made.skips) == ((), ())
         assert [x.name for x in merged(DIAMOND).layers] == ["a to d"]  # an input is read late
 
-    def test_a_chain_comes_back(self) -> None:
-        chain = Profile(LAYERS, skips=(SkipProfile("s", 0, 2, 1.0),))
-        assert merged(chain) is merged(chain, "branches") is chain
-
     @given(graphs(7))
     def test_its_cuts_are_the_graphs_and_nothing_is_lost(self, profile: Profile) -> None:
-        for chain in (merged(profile), merged(merged(profile, "branches"))):
-            assert chain.forward_s == profile.forward_s
-            assert chain.parameter_bytes == profile.parameter_bytes
-            assert chain.values == ()
         chain, first = merged(profile), 0
+        assert chain.forward_s == profile.forward_s
+        assert chain.parameter_bytes == profile.parameter_bytes
+        assert chain.values == ()
         sizes = [round(x.flops) for x in merged(_counting(profile)).layers]
         for size, part in zip(sizes[:-1], chain.layers, strict=False):
             first += size
             assert part.output_bytes == crossing_bytes(profile, frozenset(range(first)))
-
-    @given(graphs(7))
-    def test_short_branches_can_be_cut_where_the_chain_can(self, profile: Profile) -> None:
-        profile = _counting(profile)
-        chain, short = merged(profile).to_frame(), merged(merged(profile, "branches")).to_frame()
-        cuts = pd.DataFrame({"layers": chain["flops"].cumsum(), "bytes": chain["output_bytes"]})
-        more = pd.DataFrame({"layers": short["flops"].cumsum(), "bytes": short["output_bytes"]})
-        assert len(cuts.merge(more)) == len(cuts)
-
-    def test_a_straight_run_in_a_branch_is_one_layer(self) -> None:
-        #   0 -> 1 -> 2 -> 5 -> 6,  0 -> 3 -> 4 -> 5; the trunk stays as it is
-        reads = {0: (1, 3), 1: (2,), 2: (5,), 3: (4,), 4: (5,), 5: (6,), 6: ()}
-        values = tuple(ValueProfile(k, users, 1.0 + k) for k, users in reads.items())
-        made = merged(Profile(tuple(layer(str(k)) for k in reads), values=values), "branches")
-        assert [x.name for x in made.layers] == ["0", "1 to 2", "3 to 4", "5", "6"]
-        assert [(v.source, v.users, v.bytes) for v in made.values] == [
-            (0, (1, 2), 1.0),
-            (1, (3,), 3.0),
-            (2, (3,), 5.0),
-            (3, (4,), 6.0),
-            (4, (), 7.0),
-        ]
-
-    def test_all_or_branches(self) -> None:
-        with pytest.raises(ValueError, match="what must be 'all' or 'branches', not 'some'"):
-            merged(DIAMOND, "some")  # type: ignore[arg-type]
 
 
 def _counting(profile: Profile) -> Profile:
@@ -186,7 +154,7 @@ class TestJson:
         self, content: bytes, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         def read(path: Path) -> None:
-            merged(Profile.load(path), "branches")
+            merged(Profile.load(path))
 
         read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "graph.json")
 

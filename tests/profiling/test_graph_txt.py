@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from pipekit import Profile
-from pipekit.profiling import ValueProfile, merged
+from pipekit.profiling import ValueProfile
 from tests.hostile import damaged_text, read_or_refuse
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
@@ -31,10 +31,6 @@ def edges(text: str) -> list[str]:
 def read(path: Path, *lines: str) -> Profile:
     path.write_text("\n".join(lines) + "\n")
     return Profile.from_pipedream_graph(path)
-
-
-def read_merged(path: Path, *lines: str) -> Profile:
-    return merged(read(path, *lines))
 
 
 def names(profile: Profile) -> list[str]:
@@ -67,10 +63,6 @@ class TestRead:
         assert made.provenance["label"] == "measured"
         assert made.provenance["source"] == "graph.txt"
 
-    def test_the_rows_that_it_does_not_say_can_be_given(self, graph: Path) -> None:
-        read(graph, node("1"))
-        assert Profile.from_pipedream_graph(graph, rows=64).rows == 64
-
     def test_several_outputs_are_sent_together(self, graph: Path) -> None:
         made = read(graph, node("1", out="[6291456.0; 131072.0]"))
         assert made.layers[0].output_bytes == 6291456 + 131072
@@ -78,14 +70,6 @@ class TestRead:
     def test_lines_may_stand_in_any_order(self, graph: Path) -> None:
         made = read(graph, *edges("2-1"), node("1 last"), "", node("2 first"))
         assert names(made) == ["first", "last"]
-
-    def test_a_node_that_looks_like_code_is_a_name(self, graph: Path) -> None:
-        made = read(graph, node("1 __import__('os').system('exit') -- x"))
-        assert names(made) == ["__import__('os').system('exit') -- x"]
-
-    def test_windows_line_ends(self, graph: Path) -> None:
-        graph.write_bytes("\r\n".join([node("1 a"), node("2 b"), *edges("1-2")]).encode())
-        assert names(Profile.from_pipedream_graph(graph)) == ["a", "b"]
 
 
 class TestGraph:
@@ -140,50 +124,6 @@ class TestGraph:
 
     def test_a_file_of_nothing_else_keeps_it(self, graph: Path) -> None:
         assert names(read(graph, node("1 __getitem__(0)"))) == ["__getitem__(0)"]
-
-
-class TestMerged:
-    def test_a_diamond_is_one_layer_whose_output_is_its_join(self, graph: Path) -> None:
-        made = read_merged(
-            graph,
-            node("1 stem", 1, 2, 10, 1),
-            node("2 left", 10, 20, 7, 3),
-            node("3 right", 100, 200, 9, 5),
-            node("4 join", 1000, 2000, 11, 0),
-            node("5 head", 1, 1, 1, 1),
-            *edges("1-2 1-3 2-4 3-4 4-5"),
-        )
-        assert names(made) == ["stem", "left to join", "head"]
-        branches = made.layers[1]
-        assert branches.forward_s == pytest.approx(1.110)
-        assert branches.backward_s == pytest.approx(2.220)
-        assert branches.parameter_bytes == 8
-        assert branches.output_bytes == 11
-        assert branches.saved_bytes == 7 + 9 + 11
-        assert made.boundary_bytes(1) == 10
-
-    def test_a_skip_joins_what_it_skips(self, graph: Path) -> None:
-        lines = [node(f"{n} {name}") for n, name in enumerate("abcde", start=1)]
-        made = read_merged(graph, *lines, *edges("1-2 2-3 3-4 4-5 2-4"))
-        assert names(made) == ["a", "b", "c to d", "e"]
-
-    def test_branches_of_branches(self, graph: Path) -> None:
-        lines = [node(f"{n} {name}") for n, name in enumerate("abcdefg", start=1)]
-        made = read_merged(graph, *lines, *edges("1-2 1-3 2-4 2-5 4-6 5-6 3-6 6-7"))
-        assert names(made) == ["a", "b to f", "g"]
-
-    def test_several_inputs_are_the_models_one_input(self, graph: Path) -> None:
-        made = read_merged(
-            graph,
-            node("1 Input0", out=100),
-            node("2 Input1", out=10),
-            node("3 encoder"),
-            node("4 decoder"),
-            node("5 head"),
-            *edges("1-3 2-4 3-4 4-5"),
-        )
-        assert names(made) == ["encoder to decoder", "head"]  # Input1 would cross a cut
-        assert made.input_bytes == 110
 
 
 class TestErrors:

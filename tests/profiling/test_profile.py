@@ -4,7 +4,7 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,6 @@ class TestStage:
         stage = CHAIN.stage(0, 2)
         assert stage == LayerProfile("a to b", 4, 6, 20, 300, 15, False, 7, 3000, 0.75)
 
-    def test_a_stage_of_one_layer_is_that_layer(self) -> None:
-        assert CHAIN.stage(1, 2) == B
-
-    def test_the_whole_is_a_stage(self) -> None:
-        whole = CHAIN.stage(0, 3)
-        assert (whole.forward_s, whole.backward_s) == (CHAIN.forward_s, CHAIN.backward_s) == (9, 12)
-        assert whole.parameter_bytes == CHAIN.parameter_bytes == 600
-        assert whole.saves_output
-
     @pytest.mark.parametrize(("first", "stop"), [(-1, 2), (1, 1), (2, 1), (0, 4)])
     def test_layers_that_are_not_there(self, first: int, stop: int) -> None:
         with pytest.raises(ValueError, match=rf"no layers {first} to {stop - 1} in a chain of 3"):
@@ -70,16 +61,6 @@ class TestScaled:
         assert half.rows == 2
         assert half.input_bytes == 20
         assert half.layers[0] == LayerProfile("a", 0.5, 1, 5, 100, 3.5, True, 3, 500, 0.5)
-
-    def test_skips_too(self) -> None:
-        assert SKIPPING.scaled(2).skips == (SkipProfile("s", 0, 2, 4, saved=False),)
-
-    @given(st.integers(1, 64))
-    def test_there_and_back(self, rows: int) -> None:
-        again = CHAIN.scaled(rows).scaled(4)
-        for layer, before in zip(again.layers, CHAIN.layers, strict=True):
-            assert layer.forward_s == pytest.approx(before.forward_s)
-            assert layer.saved_bytes == pytest.approx(before.saved_bytes)
 
 
 class TestUniform:
@@ -132,15 +113,6 @@ class TestJson:
             Profile.load(path)
         assert str(path) in str(error.value)
 
-    @pytest.mark.parametrize("key", ["rows", "input_bytes", "layers", "provenance"])
-    def test_a_missing_part_is_named(self, tmp_path: Path, key: str) -> None:
-        path = tmp_path / "p.json"
-        CHAIN.save(path)
-        record = json.loads(path.read_text())
-        path.write_text(json.dumps({name: record[name] for name in record if name != key}))
-        with pytest.raises(ValueError, match=f"{key}('|:) (is missing|Field required)"):
-            Profile.load(path)
-
 
 @given(content=damaged_json(SKIPPING_FILE))
 def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
@@ -175,13 +147,6 @@ class TestErrors:
     def test_skips_have_bytes(self) -> None:
         with pytest.raises(ValueError, match="skip 's': bytes must be 0 or a positive number"):
             SkipProfile("s", 0, 1, -1)
-
-
-def test_the_frame_has_one_row_a_layer() -> None:
-    frame = CHAIN.to_frame()
-    assert list(frame.columns) == [field.name for field in fields(LayerProfile)]
-    assert list(frame["name"]) == ["a", "b", "c"]
-    assert frame["flops"].sum() == 6000
 
 
 def test_the_record_loads_without_torch() -> None:

@@ -60,17 +60,6 @@ def test_the_report_over_time() -> None:
     assert report.peak_in_flight == (2,)
 
 
-def test_a_worker_without_tasks_holds_nothing_in_flight() -> None:
-    report = check(Schedule(((Task(F, 0, 0, 0),), ())))
-    assert report.peak_in_flight == (0, 0)
-
-
-def test_two_stages_on_one_worker_are_counted_together() -> None:
-    report = check(parse("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^"))
-    assert report.peak_in_flight == (4,)
-    assert report.peak_versions == (3,)
-
-
 def test_what_stays_on_one_worker_needs_no_link() -> None:
     """Two forwards before the first goes on, on a link that holds one: but there is no link."""
     check(parse("worker 0 | F0 F1 F0@1 F1@1 B0@1 B1@1^@1 B0 B1^"), capacity=1)
@@ -166,21 +155,6 @@ def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() ->
                 worker 0 | F0 F1 B0^ B1^ F2:0 B2^
                 """)
         )
-
-
-def test_a_full_link_can_stop_what_else_would_run() -> None:
-    """Worker 0 sends both before it receives; worker 1 wants the second one first."""
-    schedule = parse("""
-        worker 0 | F0 F1 B1 B0^1
-        worker 1 | . F1 F0 B1 B0^1
-        """)
-    check(schedule, capacity=2)
-    with pytest.raises(
-        ScheduleError,
-        match="worker 0 waits to send the output of F1 of stage 0; "
-        "worker 1 waits in F1 of stage 1 for F1 of stage 0",
-    ):
-        check(schedule, capacity=1)
 
 
 # --- Updates that wait for one another: gradients clipped by their norm over the whole model -------

@@ -68,24 +68,6 @@ def test_whoever_takes_from_what_is_taken_has_the_same(schedule: Schedule, few: 
     assert schedule.take(few + 5).take(few) == schedule.take(few)
 
 
-def test_the_last_update_averages_what_is_left() -> None:
-    """Of three minibatches that two replicas share, the second update has one."""
-    assert pipedream([2, 1]).take(3) == parse(
-        """
-        # mine; batches of 1
-        worker 0         | F0 F2 . . B0 -^1 . .  . .   B2 -^
-        worker 1 stage 0 | F1 .  . . .  .   . B1 -^1^2
-        worker 2 stage 1 | .  F0 B0 -^ F1 B1 -^ F2 B2 -^
-        """
-    )
-
-
-def test_a_worker_without_a_minibatch_has_no_tasks() -> None:
-    part = pipedream([3, 1]).take(2)
-    assert [bool(tasks) for tasks in part.workers] == [True, True, False, True]
-    assert [bool(tasks) for tasks in asp(3).take(1).workers] == [True, False, False]
-
-
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
 def test_a_number_of_batches_is_whole_and_at_least_1(count: int) -> None:
     for schedule in flush(2, 2), flush(2, 2).take(3):
@@ -117,29 +99,6 @@ def test_one_batch_repeated_is_the_method(
     assert again == schedule
     assert hash(again) == hash(schedule)
     assert schedule.take(count).repeat().take(2 * count) == schedule.take(2 * count)
-
-
-def test_a_user_draws_one_batch_and_repeats_it() -> None:
-    mine = parse(
-        """
-        worker 0 | F0 F1 .  .  B1 -  B0 -^
-        worker 1 | .  F0 F1 B1 -  B0 -^
-        """
-    ).repeat()
-    assert mine.take(2) == parse(
-        """
-        worker 0 | F0 F1 .  .  B1 -  B0 -^1 F2 F3 .  .  B3 -  B2 -^3
-        worker 1 | .  F0 F1 B1 -  B0 -^1 F2 F3 B3 -  B2 -^3
-        """
-    )
-    check(mine, capacity=1, joint_updates=True)
-
-
-def test_without_a_flush_it_drains_once_a_period() -> None:
-    """Three batches of 2BW, again and again: the first of each reads the newest weights."""
-    table = two_bw(2, 2).take(3).repeat().take(4)
-    read = {t.microbatch: t.version for t in table.workers[0] if t.op is Op.FORWARD}
-    assert [read[k] for k in (0, 2, 4, 6)] == [0, 0, 1, 3]
 
 
 def test_batches_of_a_period_may_differ_in_size() -> None:
@@ -310,12 +269,6 @@ def endless(head: str, period: str, size: int, made: int = 1, **options: object)
     return Schedule(first.workers, "mine", period=later, **options)  # type: ignore[arg-type]
 
 
-def test_a_table_by_hand() -> None:
-    mine = endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=1)
-    check(mine)
-    assert mine.take(3) == parse("worker 0 | F0 B0^ F1 B1^ F2 B2^")
-
-
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
@@ -381,13 +334,6 @@ def test_workers_that_drift_apart_are_refused() -> None:
     one = parse("worker 0 | F0 B0^").workers[0]
     apart = Schedule(((), ()), "mine", period=(one, one))
     assert refusal(lambda: check(apart)) is not None
-
-
-def test_a_full_link_may_stop_what_else_goes_on_for_ever() -> None:
-    schedule = parse("worker 0 | F0 F1 F2 F3 B0 B1 B2 B3^\nworker 1 | F0 B0 F1 B1 F2 B2 F3 B3^")
-    check(schedule.repeat())
-    with pytest.raises(ScheduleError, match="can never finish"):
-        check(schedule.repeat(), capacity=1)
 
 
 def test_the_proof_takes_no_longer_for_more_batches() -> None:

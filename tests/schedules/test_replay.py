@@ -63,10 +63,6 @@ def test_what_no_worker_has_is_said_so() -> None:
         list(replay(parse("worker 0 stage 1 | F0 F1")))
 
 
-def test_nothing_has_nothing_to_replay() -> None:
-    assert list(replay(Schedule(()))) == []
-
-
 def test_replays_are_lazy_and_independent() -> None:
     schedule = gpipe(2, 2).take(1)
     one, other = replay(schedule), replay(schedule)

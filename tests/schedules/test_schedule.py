@@ -15,12 +15,10 @@ from pipekit.schedules import (
     check,
     flush,
     gpipe,
-    inference,
     model_parallel,
     parse,
     pipedream,
     read_csv,
-    slots,
     two_bw,
 )
 from tests.schedules.strategies import methods
@@ -61,11 +59,6 @@ def test_a_users_own_function_is_a_first_class_method() -> None:
     assert read_csv(schedule.to_csv()) == schedule
 
 
-def test_reversed_backwards_idle_no_less_than_gpipes() -> None:
-    for ours, theirs in zip(slots(gpipe(4, 4).take(1)), slots(reversed_gpipe(4, 4)), strict=True):
-        assert (ours == theirs).all()
-
-
 # --- What it knows about itself ------------------------------------------------------------------
 
 
@@ -78,40 +71,16 @@ def test_its_counts() -> None:
     assert [tasks[0].stage for tasks in schedule.workers] == [0, 1, 2]
 
 
-def test_batches_of_the_methods() -> None:
-    assert gpipe(2, 3).take(2).batches == (range(3), range(3, 6))
-    assert flush(2, 3).take(2).batches == (range(3), range(3, 6))
-    assert pipedream(2).take(3).batches == (range(1), range(1, 2), range(2, 3))
-    assert model_parallel(2).take(2).batches == (range(1), range(1, 2))
-
-
-def test_inference_has_every_microbatch_for_a_batch() -> None:
-    schedule = inference(2).take(3)
-    assert schedule.batches == (range(1), range(1, 2), range(2, 3))
-    assert not schedule.trains
-
-
 def test_batches_may_differ_in_size() -> None:
     schedule = parse("worker 0 | F0 F1 F2 B0 B1 B2^ F3 B3^")
     assert schedule.batches == (range(3), range(3, 4))
     check(schedule)
 
 
-def test_microbatches_after_the_last_update_are_a_batch_too() -> None:
-    """One without its update, as check says."""
-    assert parse("worker 0 | F0 B0^ F1 B1 F2 B2").batches == (range(1), range(1, 3))
-
-
 def test_an_empty_one() -> None:
     schedule = Schedule(())
     assert (schedule.stages, schedule.microbatches, schedule.batches) == (0, 0, ())
     assert not schedule.trains
-
-
-def test_its_repr_is_one_line_of_counts() -> None:
-    assert repr(two_bw(2, 4).take(3)) == (
-        "<Schedule PipeDream-2BW: 2 workers, 2 stages, 12 microbatches>"
-    )
 
 
 def test_an_update_may_sum_microbatches_of_several_batches() -> None:
@@ -125,17 +94,6 @@ def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     assert schedule.update_of == ((1, 1, 2), (1, 2, 3))
     assert schedule.batch_of == (0, 1, 2)
     assert schedule.stage_workers == ((0, 1), (2,))
-
-
-def test_microbatches_after_the_last_update_wait_for_one_that_is_missing() -> None:
-    schedule = parse("worker 0 | F0 B0^ F1 B1 F2 B2")
-    assert schedule.updates == ((range(1),),)
-    assert schedule.update_of == ((1, 2, 2),)
-
-
-def test_inference_has_no_updates() -> None:
-    assert inference(2).take(3).updates == ((), ())
-    assert inference(2).take(3).update_of == ((1, 1, 1), (1, 1, 1))
 
 
 @given(methods)
@@ -181,18 +139,6 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     assert len({one, other, gpipe(2, 3).take(1), gpipe(2, 3).take(1)}) == 2
 
 
-def test_the_declaration_that_versions_may_differ_is_part_of_it() -> None:
-    schedule = gpipe(2, 2).take(1)
-    assert replace(schedule, stashing=False) != schedule
-
-
-@given(methods)
-def test_building_twice_gives_the_same_table(schedule: Schedule) -> None:
-    again = Schedule(tuple(tuple(tasks) for tasks in schedule.workers), "again", schedule.stashing)
-    assert again == schedule
-    assert hash(again) == hash(schedule)
-
-
 # --- CSV -----------------------------------------------------------------------------------------
 
 
@@ -209,13 +155,6 @@ def test_csv_is_one_row_a_task() -> None:
     )
 
 
-@given(methods)
-def test_csv_reads_back(schedule: Schedule) -> None:
-    again = read_csv(schedule.to_csv())
-    assert again == schedule
-    assert again.name == schedule.name
-
-
 def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
     schedule = pipedream(3, vertical_sync=True).take(4)
     text = schedule.to_csv(tmp_path / "table.csv")
@@ -224,34 +163,10 @@ def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
     assert read_csv(str(tmp_path / "table.csv")) == schedule
 
 
-def test_csv_keeps_workers_without_tasks() -> None:
-    schedule = Schedule(((), (Task(Op.FORWARD, 0, 0, 0),), ()))
-    assert read_csv(schedule.to_csv()) == schedule
-
-
-def test_csv_of_an_empty_table_reads_back() -> None:
-    assert read_csv(Schedule(((), ())).to_csv()) == Schedule(((), ()))
-
-
 def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:
     assert read_csv("op,worker,version,microbatch,stage\nFORWARD,0,0,1,0\n") == Schedule(
         ((Task(Op.FORWARD, 0, 1, 0),),)
     )
-
-
-@pytest.mark.parametrize(
-    "name", ["", "a, b", 'say "hi"', "# 1", "tête", "mine; yours", "a;b", "a;b;c"]
-)
-def test_any_name_leaves_the_rest_intact(name: str) -> None:
-    schedule = replace(pipedream(2, stashing=False).take(3), name=name)
-    again = read_csv(schedule.to_csv())
-    assert again == schedule
-    assert again.name == name
-
-
-def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
-    schedule = replace(pipedream(2, stashing=False).take(3), name="mine\nworker 7 | F0")
-    assert read_csv(schedule.to_csv()) == schedule
 
 
 @pytest.mark.parametrize(

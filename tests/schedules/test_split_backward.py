@@ -13,16 +13,12 @@ from pipekit.schedules import (
     Task,
     check,
     draw,
-    flush,
     lower,
     parse,
     replicate,
-    slots,
 )
 from pipekit.simulation import simulate
-from pipekit.traces import Trace
-from tests.schedules.examples import SPLIT, SPLIT_PICTURE
-from tests.schedules.reference import executable, in_flight, ticking
+from tests.schedules.examples import SPLIT
 
 LAYER = LayerProfile(
     "layer",
@@ -37,45 +33,6 @@ LAYER = LayerProfile(
 )
 PROFILE = Profile((LAYER,) * 3, input_bytes=2)
 """A microbatch keeps 12 bytes on each stage, of which the part for the input frees 4."""
-
-
-def test_it_is_executable_with_as_many_in_flight_as_brute_force_counts() -> None:
-    report = check(SPLIT, capacity=1, joint_updates=True)
-    assert executable(SPLIT)
-    assert report.peak_versions == (1, 1, 1)
-    assert report.peak_in_flight == (4, 4, 3)
-    for worker, tasks in enumerate(SPLIT.workers):
-        assert report.in_flight[worker].tolist() == in_flight(tasks)
-
-
-def test_it_is_drawn_as_it_was_written() -> None:
-    assert draw(SPLIT) == "\n".join(line.rstrip() for line in SPLIT_PICTURE.splitlines())
-
-
-def test_each_task_is_in_the_slot_where_it_was_drawn() -> None:
-    ticks = ticking(SPLIT)
-    for worker, (tasks, times) in enumerate(zip(SPLIT.workers, slots(SPLIT), strict=True)):
-        row = SPLIT_PICTURE.splitlines()[2 + worker].partition("|")[2].split()
-        for task, (start, end) in zip(tasks, times.tolist(), strict=True):
-            if task.op is not Op.UPDATE:
-                assert row[int(start)].removesuffix("^") == task.label
-                assert (start, end) == ticks[task[:3]]
-
-
-@pytest.mark.parametrize("cluster", [None, flat(3, float("inf"))])
-def test_simulated_it_takes_its_slots_in_seconds(cluster: object) -> None:
-    trace = simulate(SPLIT, PROFILE, cluster=cluster)  # type: ignore[arg-type]
-    assert trace.makespan_s == 28
-    for worker, times in enumerate(slots(SPLIT)):
-        own = trace.frame[trace.frame["worker"] == worker]
-        assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
-    assert trace.transfers is not None
-    sent = trace.transfers.groupby(["source", "purpose"]).size().to_dict()
-    there, back = "activation", "gradient"
-    assert sent == {(0, there): 8, (1, there): 8, (1, back): 8, (2, back): 8}
-    of_gradients = trace.frame.groupby(["worker", "op"])["bytes"].sum()
-    assert of_gradients[1, "BACKWARD_INPUT"] == 8 * 2
-    assert of_gradients[1, "BACKWARD_WEIGHT"] == 0
 
 
 def test_slow_links_are_waited_for_between_parts_for_the_input_only() -> None:
@@ -128,18 +85,6 @@ def test_gradients_begin_with_the_first_part_for_the_weights() -> None:
     assert own[8] == 100 - 6  # W0 begins; as its gradient comes, its last 6 bytes go
     assert own[9] == 100
     assert own[14] == 0
-
-
-def test_its_time_is_split_into_computing_and_the_bubble() -> None:
-    """Of 14 slots a batch every worker computes 12."""
-    for trace in (Trace.from_schedule(SPLIT), simulate(SPLIT, PROFILE)):
-        shares = trace.breakdown()
-        assert shares["computation"].tolist() == pytest.approx([100 * 12 / 14] * 4)
-        assert shares["bubble"].tolist() == pytest.approx([100 * 2 / 14] * 4)
-        assert shares.sum(axis=1).tolist() == pytest.approx([100] * 4)
-        assert trace.bubble == pytest.approx(2 / 14)
-    whole = Trace.from_schedule(flush(3, 4).take(2))
-    assert whole.bubble == pytest.approx(6 / 18)
 
 
 def test_whatever_is_drawn_in_two_parts_can_name_stage_and_version() -> None:

@@ -7,18 +7,8 @@ from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, gpipe, parse, slots
 from pipekit.schedules.ops import PASSES
-from tests.schedules.reference import halves, needs, ticking
+from tests.schedules.reference import halves, needs
 from tests.schedules.strategies import methods
-
-
-@given(methods, st.tuples(*[st.integers(1, 3)] * 4))
-def test_the_ticking_clock_agrees(schedule: Schedule, lengths: tuple[int, int, int, int]) -> None:
-    ticks = ticking(schedule, *lengths)
-    times = slots(schedule, {**dict(zip(PASSES, lengths, strict=True)), Op.UPDATE: 0})
-    for tasks, spans in zip(schedule.workers, times, strict=True):
-        for task, span in zip(tasks, spans.tolist(), strict=True):
-            if task.op is not Op.UPDATE:
-                assert tuple(span) == ticks[task[:3]]
 
 
 @given(methods, st.tuples(*[st.floats(0.1, 9)] * 4), st.floats(0, 9))

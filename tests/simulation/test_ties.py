@@ -130,8 +130,6 @@ def test_layers_that_are_merged_share_what_they_shared() -> None:
     graph = Profile(tuple(LayerProfile(str(k), 1, 2) for k in reads), values=values, ties=ties)
     chain = merged(graph)  # 0, 1 to 4, 5
     assert chain.ties == (TieProfile((0, 1), 4.0), TieProfile((1, 2), 16.0))
-    branches = merged(graph, "branches")  # 0, 1, 2 to 3, 4, 5
-    assert branches.ties == (TieProfile((0, 2), 4.0), TieProfile((1, 2, 4), 16.0))
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,6 @@ def test_imbalance_is_what_equal_stages_would_save() -> None:
     )
 
 
-def test_workers_share_imbalance_and_bubble_as_they_are_idle() -> None:
-    shares = simulate(schedules.gpipe(2, 4).take(1), profile((1, 1), (3, 3))).breakdown()
-    assert shares["computation"].tolist() == pytest.approx([100 * 8 / 26, 100 * 24 / 26, 1600 / 26])
-    ratio = shares["imbalance"] / shares["bubble"]
-    assert ratio.tolist() == pytest.approx([12 / 8] * 3)
-
-
 def test_a_stage_on_two_workers_is_balanced_if_its_passes_take_twice_as_long() -> None:
     trace = simulate(
         schedules.pipedream([2, 1]).take(40),
@@ -81,17 +74,6 @@ def test_recomputation_and_updates_are_counted_apart() -> None:
     assert whole(trace) == pytest.approx(
         {"computation": 600 / 11, "recompute": 200 / 11, "update": 300 / 11}
     )
-
-
-def test_early_recomputation_shrinks_the_bubble_below_gpipes() -> None:
-    k, t = 4, 8
-    plan = Plan.by_hand([1] * k, recompute="always")
-    early = whole(simulate(schedules.gpipe(k, t).take(1), Profile.uniform(k), plan))
-    waits = whole(simulate(schedules.gpipe(k, t).take(1), Profile.uniform(k, 1, 3)))
-    assert waits["bubble"] == pytest.approx(100 * (k - 1) / (t + k - 1))
-    # Each of K - 1 stages before the last one has the first recomputation behind it by then.
-    step = (t + k - 1) * 4 - (k - 1)
-    assert early["bubble"] == pytest.approx(100 * (step - 4 * t) / step)
 
 
 def test_messages_on_their_way_are_communication() -> None:
@@ -132,14 +114,6 @@ def test_passes_that_last_unequally_are_other_and_no_imbalance() -> None:
     assert whole(trace) == pytest.approx(
         {"computation": 800 / 14, "bubble": 400 / 14, "other": 200 / 14}
     )
-
-
-def test_a_worker_without_tasks_is_all_bubble() -> None:
-    shares = Trace.from_schedule(
-        Schedule((schedules.gpipe(1, 2).take(1).workers[0], ()))
-    ).breakdown()
-    assert shares["computation"].tolist() == [100, 0, 50]
-    assert shares["bubble"].tolist() == [0, 100, 50]
 
 
 def test_a_trace_without_time_and_one_that_lacks_events_are_refused() -> None:

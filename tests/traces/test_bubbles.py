@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from pipekit.schedules import Schedule, flush, inference, pipedream, two_bw, zb_h1, zb_h2
-from pipekit.traces import COLUMNS, Trace, describe_bubbles
+from pipekit.traces import Trace, describe_bubbles
 
 
 def bubbles(schedule: Schedule) -> "pd.Series[float]":
@@ -60,8 +60,3 @@ def test_the_makespans_is_the_traces_and_idle_workers_count() -> None:
     assert shares.loc["all", "makespan"] == trace.bubble == pytest.approx(0.5)
     assert shares.loc[1, "makespan"] == 1
     assert math.isnan(shares.loc[1, "span"])
-
-
-def test_nothing_has_no_bubbles() -> None:
-    shares = Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2).bubbles()
-    assert shares.isna().all(axis=None)

@@ -16,11 +16,6 @@ def names(trace: Trace) -> str:
     return " ".join(f"{op[0]}{k}/{w}" for op, k, w in path.itertuples(index=False))
 
 
-def test_of_gpipe_it_is_the_way_down_the_last_stage_and_the_way_up() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(3, 2).take(1))
-    assert names(trace) == "F0/0 F0/1 F0/2 F1/2 B0/2 B0/1 B0/0 B1/0"
-
-
 def test_it_is_as_long_as_the_run_with_the_waits_on_it() -> None:
     layers = tuple(LayerProfile("layer", f, 2 * f, 2.0) for f in (1, 3, 2))
     trace = simulate(schedules.flush(3, 5).take(1), Profile(layers), None, flat(3, 1.0))
@@ -41,8 +36,3 @@ def test_what_events_waited_for_leads_from_the_last_along_the_critical_path() ->
             row = waited[row]
         path = each.critical_path().drop(columns="waited_s")
         assert_frame_equal(each.frame.loc[rows[::-1]].reset_index(drop=True), path)
-
-
-def test_nothing_waited_for_nothing() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 1).take(1))
-    assert len(replace(trace, frame=trace.frame.iloc[:0]).waited_for()) == 0

@@ -37,16 +37,6 @@ def test_gpipe_fills_waits_for_the_first_gradient_and_drains() -> None:
     ]
 
 
-def test_a_fast_stage_waits_for_activations_of_a_slow_one() -> None:
-    trace = simulate(schedules.gpipe(2, 2).take(1), profile((3, 1), (1, 1)))
-    assert told(trace) == [
-        (0, 6, 8, "gradient", "B0 of stage 1"),
-        (1, 0, 3, "warm-up", "F0 of stage 0"),
-        (1, 4, 6, "activation", "F1 of stage 0"),
-        (1, 9, 10, "drain", ""),
-    ]
-
-
 def test_what_is_computed_and_not_there_is_on_its_way() -> None:
     """A message of 2 bytes at 1 byte/s behind passes of a second."""
     trace = simulate(
@@ -87,12 +77,6 @@ def test_an_update_waits_for_the_sum_of_other_workers() -> None:
         (0, 6, 7, "sum", "B1 of stage 0"),
         (1, 6, 7, "other", ""),
     ]
-
-
-def test_workers_that_never_wait_are_never_idle() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 4).take(1))
-    assert trace.gaps().empty
-    assert describe_gaps(trace.gaps(), trace.makespan_s, 1) == "never idle"
 
 
 def test_the_shares_of_causes_in_words() -> None:

@@ -7,16 +7,13 @@ import pytest
 
 from pipekit import schedules
 from pipekit.schedules import (
-    Op,
     Schedule,
     ScheduleError,
     flush,
     gpipe,
     inference,
-    model_parallel,
     parse,
     pipedream,
-    slots,
     two_bw,
 )
 from pipekit.traces import COLUMNS, Trace
@@ -39,20 +36,6 @@ def test_a_schedule_is_exact_and_in_slots() -> None:
     trace = Trace.from_schedule(two_bw(3, 4).take(2))
     assert (trace.label, trace.unit) == ("exact", "slots")
     assert (trace.name, trace.workers) == ("PipeDream-2BW", 3)
-
-
-def test_events_are_sorted_by_worker_and_start() -> None:
-    frame = Trace.from_schedule(pipedream(4).take(6)).frame
-    assert list(frame.columns) == COLUMNS
-    pd.testing.assert_frame_equal(frame, frame.sort_values(["worker", "start_s"], kind="stable"))
-
-
-def test_times_are_the_slots() -> None:
-    schedule = flush(3, 4).take(1)
-    durations = {Op.FORWARD: 1.5, Op.BACKWARD: 2.5, Op.UPDATE: 0.25}
-    frame = Trace.from_schedule(schedule, durations).frame
-    for worker, spans in enumerate(slots(schedule, durations)):
-        assert (frame.loc[frame["worker"] == worker, ["start_s", "end_s"]] == spans).all(axis=None)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +63,6 @@ def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
         assert round(trace.bubble, 4) == bubble
 
 
-def test_without_pipelining_one_of_k_workers_works() -> None:
-    """GPipe's Figure 2b: 25% utilisation on four accelerators."""
-    assert Trace.from_schedule(model_parallel(4).take(3)).bubble == pytest.approx(0.75)
-
-
 def test_without_flushes_the_bubble_vanishes_with_the_length_of_the_run() -> None:
     assert Trace.from_schedule(two_bw(4, 4).take(250)).bubble == pytest.approx(3 / 1003)
     assert Trace.from_schedule(pipedream(4).take(1000)).bubble == pytest.approx(3 / 1003)
@@ -102,11 +80,6 @@ def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
     assert later.unit == "s"
     assert later.makespan_s == trace.makespan_s
     assert later.bubble == pytest.approx(trace.bubble)
-
-
-def test_a_worker_without_events_idles_all_the_time() -> None:
-    busy = gpipe(1, 2).take(1).workers[0]
-    assert Trace.from_schedule(Schedule((busy, ()))).bubble == pytest.approx(0.5)
 
 
 def test_a_trace_without_events_has_no_length_and_no_bubble() -> None:

@@ -48,8 +48,13 @@ PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not ea
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
 
 
-def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
-    """Yield one batch of every method that flushes and has so many stages on so many workers."""
+def named_schedules(
+    stages: int, workers: int, microbatches: int, two_directions: bool = True
+) -> Iterator[Schedule]:
+    """Yield one batch of every method that flushes and has so many stages on so many workers.
+
+    ``two_directions`` says whether a stage may be on two workers, as Chimera's are.
+    """
     for name, method in METHODS.items():
         if name in PER_MINIBATCH:
             continue
@@ -57,7 +62,8 @@ def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Sc
             schedule = method(stages, microbatches)
         except ScheduleError:  # not with these counts
             continue
-        if schedule.is_closed and schedule.stashing and schedule.worker_count == workers:
+        fits = two_directions or all(len(homes) == 1 for homes in schedule.stage_workers)
+        if fits and schedule.is_closed and schedule.stashing and schedule.worker_count == workers:
             yield schedule.take(1)
 
 

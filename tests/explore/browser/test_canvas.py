@@ -23,9 +23,3 @@ def test_it_is_explained_once_it_is_asked_why_and_anew_for_another_run() -> None
         assert canvas.why == {}
         canvas._handle_custom_msg("why", [])
         assert canvas.why["shares"].startswith("idle: ")
-
-
-def test_the_script_is_one_module_that_asks_for_no_other() -> None:
-    script = TimelineCanvas._esm
-    assert script.count("export default") == 1
-    assert "import " not in script

@@ -8,7 +8,6 @@ from pipekit import Profile, Trace, plots, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.explore.browser.picture import LEFT_PX, explained, picture
 from pipekit.plots import style
-from pipekit.traces import describe_gaps
 
 
 def column(drawn: dict[str, Any], name: str) -> np.ndarray:
@@ -54,23 +53,12 @@ def test_title_styles_and_left_edge_are_those_of_the_plotly_figures() -> None:
     assert plots.memory(trace.memory).layout.margin.l == LEFT_PX
 
 
-def test_traces_that_share_an_axis_have_the_span_of_the_longest() -> None:
-    assert picture(simulated(), longest=2.0)["span"] == 2
-    assert picture(simulated(), longest=2.0)["unit"] == "s"
-
-
 def test_idleness_ends_with_the_methods_own_end_on_a_longer_axis() -> None:
     trace = simulated()
     longest = 2 * trace.makespan_s
     drawn, why = picture(trace, longest=longest), explained(trace, longest=longest)
     assert drawn["end"] == pytest.approx(drawn["span"] / 2)
     assert column(why, "end").max() == pytest.approx(drawn["end"])
-
-
-def test_slots_stay_slots() -> None:
-    drawn = picture(Trace.from_schedule(schedules.gpipe(2, 2).take(1)), ["a", "b"])
-    assert (drawn["unit"], drawn["span"], drawn["notes"]) == ("slots", 9, ["a", "b"])
-    assert drawn["lanes"] == ["worker 0", "worker 1"]
 
 
 def test_nothing_cannot_be_drawn() -> None:
@@ -92,13 +80,6 @@ def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
     assert drawn["capacity"] == pytest.approx(2 * drawn["top"])
 
 
-def test_every_bar_has_the_letter_of_its_op() -> None:
-    drawn = picture(Trace.from_schedule(schedules.zb_h1(2, 2).take(1)))
-    letters = [drawn["letters"][kind] for kind in column(drawn, "kind")]
-    frame = Trace.from_schedule(schedules.zb_h1(2, 2).take(1)).frame
-    assert letters == [schedules.Op[op].value for op in frame["op"]]
-
-
 def test_gaps_say_why_and_whose_event_is_waited_for() -> None:
     trace = Trace.from_schedule(schedules.gpipe(2, 1).take(1))
     why = explained(trace)
@@ -116,22 +97,6 @@ def test_every_cause_that_there_is_has_a_look_of_its_own() -> None:
     causes = explained(simulated())["causes"]
     assert len({(c["own"]["color"], c["own"]["pattern"]) for c in causes}) == len(causes)
     assert all(cause["own"]["pattern"] for cause in causes), "hatched, to be told from passes"
-
-
-def test_the_shares_of_all_causes_are_those_that_simulate_prints() -> None:
-    trace = simulated()
-    shares = explained(trace)["shares"]
-    assert shares == describe_gaps(trace.gaps(), trace.makespan_s, trace.workers)
-
-
-def test_following_what_was_waited_for_is_the_critical_path() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 1).take(1))
-    waited = np.frombuffer(explained(trace)["waited"], np.int32)
-    row, ops = int(trace.frame["end_s"].argmax()), []
-    while row >= 0:
-        ops.append(trace.frame["op"][row])
-        row = waited[row]
-    assert ops[::-1] == ["FORWARD", "FORWARD", "BACKWARD", "BACKWARD"]
 
 
 def test_a_slice_of_a_run_is_not_explained() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from pipekit.explore.by_hand.marks import faults, marked
-from pipekit.schedules import Op, ScheduleError, Task, check, parse
+from pipekit.schedules import ScheduleError, check, parse
 
 SOUND = """\
 worker 0 | F0 F1 .  .  B0 -  B1 -^
@@ -34,13 +34,6 @@ def test_the_cells_are_marked_that_the_error_names(old: str, new: str, marks: li
     assert cells(SOUND.replace(old, new)) == marks
 
 
-def test_tasks_of_other_stages_and_updates_are_found() -> None:
-    picture = "worker 0 stage 1 | F0@0 F0 B0^^ B0@0^@0"
-    tasks = [Task(Op.UPDATE, 1, 0, 2), Task(Op.UPDATE, 1, 0, 1), Task(Op.BACKWARD, 0, 0, 0)]
-    error = ScheduleError("not looked into", [(task, 0) for task in tasks])
-    assert [picture[a:b] for a, b in faults(picture, error)] == ["^", "^", "B0@0"]
-
-
 def test_of_equal_tasks_only_that_of_the_worker_at_fault_is_marked() -> None:
     picture = "worker 0 | F0 B0^\nworker 1 stage 0 | ^0"
     with pytest.raises(ScheduleError, match="worker 1 has U1 of stage 0 and no forward") as error:
@@ -55,8 +48,3 @@ def test_marks_are_html_and_what_they_mark_is_escaped() -> None:
     with pytest.raises(ScheduleError) as error:
         parse(picture)
     assert marked(picture, error.value) == "worker 0 | F0 <mark>&lt;b&gt;</mark>"
-
-
-def test_an_error_that_names_nothing_marks_nothing() -> None:
-    assert marked(SOUND, ScheduleError("something else")) == SOUND
-    assert marked(SOUND, ValueError("line 1: not a schedule's")) == SOUND

@@ -45,15 +45,6 @@ def test_an_error_is_marked_and_nothing_can_be_trained_until_it_is_mended() -> N
     assert not any("<mark>" in html.value for html in texts)
 
 
-def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match="layers"):
-        see(str(pipedream(17).take(1)))
-
-
-def test_the_picture_to_begin_with_reads_back_as_itself() -> None:
-    assert str(parse(PICTURE)) == PICTURE
-
-
 def test_the_first_update_may_be_left_out_and_the_last_is_named_as_pictures_have_it() -> None:
     head, _, rest = PICTURE.partition("worker 0")
     row, _, others = rest.partition("\n")

@@ -7,7 +7,7 @@ import pytest
 
 from pipekit.explore.by_hand.puzzle_board import PuzzleBoard, controls, see, solved
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
-from pipekit.schedules import Op, ScheduleError, Task, check, gpipe
+from pipekit.schedules import ScheduleError, check
 from tests.explore.inside import inside
 from tests.schedules.examples import replay
 
@@ -42,22 +42,6 @@ def test_what_cannot_be_placed_says_why(puzzle: Puzzle, rows: str, says: str) ->
     with pytest.raises(ScheduleError, match=says) as caught:
         puzzle.board(f"worker 0 | {rows}\nworker 1 |\nworker 2 |")
     assert caught.value.tasks
-
-
-def test_a_task_is_placed_or_refused_and_the_board_stays() -> None:
-    first = Task(Op.FORWARD, 0, 0, 0)
-    picture = GPIPE.place(GPIPE.empty, 0, first)
-    assert GPIPE.board(picture).workers == ((first,), (), ())
-    with pytest.raises(ScheduleError, match="needs B0 of stage 1, which is not placed"):
-        GPIPE.place(picture, 0, Task(Op.BACKWARD, 0, 0, 0))
-
-
-def test_an_order_that_waits_for_ever_is_refused() -> None:
-    crossed = str(gpipe(3, 4).take(1)).replace(
-        "F0 F1 F2 F3 .  .  .  .  .  .  B0", "B0 - F0 F1 F2 F3"
-    )
-    with pytest.raises(ScheduleError, match="wait"):
-        GPIPE.board(crossed)
 
 
 def test_a_slower_order_is_executable_but_not_solved() -> None:

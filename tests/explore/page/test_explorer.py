@@ -9,7 +9,7 @@ import pytest
 
 from pipekit import Profile, schedules, simulate
 from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
-from pipekit.explore.page import explorer, view
+from pipekit.explore.page import view
 from pipekit.explore.page.controls import choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
@@ -107,23 +107,6 @@ def test_without_a_front_end_figures_are_shown_and_saved(
         "timelines.csv",
         "timelines.svg",
     ]
-
-
-def test_with_one_the_explorer_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr(explorer, "display", shown.append)
-    explore(see, controls, True, tmp_path, stages=2)
-    assert shown[0].values()["stages"] == 2
-    assert not any(tmp_path.iterdir())
-
-
-def test_the_first_chart_of_a_page_is_sent_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    chart, sent = Chart(), []
-    monkeypatch.setattr(chart, "send", lambda content, buffers: sent.append(buffers))
-    chart._handle_custom_msg("plotly", [])
-    chart._handle_custom_msg("something else", [])
-    ((script,),) = sent
-    assert b"window.Plotly" in script
 
 
 def test_controls_and_what_is_waited_for_are_there_before_the_first_picture() -> None:

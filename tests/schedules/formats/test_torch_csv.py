@@ -148,12 +148,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert schedule.microbatches > 0
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "schedule.csv").write_bytes(b"\xff\xfe0F0")
-    with pytest.raises(ScheduleError, match="is not text"):
-        Schedule.from_torch_csv(tmp_path / "schedule.csv")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

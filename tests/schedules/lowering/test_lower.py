@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from pipekit.schedules import (
     Op,
     Payload,
     Schedule,
-    Step,
     asp,
     check,
     flush,
@@ -20,7 +18,6 @@ from pipekit.schedules import (
     parse,
     pipedream,
     replicate,
-    two_bw,
 )
 from pipekit.schedules.lowering.lower import Skips, slot_count
 from pipekit.schedules.lowering.steps import MAIN
@@ -67,33 +64,11 @@ def test_skips_of_a_split_backward_end_at_its_part_for_the_input() -> None:
     assert steps(schedule, 0, [(0, 2)]) == ">F0>1+2/0 1+2/0>B0> >U0>"
 
 
-def test_one_stage_talks_to_nobody() -> None:
-    assert steps(gpipe(1, 1).take(1), 0) == ">F0> >B0> >U0>"
-
-
-def test_inference_sends_no_gradients() -> None:
-    assert steps(parse("worker 0 | F0\nworker 1 | F0"), 1) == "0>F0>"
-
-
 def test_a_stage_after_the_next_may_be_at_home() -> None:
     """Stages 0 and 2 on worker 0, stage 1 on worker 1."""
     schedule = parse("worker 0 | F0 F0@2 B0@2^@2 B0^\nworker 1 | F0 B0^")
     assert steps(schedule, 0) == ">F0>1 1>F0> >B0>1 >U0> 1>B0> >U0>"
     assert steps(schedule, 1) == "0>F0>0 0>B0>0 >U0>"
-
-
-@pytest.mark.parametrize(
-    ("schedule", "counts"),
-    [
-        (gpipe(4, 8).take(3), (1, 1, 1, 1)),
-        (two_bw(4, 8).take(3), (2, 2, 2, 2)),
-        (pipedream(4).take(8), (4, 3, 2, 1)),
-        (pipedream(4, vertical_sync=True).take(8), (4, 4, 4, 4)),
-        (pipedream(4, stashing=False).take(8), (1, 1, 1, 1)),
-    ],
-)
-def test_slots_of_each_stage(schedule: Schedule, counts: tuple[int, ...]) -> None:
-    assert tuple(slot_count(s, stage) for stage, s in enumerate(lower(schedule))) == counts
 
 
 @given(methods)
@@ -119,13 +94,6 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
     passes = 2 if schedule.trains else 1
     assert sent == received
     assert sent.total() == passes * (schedule.stages - 1) * schedule.microbatches
-
-
-def test_a_step_is_a_task_with_its_ends_and_its_slot() -> None:
-    (step, *_) = lower(gpipe(2, 1).take(1))[1].head
-    task = gpipe(2, 1).take(1).workers[1][0]
-    receives = ((Message(Payload.ACTIVATION, 1, 0), 0),)
-    assert step == Step(task, receives, (), slot=0, update=1, ends_batch=True)
 
 
 def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> None:
@@ -180,12 +148,6 @@ def test_the_last_backward_of_an_update_ends_it_wherever_it_stands() -> None:
     assert marked(schedule, 0) == "F0/1 F1/1 F2/1| B2/1| B0/1 B1/1! U2/1 F3/2| B3/2|! U3/2"
 
 
-def test_each_pipeline_side_by_side_ends_the_batch_for_itself() -> None:
-    schedule = replicate(flush(1, 2).take(1), 2)
-    assert marked(schedule, 0) == "F0/1 B0/1 F2/1| B2/1|! U3/1"
-    assert marked(schedule, 1) == "F1/1 B1/1 F3/1| B3/1|! U3/1"
-
-
 def test_replicas_add_a_gradient_an_update_each() -> None:
     schedule = pipedream([2, 1]).take(3)
     assert marked(schedule, 0) == "F0/1| F2/2| B0/1|! U1/1 B2/2|! U2/2"
@@ -207,10 +169,6 @@ def test_sums_name_their_contributors_and_count_their_batches() -> None:
         (Sum((2, 3), batches=1),) * 2,
     )
     assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
-
-
-def test_inference_sums_nothing() -> None:
-    assert summed(parse("worker 0 | F0 F1\nworker 1 | F0 F1")) == ((), ())
 
 
 replicated = st.one_of(

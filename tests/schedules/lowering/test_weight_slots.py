@@ -23,28 +23,9 @@ def test_an_update_works_in_place_if_nobody_reads_the_old_version_any_more() -> 
     )
 
 
-def test_two_bw_alternates_between_two_slots() -> None:
-    assert slots("worker 0 | F0 F1 B0 F2 B1^ F3:0 B2 F4 B3^ F5:1 B4 F6 B5^ B6") == (
-        "F0->0 F1->0 B0->0 F2->0 B1->0 U1->1 F3->0 B2->0 F4->1 B3->0 U2->0 "
-        "F5->1 B4->1 F6->0 B5->1 U3->1 B6->0"
-    )
-
-
-def test_pipedream_takes_the_slot_of_a_version_that_is_dead() -> None:
-    assert slots("worker 0 | F0 F1 B0^ F2 B1^ F3 B2^ F4 B3^ B4") == (
-        "F0->0 F1->0 B0->0 U1->1 F2->1 B1->0 U2->0 F3->0 B2->1 U3->1 F4->1 B3->0 U4->0 B4->1"
-    )
-
-
 def test_without_stashing_a_forwards_weights_are_overwritten_in_place() -> None:
     tasks = pipedream(3, stashing=False).take(6).workers[0]
     assert set(weight_slots(tasks).slots) == {0}
-
-
-def test_stages_of_one_worker_have_their_own_slots() -> None:
-    assert slots("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^") == (
-        "F0->0 F1->0 F0->0 F1->0 B0->0 U1->1 B1->0 U2->1 B0->0 U1->1 B1->0 U2->1"
-    )
 
 
 @given(stashing_methods)

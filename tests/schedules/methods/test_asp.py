@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, ScheduleError, asp, check, draw, parse, pipedream, read_csv
+from pipekit.schedules import Op, ScheduleError, asp, parse
 
 workers = st.integers(1, 5)
 counts = st.integers(1, 24)
@@ -46,12 +46,6 @@ def test_minibatch_k_reads_what_k_minus_the_delay_updates_made(
         ]
 
 
-@given(workers, counts)
-def test_by_default_the_delay_is_that_of_equally_fast_workers(n: int, minibatches: int) -> None:
-    """When one begins a minibatch, the others' latest ones are all still under way."""
-    assert asp(n).take(minibatches) == asp(n, delay=n - 1).take(minibatches)
-
-
 @given(workers, counts, later)
 def test_every_worker_makes_every_update_once_and_in_order(
     n: int, minibatches: int, more: int
@@ -62,20 +56,6 @@ def test_every_worker_makes_every_update_once_and_in_order(
         made = [(task.microbatch, task.version) for task in tasks if task.op is Op.UPDATE]
         assert made == [(k, k + 1) for k in range(minibatches)]
     assert all(tasks == () for tasks in schedule.workers[minibatches:])
-
-
-@given(workers, counts, later)
-def test_it_passes_the_check_and_reads_back(n: int, minibatches: int, more: int) -> None:
-    schedule = asp(n, delay=n - 1 + more).take(minibatches)
-    assert check(schedule).peak_versions == (1,) * n, "a pass reads the newest version there is"
-    check(schedule, capacity=1)
-    assert parse(draw(schedule)) == schedule
-    assert read_csv(schedule.to_csv()) == schedule
-
-
-@given(counts)
-def test_alone_it_is_sequential(minibatches: int) -> None:
-    assert asp(1).take(minibatches).workers == pipedream(1).take(minibatches).workers
 
 
 @pytest.mark.parametrize("delay", [-1, 0, 2])

@@ -63,22 +63,6 @@ def test_figure_3_of_2bw_on_two_stages() -> None:
         """)
 
 
-@pytest.mark.parametrize(
-    ("k", "t", "bubble"),
-    [
-        (2, 4, 0.200),
-        (4, 4, 0.4286),
-        (4, 16, 0.1579),
-        (8, 16, 0.3043),
-        (8, 32, 0.1795),
-        (2, 16, 0.0588),
-        (4, 32, 0.0857),
-    ],
-)
-def test_bubbles_of_the_papers_settings(k: int, t: int, bubble: float) -> None:
-    assert round(float(idle_fraction(k, t, backward=2)), 4) == bubble
-
-
 @given(stages, st.integers(1, 16), st.integers(1, 4))
 def test_bubble_is_k_minus_1_over_t_plus_k_minus_1_however_long_a_backward(
     k: int, t: int, backward: int
@@ -91,11 +75,6 @@ def test_all_m_microbatches_are_in_flight_and_one_version_is_alive(d: int, m: in
     report = check(gpipe(d, m).take(b))
     assert report.peak_in_flight == (m,) * d
     assert report.peak_versions == (1,) * d
-
-
-def test_the_refusal_names_the_count() -> None:
-    with pytest.raises(ScheduleError, match=r"microbatches must be .* not 2\.5"):
-        gpipe(2, 2.5).take(1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -113,17 +92,6 @@ def test_a_table_that_fits_no_memory_is_refused_with_its_size(build: Any) -> Non
         build()
 
 
-def test_one_minibatch_at_a_time() -> None:
-    assert str(model_parallel(4).take(2)) == cleandoc("""
-        # model parallel
-        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24
-        worker 0 | F0 .  .  .  .  .  .  .  .  .  B0 -^ F1 .  .  .  .  .  .  .  .  .  B1 -^
-        worker 1 | .  F0 .  .  .  .  .  .  B0 -^ .  .  .  F1 .  .  .  .  .  .  B1 -^
-        worker 2 | .  .  F0 .  .  .  B0 -^ .  .  .  .  .  .  F1 .  .  .  B1 -^
-        worker 3 | .  .  .  F0 B0 -^ .  .  .  .  .  .  .  .  .  F1 B1 -^
-        """)
-
-
 @given(stages, microbatches)
 def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
     """A quarter of four accelerators, as GPipe's Figure 2b shows."""
@@ -134,24 +102,6 @@ def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
     starts = [start for start, _ in passes]
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
     assert ends[-1] == minibatches * d * (1 + 2)
-
-
-@given(stages, microbatches)
-def test_minibatch_k_reads_version_k_and_one_is_in_flight(d: int, minibatches: int) -> None:
-    schedule = model_parallel(d).take(minibatches)
-    assert all(version in (k, k + 1) for tasks in schedule.workers for _, _, k, version in tasks)
-    report = check(schedule)
-    assert report.peak_in_flight == report.peak_versions == (1,) * d
-
-
-def test_microbatches_stream_through() -> None:
-    assert str(inference(3).take(4)) == cleandoc("""
-        # inference
-        time     | 1  2  3  4  5  6
-        worker 0 | F0 F1 F2 F3
-        worker 1 | .  F0 F1 F2 F3
-        worker 2 | .  .  F0 F1 F2 F3
-        """)
 
 
 @given(stages, microbatches)

@@ -130,22 +130,3 @@ def test_the_head_and_the_period(schedule: Schedule, picture: str) -> None:
     wanted = [line.split("|") for line in cleandoc(picture).splitlines()]
     assert [drawn(tasks) for tasks in schedule.head] == [head.split() for head, _ in wanted]
     assert [drawn(tasks) for tasks in schedule.period] == [period.split() for _, period in wanted]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "microbatches", "versions"),
-    [
-        (pipedream(3), 1, (1, 1, 1)),
-        (pipedream([2, 1]), 2, (1, 2)),
-        (pipedream([3, 2]), 6, (2, 3)),
-        (two_bw(2, 3), 3, (1, 1)),
-        (replicate(two_bw(2, 3), 2), 6, (1, 1)),
-        (asp(3), 3, (3,)),
-        (inference(2), 1, (0, 0)),
-    ],
-)
-def test_a_period_is_so_many_microbatches_and_versions(
-    schedule: Schedule, microbatches: int, versions: tuple[int, ...]
-) -> None:
-    assert schedule.period_microbatches == microbatches
-    assert schedule.period_versions == versions

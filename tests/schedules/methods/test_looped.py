@@ -81,15 +81,6 @@ def test_the_bubble_is_a_vth_of_flushs(p: int, v: int, more: int, f: int, b: int
     assert slots_in_all(flush(p, m).take(1), whole) - work == v * bubble
 
 
-@given(workers, chunks, microbatches)
-def test_never_longer_than_flush(p: int, v: int, m: int) -> None:
-    durations = {Op.FORWARD: 1.0, Op.BACKWARD: 2.0, Op.UPDATE: 0.0}
-    whole = {op: v * slots for op, slots in durations.items()}
-    assert slots_in_all(interleaved(p * v, m, workers=p).take(1), durations) <= slots_in_all(
-        flush(p, m).take(1), whole
-    )
-
-
 def slots_in_all(schedule: Schedule, durations: Mapping[Op, float]) -> float:
     return max(float(worker[:, 1].max()) for worker in slots(schedule, durations))
 
@@ -131,15 +122,6 @@ def test_the_makespan_with_split_backwards(p: int, v: int) -> None:
             f, i, w = costs
             if w <= min(f, i):
                 assert makespan(schedule, costs) == m * v * costs.work + (p - 1) * (f + i - w)
-
-
-def test_it_keeps_less_than_interleaved_and_is_shorter() -> None:
-    whole, split = (
-        interleaved(8, 8, workers=4).take(1),
-        interleaved_zero_bubble(8, 8, workers=4).take(1),
-    )
-    assert (max(peaks(whole)), max(peaks(split))) == (11, 8)
-    assert (makespan(whole, Costs()), makespan(split, Costs())) == (57, 51)
 
 
 def test_breadth_first_on_two_workers() -> None:

@@ -14,15 +14,12 @@ from pipekit.schedules import (
     check,
     draw,
     paci,
-    parse,
     pipedream,
     slots,
 )
-from tests.schedules.reference import ticking
 from tests.schedules.strategies import stages
 
 EQUAL_SLOTS = {Op.FORWARD: 1, Op.BACKWARD: 1}
-MINIBATCH_5 = 4
 
 
 def versions_seen(schedule: Schedule, op: Op, k: int) -> list[int]:
@@ -49,26 +46,6 @@ def test_figure_8() -> None:
         """)
 
 
-@pytest.mark.parametrize(
-    ("op", "minibatch", "slots_of_machines_1_to_4"),
-    [
-        (Op.FORWARD, 1, [1, 2, 3, 4]),
-        (Op.BACKWARD, 1, [8, 7, 6, 5]),
-        (Op.FORWARD, 5, [9, 10, 11, 12]),
-    ],
-)
-def test_figure_8_slot_by_slot(op: Op, minibatch: int, slots_of_machines_1_to_4: list[int]) -> None:
-    schedule = pipedream(4).take(8)
-    times = slots(schedule, {**EQUAL_SLOTS, Op.UPDATE: 0})
-    found = [
-        1 + times[worker][position, 0]
-        for worker, tasks in enumerate(schedule.workers)
-        for position, task in enumerate(tasks)
-        if task.op is op and task.microbatch == minibatch - 1
-    ]
-    assert found == slots_of_machines_1_to_4
-
-
 def test_figure_1b_of_2bw_where_a_backward_takes_two_slots() -> None:
     assert str(pipedream(4).take(6)) == cleandoc("""
         # PipeDream
@@ -78,11 +55,6 @@ def test_figure_1b_of_2bw_where_a_backward_takes_two_slots() -> None:
         worker 2 | .  .  F0 F1 .  .  B0 -^ F2 B1 -^ F3 B2 -^ F4 B3 -^ F5 B4 -^ .  B5 -^
         worker 3 | .  .  .  F0 B0 -^ F1 B1 -^ F2 B2 -^ F3 B3 -^ F4 B4 -^ F5 B5 -^
         """)
-
-
-def test_the_output_stage_runs_b1_right_after_f1() -> None:
-    times = ticking(pipedream(4).take(8), forward=1, backward=1)
-    assert times[Op.FORWARD, 3, 0][1] == times[Op.BACKWARD, 3, 0][0]
 
 
 @given(stages, st.integers(1, 20), st.integers(1, 3), st.integers(1, 4))
@@ -98,33 +70,7 @@ def test_no_worker_idles_in_the_steady_state(
         assert (spans[first + 1 : last + 1, 0] == spans[first:last, 1]).all()
 
 
-@given(stages, st.integers(1, 20))
-def test_noam_minibatches_in_flight(d: int, minibatches: int) -> None:
-    """A straight pipeline of ``d`` stages admits d minibatches: 4, 3, 2, 1 on four machines."""
-    in_flight = check(pipedream(d).take(minibatches)).peak_in_flight
-    assert in_flight == tuple(min(d - stage, minibatches) for stage in range(d))
-
-
 # --- Section 3.4: which weights a minibatch sees -------------------------------------------------
-
-
-def test_with_stashing_minibatch_5_sees_update_1_on_machine_1_and_2_on_machine_2() -> None:
-    schedule = pipedream(4).take(8)
-    assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 2, 3, 4]
-    assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [1, 2, 3, 4]
-
-
-def test_with_vertical_sync_minibatch_5_sees_update_1_everywhere() -> None:
-    schedule = pipedream(4, vertical_sync=True).take(8)
-    assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 1, 1, 1]
-    assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [1, 1, 1, 1]
-
-
-def test_naive_minibatch_5_goes_back_on_weights_with_updates_2_to_4_in_them() -> None:
-    schedule = pipedream(4, stashing=False).take(8)
-    assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 2, 3, 4]
-    assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [4, 4, 4, 4]
-    assert not schedule.stashing
 
 
 @given(stages, st.integers(1, 20))
@@ -169,34 +115,9 @@ def test_versions_kept(schedule: Schedule, versions: tuple[int, ...]) -> None:
     assert check(schedule).peak_versions == versions
 
 
-def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> None:
-    assert str(pipedream(2, vertical_sync=True).take(3)) == cleandoc("""
-        # PipeDream + vertical sync
-        time     | 1    2    3    4    5    6    7    8    9    10   11   12
-        worker 0 | F0   F1   .    .    B0   -^   F2   B1   -^   .    B2   -^
-        worker 1 | .    F0   B0   -^   F1:0 B1   -^   F2:1 B2   -^
-        """)
-    assert pipedream(2, stashing=False).take(3) == parse("""
-        # PipeDream; backward may read another version than forward
-        worker 0 | F0 F1 .  .  B0 -^ F2 B1 -^ .  B2 -^
-        worker 1 | .  F0 B0 -^ F1 B1 -^ F2 B2 -^
-        """)
-
-
 def test_vertical_sync_without_stashing_is_refused() -> None:
     with pytest.raises(ScheduleError, match="vertical sync needs weight stashing"):
         pipedream(2, stashing=False, vertical_sync=True).take(3)
-
-
-def test_two_stages_that_update_every_other_backward() -> None:
-    drawn = parse(str(paci(2, 2).take(2)))
-    assert [[task.version for task in tasks] for tasks in paci(2, 2).take(2).workers] == [
-        # F0 F1 B0 F2 B1 U F3 B2 B3 U
-        [0, 0, 0, 0, 0, 1, 1, 1, 1, 2],
-        # F0 B0 F1 B1 U F2 B2 F3 B3 U
-        [0, 0, 0, 0, 1, 1, 1, 1, 1, 2],
-    ]
-    assert drawn.stashing is False
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))

@@ -60,25 +60,6 @@ def test_two_workers_share_the_first_of_three_stages() -> None:
         """)
 
 
-def test_one_stage_on_two_workers_is_data_parallelism() -> None:
-    """Bulk-synchronous: every forward waits for the update before it (section 2.1)."""
-    assert str(pipedream([2]).take(6)) == cleandoc("""
-        # PipeDream 2; batches of 1
-        time             | 1   2   3   4   5   6   7   8   9
-        worker 0         | F0  B0  -^1 F2  B2  -^3 F4  B4  -^5
-        worker 1 stage 0 | F1  B1  -^  F3  B3  -^  F5  B5  -^
-        """)
-
-
-def test_the_last_round_sums_what_is_left() -> None:
-    assert pipedream([3]).take(5) == parse("""
-        # PipeDream 3; batches of 1
-        worker 0         | F0 B0 -^2 F3 B3 -^4
-        worker 1 stage 0 | F1 B1 -^2 F4 B4 -^
-        worker 2 stage 0 | F2 B2 -^^4
-        """)
-
-
 def test_a_replica_without_minibatches_has_no_tasks() -> None:
     schedule = pipedream([3, 1]).take(2)
     assert [bool(tasks) for tasks in schedule.workers] == [True, True, False, True]
@@ -104,16 +85,6 @@ def test_without_replicas_it_is_the_straight_pipeline(
 
 
 # --- How many in flight, section 3.2 -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("replicas", "noam"),
-    [([2, 1, 1], 2), ([7, 1], 2), ([9, 5, 1, 1], 2), ([8], 1), ([1, 1, 1, 1], 4)],
-)
-def test_noam_of_table_1(replicas: list[int], noam: int) -> None:
-    """NOAM = ceil(workers / workers of the input stage), on each replica of the input stage."""
-    input_stage = check(pipedream(replicas).take(72)).peak_in_flight[: replicas[0]]
-    assert input_stage == (noam,) * replicas[0]
 
 
 @given(vectors, counts)
@@ -233,24 +204,6 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
         limit = seen(replicas, minibatches, 0, forwards[0, k])
         assert seen(replicas, minibatches, stage, version) <= limit
         assert (version + 1) * replicas[stage] > limit
-
-
-@given(vectors, counts)
-def test_vertical_sync_reads_the_same_on_the_input_stage(
-    replicas: list[int], minibatches: int
-) -> None:
-    stashing = replicas_of(pipedream(replicas).take(minibatches), replicas)
-    synced = replicas_of(pipedream(replicas, vertical_sync=True).take(minibatches), replicas)
-    assert synced[0] == stashing[0]
-
-
-def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> None:
-    assert pipedream([2, 1], vertical_sync=True).take(4) == parse("""
-        # PipeDream 2-1 + vertical sync; batches of 1
-        worker 0         | F0 F2 .  .  B0   -^1 .  .    .  .  B2   -^3
-        worker 1 stage 0 | F1 F3 .  .  .    .  .   B1   -^ .  .    .   .  B3 -^
-        worker 2 stage 1 | .  F0 B0 -^ F1:0 B1 -^  F2:0 B2 -^ F3:0 B3  -^
-        """)
 
 
 # --- What is refused -----------------------------------------------------------------------------

@@ -18,15 +18,12 @@ from pipekit.schedules import (
     Task,
     check,
     flush,
-    gpipe,
-    model_parallel,
     parse,
-    pipedream,
     replicate,
     two_bw,
 )
 from pipekit.schedules.methods.replicate import late_updates
-from tests.schedules.strategies import endless_methods, taken, training_methods
+from tests.schedules.strategies import endless_methods, training_methods
 
 
 def test_figure_4_is_two_pipelines_of_depth_three() -> None:
@@ -54,20 +51,6 @@ def test_an_update_comes_as_late_as_its_readers_allow() -> None:
     )
 
 
-@given(training_methods)
-def test_one_pipeline_has_no_sums_to_hide(schedule: Schedule) -> None:
-    assert replicate(schedule, 1) == schedule
-
-
-def test_one_stage_replicated_is_data_parallelism() -> None:
-    assert replicate(flush(1, 1).take(2), 2) == parse(
-        """
-        worker 0         | F0 B0 -^1 F2 B2 -^3
-        worker 1 stage 0 | F1 B1 -^  F3 B3 -^
-        """
-    )
-
-
 @given(training_methods, st.integers(1, 4))
 def test_every_pipeline_keeps_no_more_than_the_one_kept(schedule: Schedule, width: int) -> None:
     alone, together = check(schedule), check(replicate(schedule, width))
@@ -76,45 +59,9 @@ def test_every_pipeline_keeps_no_more_than_the_one_kept(schedule: Schedule, widt
     assert together.peak_in_flight == tuple(v for v in alone.peak_in_flight for _ in range(width))
 
 
-@given(training_methods, st.integers(1, 4))
-def test_batches_grow_with_the_width(schedule: Schedule, width: int) -> None:
-    batches = replicate(schedule, width).batches
-    assert [len(b) for b in batches] == [len(b) * width for b in schedule.batches]
-
-
 def test_no_pipelines_are_refused() -> None:
     with pytest.raises(ScheduleError, match="width must be a whole number of at least 1, not 0"):
         replicate(flush(2, 2), 0)
-
-
-def test_2bw_makes_a_version_a_batch_later_when_it_is_first_read() -> None:
-    """Microbatch 4 is the first to read version 1, the sum of 0 and 1; nobody reads 2 and 3."""
-    assert late_updates(two_bw(2, 2).take(3)) == parse(
-        """
-        worker 0 | F0 F1 .  B0 -  F2 B1 -  F3 B2 -^1 F4 B3 -  F5 B4 -  .  B5 -^3^
-        worker 1 | .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^1 F4 B4 -  F5 B5 -^3^
-        """
-    )
-
-
-flushing = st.one_of(
-    taken(st.builds(gpipe, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
-    taken(st.builds(flush, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
-    taken(st.builds(model_parallel, st.integers(1, 5)), st.integers(1, 12)),
-)
-
-
-@given(flushing)
-def test_after_a_flush_the_next_forward_reads_at_once(schedule: Schedule) -> None:
-    assert late_updates(schedule) == schedule
-
-
-@given(st.integers(1, 5), st.integers(1, 12))
-def test_pipedreams_stages_begin_to_read_a_version_at_different_minibatches(
-    stages: int, minibatches: int
-) -> None:
-    schedule = pipedream(stages).take(minibatches)
-    assert late_updates(schedule) == schedule
 
 
 @given(training_methods)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipekit.schedules import Op, ScheduleError, chimera, dualpipe, dualpipe_v, parse, slots, v_min
+from pipekit.schedules import Op, ScheduleError, chimera, dualpipe, dualpipe_v, parse, slots
 from tests.schedules.timing import Costs, every_costs, makespan, peaks
 
 
@@ -136,20 +136,7 @@ def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
     assert len(folded.overlaps) == len(whole.overlaps) // 2
 
 
-def test_it_is_shorter_with_overlap_and_no_longer_without() -> None:
-    schedule = dualpipe_v(8, 16).take(1)
-    one = Costs()
-    assert makespan(schedule, one, 2 / 3) < makespan(schedule, one) <= makespan(schedule, one, 1.0)
-    assert v_min(8, 16).take(1).overlaps == frozenset()
-
-
 @pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 6), (4, 9)])
 def test_what_dualpipe_refuses(stages: int, m: int) -> None:
     with pytest.raises(ScheduleError, match="use an even number"):
         dualpipe(stages, m).take(1)
-
-
-@pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 3)])
-def test_what_dualpipe_v_refuses(stages: int, m: int) -> None:
-    with pytest.raises(ScheduleError, match=r"use an even number of stages|use microbatches >= 4"):
-        dualpipe_v(stages, m).take(1)

@@ -51,12 +51,6 @@ def test_spans_in_equal_slots(p: int) -> None:
         assert least <= 4 * (p - 1)
 
 
-@pytest.mark.parametrize("p", range(2, 6))
-def test_the_steady_period_of_zb_v_is_its_work(p: int) -> None:
-    m, batches = 2 * p, 4
-    assert makespan(zb_v(2 * p, m).take(batches), EQUAL) == batches * 6 * m + p - 1
-
-
 @pytest.mark.parametrize("p", range(1, 6))
 @pytest.mark.parametrize("method", METHODS)
 def test_fewer_microbatches_than_fill_the_pipeline(
