@@ -147,16 +147,10 @@ class Panel:
     traces: Sequence[Trace]
 
     @classmethod
-    def simulated(
-        cls,
-        network: str,
-        profile: Profile | None = None,
-        by: By = "operations",
-        microbatches: int = MICROBATCHES,
-    ) -> "Panel":
-        """Return a network's panel; other costs and cuts than :func:`profile_of`'s if asked."""
-        ways = (named(name, microbatches=microbatches) for name in SCENARIOS[network])
-        bars = [fitting(profile or profile_of(network), way, by) for way in ways]
+    def simulated(cls, network: str, by: By = "operations") -> "Panel":
+        """Return a network's panel, cut by operations as the paper does, or by time."""
+        ways = map(named, SCENARIOS[network])
+        bars = [fitting(profile_of(network), way, by) for way in ways]
         return cls(bars, [bar.simulated() for bar in bars])
 
     @property

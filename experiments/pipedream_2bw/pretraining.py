@@ -129,7 +129,7 @@ class PreTraining(AdamRecipe):
 def train(case: PreTraining) -> study.Course:
     """Carry out one training; its course has a point a step, from 0, the untrained network's.
 
-    ``loss`` is of the step's batch, at the weights that the method reads, ``validation`` that at the
+    ``loss`` is of the step's batch, at the weights that the method reads, ``validation`` of the
     :data:`POINTS` only, and ``moved`` how far the update moved the weights, relative to their norm.
     """
     data, model, movement = case.text(), case.build(), Movement()
