@@ -71,7 +71,7 @@ def by_preference(
 
 
 def _updated(order: Sequence[Pass]) -> tuple[Task, ...]:
-    """Return a worker's tasks: an update follows each backward, which reads what its forward did."""
+    """Return a worker's tasks; an update follows each backward, which reads as its forward did."""
     tasks, read, updates = list[Task](), dict[int, int](), 0
     for op, stage, k in order:
         if op is Op.FORWARD:
