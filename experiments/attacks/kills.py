@@ -28,9 +28,9 @@ from typing import Any
 
 from experiments.attacks.left import Snapshot, left, start_fork_server
 from experiments.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
-from experiments.pipedream.checkpoints import Struck, differences, worker_processes
 from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
+from tests.engine.killing import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
 LIMIT_S = 120.0  # until a program writes a checkpoint, and until all of its processes are gone
@@ -75,9 +75,8 @@ PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signa
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
     """Strike one of the workers, at some moment from now, if any is left; note them all."""
     time.sleep(draw.uniform(0, 3 * PACE_S))
-    workers = worker_processes()
-    known |= {process for _, process in workers}
-    if workers:
+    known |= {pid for _, pid in worker_processes()}
+    if workers := worker_processes():
         with suppress(ProcessLookupError, FileNotFoundError):  # it has just gone
             STRIKES[end][1](draw.choice(workers)[1])
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import fmean
-from types import MappingProxyType
 
 from torch import nn
 
@@ -41,17 +40,16 @@ STATE_BYTES = 12
 """Of a parameter: itself, its moving average and its momentum (section 4.1)."""
 
 AMOEBANET, RESNET = "AmoebaNet-D (4, 512)", "ResNet-101"
-NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
-    {AMOEBANET: partial(amoebanet_d, 3 * 4, 512), RESNET: resnet101}
-)
+NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = {
+    AMOEBANET: partial(amoebanet_d, 3 * 4, 512),
+    RESNET: resnet101,
+}
 """By name; GPipe counts the normal cells of one group, of which there are three."""
 
-SCENARIOS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        AMOEBANET: ("naive-2", "pipeline-2", "pipeline-4", "pipeline-8"),
-        RESNET: ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8"),
-    }
-)
+SCENARIOS: Mapping[str, Sequence[str]] = {
+    AMOEBANET: ("naive-2", "pipeline-2", "pipeline-4", "pipeline-8"),
+    RESNET: ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8"),
+}
 """Of Figure 3's panels, the baseline first."""
 
 
@@ -147,16 +145,10 @@ class Panel:
     traces: Sequence[Trace]
 
     @classmethod
-    def simulated(
-        cls,
-        network: str,
-        profile: Profile | None = None,
-        by: By = "operations",
-        microbatches: int = MICROBATCHES,
-    ) -> "Panel":
-        """Return a network's panel; other costs and cuts than :func:`profile_of`'s if asked."""
-        ways = (named(name, microbatches=microbatches) for name in SCENARIOS[network])
-        bars = [fitting(profile or profile_of(network), way, by) for way in ways]
+    def simulated(cls, network: str, by: By = "operations") -> "Panel":
+        """Return a network's panel, cut by operations as the paper does, or by time."""
+        ways = map(named, SCENARIOS[network])
+        bars = [fitting(profile_of(network), way, by) for way in ways]
         return cls(bars, [bar.simulated() for bar in bars])
 
     @property

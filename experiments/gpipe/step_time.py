@@ -11,19 +11,6 @@ from pipekit.traces import Trace
 from pipekit.traces.breakdown import ALL
 
 
-def compute_bound(profile: Profile) -> Profile:
-    """Return costs as if all but the counted operations were fused into them and took no time.
-
-    A backward has two products for each one of the forward's; the total stays.
-    """
-    a_flop = (profile.forward_s + profile.backward_s) / sum(x.flops for x in profile.layers) / 3
-    return with_costs(
-        profile,
-        forward_s=lambda layer: layer.flops * a_flop,
-        backward_s=lambda layer: 2 * layer.flops * a_flop,
-    )
-
-
 def late_recomputation(profile: Profile) -> Profile:
     """Return costs whose backwards begin with the recomputation, once the gradient is there.
 

@@ -1,6 +1,5 @@
 """Networks whose bytes are counted while they train: small AmoebaNets (4.1), equal layers (3.3)."""
 
-from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
 import pandas as pd
@@ -10,7 +9,6 @@ from torch import nn
 from experiments.gpipe import amoebanet
 from experiments.gpipe.memory import STATES, plan_of, rmsprop
 from experiments.gpipe.scenarios import Scenario
-from experiments.study.tables import largest_that_fits
 from experiments.study.traces import memory_of
 from pipekit import Execution, Watch, models
 from pipekit.engine import Pipeline, measure_memory
@@ -20,7 +18,6 @@ from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
 
-MB = 1e6
 CLASSES = 10
 BATCHES = 2
 """The optimizer's state is there from the first update on, so that the second minibatch peaks."""
@@ -64,40 +61,6 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     rows = scenario.rows * scenario.microbatches
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
     return memory_of(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)).trace)
-
-
-def widest(
-    scenarios: Iterable[Scenario],
-    budget_mb: float,
-    layers: int,
-    filters: Sequence[int],
-    pixels: int,
-) -> pd.DataFrame:
-    """Look for the widest network that fits a budget twice: by the memory model, by training.
-
-    Whatever is narrower than a network that fits is taken to fit too; gradients count. Two rows a
-    column: the widest network that fits in training, and the next; MB are of the fullest worker,
-    the error of the prediction farthest off.
-    """
-    sizes = [(layers, width, pixels) for width in filters]
-
-    def how_many(find: Callable[[Scenario, Size], Memory], scenario: Scenario) -> int:
-        def fits(count: int) -> bool:
-            return max(find(scenario, sizes[count - 1]).peak_bytes) <= budget_mb * MB
-
-        return largest_that_fits(fits, len(sizes))
-
-    rows = []
-    for scenario in scenarios:
-        model, training = (how_many(find, scenario) for find in (predicted, trained))
-        for size in sizes[max(training - 1, 0) : training + 1]:
-            ours, found = (find(scenario, size).peak_bytes for find in (predicted, trained))
-            mb = max(ours) / MB, max(found) / MB
-            error = max((a / b - 1 for a, b in zip(ours, found, strict=True)), key=abs)
-            largest = (filters[count - 1] if count else 0 for count in (model, training))
-            rows.append((scenario.name, size[1], *mb, error, mb[1] <= budget_mb, *largest))
-    columns = ["column", "filters", "predicted", "measured", "error", "fits"]
-    return pd.DataFrame(rows, columns=[*columns, "by model", "by training"])
 
 
 def activation_bytes(memory: Memory) -> float:

@@ -5,7 +5,6 @@ A worker's overhead is the share of a step in which it does not compute.
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -36,14 +35,8 @@ _ROUNDS = 4
 
 
 @cache
-def profile_of(model: str, gpu: str, efficiency: float, folder: str = "") -> Profile:
-    """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak.
-
-    A measured profile in ``folder``, "vgg16-titan-x.json", replaces it.
-    """
-    measured = Path(folder, f"{model}-{gpu.lower().replace(' ', '-')}.json")
-    if folder and measured.exists():
-        return Profile.load(measured)
+def profile_of(model: str, gpu: str, efficiency: float) -> Profile:
+    """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak."""
     device = pipedream_figure1(gpu).device
     return study.published(model, ROWS[model], device, efficiency=efficiency)
 

@@ -5,20 +5,23 @@ Minibatches and stages count from 0, and version v of the weights has v updates 
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from experiments.pipedream.timelines import MessageCounter
 from experiments.study.differences import Tensors, plain_gradients, relative_difference
 from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline, Watch
+from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -208,3 +211,28 @@ class _FirstSend(Observer):
     def _note(self, what: str, step: Step | None = None) -> None:
         if step is None or (step.ends_update and step.task.op is Op.BACKWARD):
             self._seen.setdefault(what, self._clock.seconds(self._clock.now()))
+
+
+def coordination(
+    build: Callable[[], Pipeline], epochs: Sequence[Sequence[Batch]], folder: Path
+) -> tuple[int, int]:
+    """Count what checkpoints at the end of every epoch make workers send to one another.
+
+    Returns the messages beyond those of a training without checkpoints, and the files that there
+    are for each stage and epoch (-1 if not for all alike). Only the last two checkpoints stay.
+    """
+    without = _messages(build(), epochs, None)
+    extra = _messages(build(), epochs, folder) - without
+    homes = sorted(folder.iterdir())
+    stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
+    files = {found.count(stage) for found in stages for stage in found}
+    exact = len(homes) == len(epochs) and len(files) == len({*map(len, stages)}) == 1
+    return extra, files.pop() if exact else -1
+
+
+def _messages(pipeline: Pipeline, epochs: Sequence[Sequence[Batch]], folder: Path | None) -> int:
+    """Train, and return how many messages the workers sent."""
+    counter = MessageCounter()
+    for batches in epochs:
+        pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)
+    return counter.seen.total()

@@ -17,6 +17,8 @@ from pipekit.clusters.traffic import Traffic
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import FlatBucket, PartKey
 from pipekit.schedules import Message, Op, Schedule, Step, Task, lower
+from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
+from pipekit.schedules.schedule import Pass
 from pipekit.traces import TRANSFERS, Trace
 from pipekit.trees import Tree, leaves
 
@@ -56,45 +58,29 @@ def by_preference(
     """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
 
     Every free worker runs the pass it prefers if one is ready, else the other. A stage's forward
-    and backward take ``stage_s`` whole time units; at most ``admitted`` minibatches are in the
-    pipeline.
+    and backward take ``stage_s`` time units; at most ``admitted`` minibatches are in the pipeline.
     """
-    stages, limit = len(stage_s), admitted or minibatches
-    lists: list[list[Task]] = [[] for _ in range(stages)]
-    forwards, backwards, free = ([0] * stages for _ in range(3))
-    ends: dict[tuple[Op, int, int], int] = {}
-    reads: dict[tuple[int, int], int] = {}
-    now = 0
+    stages, none = range(len(stage_s)), [0.0] * len(stage_s)
+    seconds = *([float(s) for s in each] for each in zip(*stage_s, strict=True)), none
+    without_limits = [math.inf] * len(stage_s)
+    passes = BatchPasses(stages, minibatches, seconds, none, [none] * 3, none, none, without_limits)
+    depth = float(admitted or minibatches), *without_limits[1:]
+    first = (prefer is Op.FORWARD,) * len(stage_s)
+    orders = choose(passes, Policy(depth, tuple(none), tuple(none), first))
+    return Schedule(tuple(map(_updated, orders)), f"{prefer.name.lower()} first")
 
-    def arrived(op: Op, stage: int, k: int) -> bool:
-        return ends.get((op, stage, k), math.inf) <= now
 
-    def ready(op: Op, stage: int) -> bool:
-        if op is Op.BACKWARD:
-            k = backwards[stage]
-            return k < forwards[stage] and (stage + 1 == stages or arrived(op, stage + 1, k))
-        k = forwards[stage]
-        admits = k - backwards[0] < limit
-        return k < minibatches and (arrived(op, stage - 1, k) if stage else admits)
-
-    def run(op: Op, stage: int) -> None:
-        k = (forwards if op is Op.FORWARD else backwards)[stage]
-        read = reads.setdefault((stage, k), backwards[stage])
-        free[stage] = ends[op, stage, k] = now + stage_s[stage][op is Op.BACKWARD]
-        lists[stage].append(Task(op, stage, k, read))
+def _updated(order: Sequence[Pass]) -> tuple[Task, ...]:
+    """Return a worker's tasks; an update follows each backward, which reads as its forward did."""
+    tasks, read, updates = list[Task](), dict[int, int](), 0
+    for op, stage, k in order:
         if op is Op.FORWARD:
-            forwards[stage] += 1
-        else:
-            backwards[stage] += 1
-            lists[stage].append(Task(Op.UPDATE, stage, k, backwards[stage]))
-
-    while min(backwards) < minibatches:
-        for stage in range(stages):
-            possible = [op for op in (Op.FORWARD, Op.BACKWARD) if ready(op, stage)]
-            if free[stage] <= now and possible:
-                run(prefer if prefer in possible else possible[0], stage)
-        now += 1
-    return Schedule(tuple(map(tuple, lists)), f"{prefer.name.lower()} first")
+            read[k] = updates
+            tasks.append(Task(op, stage, k, updates))
+        elif op is Op.BACKWARD_INPUT:  # its other part takes no time
+            updates += 1
+            tasks += [Task(Op.BACKWARD, stage, k, read[k]), Task(Op.UPDATE, stage, k, updates)]
+    return tuple(tasks)
 
 
 LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}

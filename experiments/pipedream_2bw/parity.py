@@ -1,6 +1,6 @@
 """How closely 2BW follows vanilla (PipeDream-2BW, Figure 5 and section 5.1).
 
-Frames are of :func:`.pretraining.trainings`, of one network and learning rate.
+Frames have the courses of :func:`.pretraining.train`, of one network and learning rate.
 """
 
 import math

@@ -1,11 +1,9 @@
-"""Small language models trained for real by vanilla, 2BW and PipeDream updates (5.1, Table 1)."""
+"""Small language models trained for real by vanilla, 2BW and PipeDream updates (5.1)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +13,10 @@ from torch.types import Device
 
 from experiments import study
 from experiments.pipedream_2bw.settings import AdamRecipe
-from pipekit.datasets import Batch, Dataset, masked, python_snippets, python_source
+from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
-from pipekit.metrics import accuracy
-from pipekit.models import bert_large, classifier, gpt, token_loss
+from pipekit.models import bert_large, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
 
 Factory = Callable[[list[nn.Parameter]], AdamW]
@@ -83,9 +80,6 @@ which Flush and 2BW cut into as many microbatches as there are stages."""
 
 POINTS = 10
 """Validations of a training, equally far apart; the pipeline drains before each."""
-NINE_TENTHS = 9 * POINTS // 10
-FINE_TUNED = (NINE_TENTHS, POINTS)
-"""The validations, from 1, after which Table 1's fine-tunings start."""
 EVALUATION_ROWS = 64
 
 
@@ -125,10 +119,6 @@ class PreTraining(AdamRecipe):
         text = python_source(self.sequence, self.rows + self.test_rows, self.test_rows)
         return masked(text) if self.network == "bert" else text
 
-    def weights(self, folder: Path, point: int) -> Path:
-        """Return where the weights after a validation, from 1, are kept."""
-        return trainings(folder).file(self).with_suffix(f".{point}of{POINTS}.pt")
-
     def _made(self, device: Device = None) -> nn.Sequential:
         shape = self.layers, self.hidden, self.heads
         make, vocabulary = {"gpt": (gpt, 256), "bert": (bert_large, 257)}[self.network]
@@ -136,29 +126,21 @@ class PreTraining(AdamRecipe):
         return make(*shape, sequence=self.sequence, **how)
 
 
-def trainings(folder: Path) -> study.Trainings[PreTraining]:
-    """Return the trainings of a folder, which also keeps a BERT's weights for fine-tuning.
+def train(case: PreTraining) -> study.Course:
+    """Carry out one training; its course has a point a step, from 0, the untrained network's.
 
-    Their course has a point a step, from 0, the untrained network's: ``loss`` of the step's batch,
-    at the weights that the method reads, ``validation`` loss, at the :data:`POINTS` only, and how
-    far the update ``moved`` the weights, relative to their norm.
+    ``loss`` is of the step's batch, at the weights that the method reads, ``validation`` of the
+    :data:`POINTS` only, and ``moved`` how far the update moved the weights, relative to their norm.
     """
-    return study.Trainings(partial(train, folder=folder), folder)
-
-
-def train(case: PreTraining, folder: Path) -> study.Course:
-    """Carry out one training here; see :func:`trainings`."""
     data, model, movement = case.text(), case.build(), Movement()
     updates = {**case.of_pipeline, "optimizer": movement.watching(case.optimizer)}
     schedule = METHODS[case.method](case.stages)
     pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **updates)
     losses: list[float | None] = [None]
     validations = {}
-    for point, (some, score) in enumerate(course(pipeline, data, case, case.seed)):
+    for some, score in course(pipeline, data, case):
         losses += some
         validations[len(losses) - 1] = score
-        if case.network == "bert" and point in FINE_TUNED:
-            torch.save(pipeline.state_dict(), case.weights(folder, point))
     steps = range(len(losses))
     return study.Course.of(
         provenance("measured", case.seed, data=data.source),
@@ -170,67 +152,22 @@ def train(case: PreTraining, folder: Path) -> study.Course:
 
 
 def course(
-    pipeline: Pipeline,
-    data: Dataset,
-    recipe: AdamRecipe,
-    seed: int,
-    metric: Callable[[Any, Any], Any] | None = None,
+    pipeline: Pipeline, data: Dataset, case: PreTraining
 ) -> Iterator[tuple[Sequence[float], float]]:
-    """Train in :data:`POINTS` pieces; yield the losses of each, and the score after it.
+    """Train in :data:`POINTS` pieces; yield the losses of each, and the validation loss after it.
 
-    The first yielded is the untrained network's score, without losses.
+    The first yielded is the untrained network's loss, without others.
     """
-    batches = take(data, recipe.batch_rows, recipe.steps, seed)
+    batches = take(data, case.batch_rows, case.steps, case.seed)
     tests = data.test_batches(EVALUATION_ROWS)
-    yield [], pipeline.evaluate(tests, metric)
+    yield [], pipeline.evaluate(tests)
     for point in range(POINTS):
         start, stop = (len(batches) * p // POINTS for p in (point, point + 1))
         losses = pipeline.train(batches[start:stop], watch=Watch(trace=False)).losses
-        yield losses, pipeline.evaluate(tests, metric)
+        yield losses, pipeline.evaluate(tests)
 
 
 def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
     """Return so many batches, of as many epochs as that takes."""
     endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
     return list(islice(endless, steps))
-
-
-@dataclass(frozen=True)
-class FineTuning:
-    """All that a fine-tuning depends on.
-
-    It starts from the weights of a validation of its pre-training, from 1; 0: the initial ones.
-    ``rows`` and ``test_rows`` are snippets, of so many classes (packages).
-    """
-
-    start: str  # in words
-    point: int
-    before: PreTraining
-    steps: int
-    classes: int
-    rows: int
-    test_rows: int
-
-    def model(self, folder: Path) -> nn.Sequential:
-        """Return the pre-trained trunk with a new head, the same for one seed."""
-        model = self.before.build()
-        if self.point:
-            kept = self.before.weights(folder, self.point)
-            model.load_state_dict(torch.load(kept, weights_only=True))
-        torch.manual_seed(self.before.seed)
-        return classifier(model, self.classes)
-
-
-def fine_tune(case: FineTuning, folder: Path) -> study.Course:
-    """Fine-tune here, from weights in the folder; return step and ``accuracy`` (%) of each test."""
-    before, recipe = case.before, replace(case.before, steps=case.steps)
-    data = python_snippets(before.sequence, case.classes, case.rows, case.test_rows)
-    schedule, loss = METHODS[VANILLA](before.stages), nn.CrossEntropyLoss()
-    how = {"loss": loss, "seed": before.seed, **recipe.of_pipeline}
-    pipeline = Pipeline(case.model(folder), schedule, **how)
-    steps, accuracies = [0], []
-    for losses, share in course(pipeline, data, recipe, before.seed, accuracy):
-        steps.append(steps[-1] + len(losses))
-        accuracies.append(100 * share)
-    about = provenance("measured", before.seed, data=data.source)
-    return study.Course.of(about, step=steps[1:], accuracy=accuracies)

@@ -21,9 +21,9 @@ from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, Task, check, flush, gpipe, replicate, two_bw
+from pipekit.schedules import Op, Schedule, check, flush, gpipe, replicate, two_bw
 from pipekit.schedules.check import Report
-from pipekit.schedules.methods.flushed import require_positive
+from pipekit.schedules.methods.flushed import flushed, require_positive
 
 TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "tensor MP",
@@ -49,17 +49,10 @@ def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     accumulation. A count below 1 is a ScheduleError.
     """
     require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
-    last = sum(sizes) - 1
-
-    def worker(stage: int) -> list[Task]:
-        tasks = []
-        for stop, size in zip(accumulate(sizes), sizes, strict=True):
-            part = range(stop - size, stop)
-            tasks += [Task(op, stage, k, 0) for op in (Op.FORWARD, Op.BACKWARD) for k in part]
-        return [*tasks, Task(Op.UPDATE, stage, last, 1)]
-
-    name = INTER_LAYER if max(sizes) == 1 else GPIPE
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name).repeat()
+    parts = [range(stop - size, stop) for stop, size in zip(accumulate(sizes), sizes, strict=True)]
+    order = [(op, k) for part in parts for op in (Op.FORWARD, Op.BACKWARD) for k in part]
+    workers = ([(op, stage, k) for op, k in order] for stage in range(stages))
+    return flushed(INTER_LAYER if max(sizes) == 1 else GPIPE, workers)
 
 
 TABLES: Mapping[str, Callable[[int, int], Schedule]] = {

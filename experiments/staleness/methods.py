@@ -9,7 +9,6 @@ pipeline wait for one another.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -66,25 +65,23 @@ _TWO_BW = DelayedMethod("2bw", partial(schedules.two_bw, microbatches=2), 2, 2)
 _PACI = partial(schedules.paci, microbatches=PACI_MICROBATCHES)
 _PREDICTED = ("sgd", "adamw")
 
-METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
-    {
-        SYNC: DelayedMethod("sequential", partial(schedules.flush, microbatches=1), stages=1),
-        "2bw": _TWO_BW,
-        "pipedream": _PIPEDREAM,
-        "vertical-sync": DelayedMethod("pipedream_vertical_sync", _VERTICAL),
-        "no-stashing": _NO_STASHING,
-        "spectrain": _NO_STASHING.mitigated(staleness.SpecTrain, *_PREDICTED),
-        "pipeoptim": _NO_STASHING.mitigated(staleness.PipeOptim, *_PREDICTED),
-        "pipemare": replace(
-            _NO_STASHING, mitigation=lambda updates: staleness.PipeMare(updates // ANNEALED_SHARE)
-        ),
-        "gap-aware": _PIPEDREAM.mitigated(staleness.GapAware),
-        "paci": DelayedMethod("paci", _PACI, microbatches=PACI_MICROBATCHES),
-        "2bw-ahead": _TWO_BW.mitigated(staleness.Ahead, *_PREDICTED),
-        "2bw-feedback": _TWO_BW.mitigated(staleness.ErrorFeedback),
-        "2bw-sync-first": replace(_TWO_BW, sync_share=FIRST_SHARE),
-    }
-)
+METHODS: Mapping[str, DelayedMethod] = {
+    SYNC: DelayedMethod("sequential", partial(schedules.flush, microbatches=1), stages=1),
+    "2bw": _TWO_BW,
+    "pipedream": _PIPEDREAM,
+    "vertical-sync": DelayedMethod("pipedream_vertical_sync", _VERTICAL),
+    "no-stashing": _NO_STASHING,
+    "spectrain": _NO_STASHING.mitigated(staleness.SpecTrain, *_PREDICTED),
+    "pipeoptim": _NO_STASHING.mitigated(staleness.PipeOptim, *_PREDICTED),
+    "pipemare": replace(
+        _NO_STASHING, mitigation=lambda updates: staleness.PipeMare(updates // ANNEALED_SHARE)
+    ),
+    "gap-aware": _PIPEDREAM.mitigated(staleness.GapAware),
+    "paci": DelayedMethod("paci", _PACI, microbatches=PACI_MICROBATCHES),
+    "2bw-ahead": _TWO_BW.mitigated(staleness.Ahead, *_PREDICTED),
+    "2bw-feedback": _TWO_BW.mitigated(staleness.ErrorFeedback),
+    "2bw-sync-first": replace(_TWO_BW, sync_share=FIRST_SHARE),
+}
 """By name."""
 
 
@@ -135,15 +132,13 @@ class OptimizerRecipe:
         return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
-OPTIMIZERS: Mapping[str, OptimizerRecipe] = MappingProxyType(
-    {
-        "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -2, 1),
-        "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
-        "muon": OptimizerRecipe(MuonAndAdamW, states=1),
-        "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
-        "rotated-adam": OptimizerRecipe(lambda own, lr, _: staleness.BasisRotation(own, lr)),
-    }
-)
+OPTIMIZERS: Mapping[str, OptimizerRecipe] = {
+    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -2, 1),
+    "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
+    "muon": OptimizerRecipe(MuonAndAdamW, states=1),
+    "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
+    "rotated-adam": OptimizerRecipe(lambda own, lr, _: staleness.BasisRotation(own, lr)),
+}
 """By name; none has weight decay, which would be one more thing to tune.  The last two were made
 for asynchronous pipelines."""
 

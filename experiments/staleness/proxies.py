@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, islice, pairwise
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -141,25 +140,23 @@ class Proxy:
         return list(islice(endless, self.updates))
 
 
-PROXIES: Mapping[str, Proxy] = MappingProxyType(
-    {
-        proxy.name: proxy
-        for proxy in (
-            Proxy("images", "small", width=8, length=12, batch_rows=32, updates=200),
-            Proxy("images", "long", width=8, length=12, batch_rows=32, updates=1000),
-            Proxy("gpt", "small", 32, 40, batch_rows=8, updates=300, rows=2400, test_rows=256),
-            Proxy("bert", "small", 32, 40, batch_rows=8, updates=400, rows=3200, test_rows=256),
-            # The large one's 7.6 million parameters, with updates that take a quarter of its rows.
-            Proxy("gpt", "medium", 320, 128, batch_rows=4, updates=400, rows=64000, test_rows=128),
-            Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
-            Proxy("gpt", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
-            Proxy("bert", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
-            # For a GPU: 85 million parameters.
-            Proxy("gpt", "huge", 1088, 256, 32, updates=8000, rows=300000, test_rows=512),
-            Proxy("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
-        )
-    }
-)
+PROXIES: Mapping[str, Proxy] = {
+    proxy.name: proxy
+    for proxy in (
+        Proxy("images", "small", width=8, length=12, batch_rows=32, updates=200),
+        Proxy("images", "long", width=8, length=12, batch_rows=32, updates=1000),
+        Proxy("gpt", "small", 32, 40, batch_rows=8, updates=300, rows=2400, test_rows=256),
+        Proxy("bert", "small", 32, 40, batch_rows=8, updates=400, rows=3200, test_rows=256),
+        # The large one's 7.6 million parameters, with updates that take a quarter of its rows.
+        Proxy("gpt", "medium", 320, 128, batch_rows=4, updates=400, rows=64000, test_rows=128),
+        Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
+        Proxy("gpt", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
+        Proxy("bert", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
+        # For a GPU: 85 million parameters.
+        Proxy("gpt", "huge", 1088, 256, 32, updates=8000, rows=300000, test_rows=512),
+        Proxy("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
+    )
+}
 """By name."""
 
 

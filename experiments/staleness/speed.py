@@ -7,7 +7,6 @@ is built on it pass them through whole, since it updates after each minibatch.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pandas as pd
@@ -98,13 +97,11 @@ def _one_row(model: str, cluster: Cluster) -> Profile:
     return published(model, 1, cluster.device)
 
 
-STANDS_FOR: Mapping[str, Machines] = MappingProxyType(
-    {
-        "gpt": Machines(),
-        "bert": Machines("bert-large"),
-        "images": Machines("vgg16", "pipedream-a", rows=64, recompute=False),
-    }
-)
+STANDS_FOR: Mapping[str, Machines] = {
+    "gpt": Machines(),
+    "bert": Machines("bert-large"),
+    "images": Machines("vgg16", "pipedream-a", rows=64, recompute=False),
+}
 """By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
 
 

@@ -4,7 +4,7 @@ Nothing is fitted: costs are estimated for the P40, and partitions and batch siz
 repository's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from pipekit.engine import Execution, Pipeline
 from pipekit.planning import balance
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules import Op, Schedule
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -33,13 +33,10 @@ def as_drawn(stages: int, microbatches: int) -> Schedule:
     So Figure 2c of GPipe draws it, and torchgpipe runs it; it idles as long as :func:`gpipe`.
     """
 
-    def worker(stage: int) -> Iterator[Task]:
-        batch = range(microbatches)
-        yield from (Task(Op.FORWARD, stage, k, 0) for k in batch)
-        yield from (Task(Op.BACKWARD, stage, k, 0) for k in reversed(batch))
-        yield Task(Op.UPDATE, stage, batch[-1], 1)
-
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
+    batch = range(microbatches)
+    order = [(Op.FORWARD, k) for k in batch] + [(Op.BACKWARD, k) for k in reversed(batch)]
+    workers = ([(op, stage, k) for op, k in order] for stage in range(stages))
+    return Schedule.one_batch("GPipe as drawn", workers)
 
 
 def pipeline(

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -42,14 +41,12 @@ class Components(NamedTuple):
         return tuple(name for name, there in self._asdict().items() if not there)
 
 
-ROWS: Mapping[str, Components] = MappingProxyType(
-    {
-        "baseline": Components(order=False, streams=False, portals=False),
-        "dep": Components(order=True, streams=False, portals=False),
-        "dep-streams": Components(order=True, streams=True, portals=False),
-        "dep-streams-portals": Components(order=True, streams=True, portals=True),
-    }
-)
+ROWS: Mapping[str, Components] = {
+    "baseline": Components(order=False, streams=False, portals=False),
+    "dep": Components(order=True, streams=False, portals=False),
+    "dep-streams": Components(order=True, streams=True, portals=False),
+    "dep-streams-portals": Components(order=True, streams=True, portals=True),
+}
 """Table 1, by what the ledger calls its rows."""
 
 Kernel = tuple[str, int, int] | tuple[str, int, int, int]

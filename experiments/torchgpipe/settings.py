@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 
 from torch.nn import Parameter
 from torch.optim import SGD
@@ -92,9 +91,7 @@ def _unet(name: str, size: tuple[int, int], m: int, batch: int, published: list[
 TABLE1 = _unet("table1", (5, 64), 8, 128, [34, 76, 70, 61])
 """U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
 
-TABLE2: Mapping[tuple[int, int], Benchmark] = MappingProxyType(
-    {key: _amoebanet(*key) for key in _AMOEBANET}
-)
+TABLE2: Mapping[tuple[int, int], Benchmark] = {key: _amoebanet(*key) for key in _AMOEBANET}
 """AmoebaNet-D (18, 256), by (m, n)."""
 
 TABLE3: tuple[Benchmark, ...] = (

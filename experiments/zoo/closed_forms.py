@@ -8,7 +8,6 @@ method: with ``v`` stages a worker a pass is a v-th as long, and an activation a
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -118,32 +117,27 @@ _DEEPSEEK = "ours; DeepSeek prints (p/2-1)(F&B+B-3W)"
 _MEGATRON = "Megatron-LM (SC '21) 2.2"
 _MAKESPAN, _SPAN = "makespan", "span"
 
-FORMS: Mapping[str, ClosedForm] = MappingProxyType(
-    {
-        "gpipe": ClosedForm(_FLUSH, _MAKESPAN, _microbatches, _ANY, "GPipe 3.2"),
-        "flush": ClosedForm(_FLUSH, _MAKESPAN, _workers, _ENOUGH, "PipeDream-2BW 3.2"),
-        "eager": ClosedForm(_FLUSH, _MAKESPAN, _twice, _TWICE, "ours"),
-        "interleaved": ClosedForm(
-            _HALF, _MAKESPAN, lambda s: s.workers + (s.workers - 1) / 2, _DIVIDED, _MEGATRON
-        ),
-        "looped-bfs": ClosedForm(
-            _HALF, _MAKESPAN, _microbatches, _ENOUGH, "Lamy-Poirier (MLSys '23)"
-        ),
-        "hanayo": ClosedForm(_WAVES, _MAKESPAN, _workers, _AS_MANY, "ours"),
-        "zb-h1": ClosedForm(_H1, _MAKESPAN, _workers, _SHORT, "Zero Bubble 2.1"),
-        "zb-h2": ClosedForm(_H2, _SPAN, _twice, _SHORT_TWICE, "Zero Bubble 2.2"),
-        "interleaved-zero-bubble": ClosedForm(
-            _HALF_H1, _MAKESPAN, _workers, _SHORT_DIVIDED, "ours"
-        ),
-        "zb-v": ClosedForm(_NONE, _SPAN, _workers, _EQUAL, "Zero Bubble 6"),
-        "chimera": ClosedForm(_TWO_WAYS, _MAKESPAN, _workers, _CHIMERA, "Chimera 3.1"),
-        "dualpipe": ClosedForm(_DUAL, _MAKESPAN, lambda s: s.workers + 1, _BETWEEN, _DEEPSEEK),
-        "dualpipe-v": ClosedForm(_DUAL_V, _MAKESPAN, lambda s: s.workers + 1 / 2, _BETWEEN, "ours"),
-    }
-)
+FORMS: Mapping[str, ClosedForm] = {
+    "gpipe": ClosedForm(_FLUSH, _MAKESPAN, _microbatches, _ANY, "GPipe 3.2"),
+    "flush": ClosedForm(_FLUSH, _MAKESPAN, _workers, _ENOUGH, "PipeDream-2BW 3.2"),
+    "eager": ClosedForm(_FLUSH, _MAKESPAN, _twice, _TWICE, "ours"),
+    "interleaved": ClosedForm(
+        _HALF, _MAKESPAN, lambda s: s.workers + (s.workers - 1) / 2, _DIVIDED, _MEGATRON
+    ),
+    "looped-bfs": ClosedForm(_HALF, _MAKESPAN, _microbatches, _ENOUGH, "Lamy-Poirier (MLSys '23)"),
+    "hanayo": ClosedForm(_WAVES, _MAKESPAN, _workers, _AS_MANY, "ours"),
+    "zb-h1": ClosedForm(_H1, _MAKESPAN, _workers, _SHORT, "Zero Bubble 2.1"),
+    "zb-h2": ClosedForm(_H2, _SPAN, _twice, _SHORT_TWICE, "Zero Bubble 2.2"),
+    "interleaved-zero-bubble": ClosedForm(_HALF_H1, _MAKESPAN, _workers, _SHORT_DIVIDED, "ours"),
+    "zb-v": ClosedForm(_NONE, _SPAN, _workers, _EQUAL, "Zero Bubble 6"),
+    "chimera": ClosedForm(_TWO_WAYS, _MAKESPAN, _workers, _CHIMERA, "Chimera 3.1"),
+    "dualpipe": ClosedForm(_DUAL, _MAKESPAN, lambda s: s.workers + 1, _BETWEEN, _DEEPSEEK),
+    "dualpipe-v": ClosedForm(_DUAL_V, _MAKESPAN, lambda s: s.workers + 1 / 2, _BETWEEN, "ours"),
+}
 """By the names of :data:`pipekit.schedules.methods.by_name.METHODS`, with two stages a worker."""
 
-ACTIVATIONS: Mapping[str, Callable[[int], int]] = MappingProxyType(
-    {"v-half": lambda p: (p + 2) // 2 if p > 1 else 1, "v-min": lambda p: (p + 4) // 3}
-)
+ACTIVATIONS: Mapping[str, Callable[[int], int]] = {
+    "v-half": lambda p: (p + 2) // 2 if p > 1 else 1,
+    "v-min": lambda p: (p + 4) // 3,
+}
 """Of those whose bubble has no closed form: whole microbatches' activations of p workers."""

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.pipedream.checkpoints import kill
 from pipekit import Pipeline, Stalled
+from tests.engine.killing import kill
 
 Printed = Callable[[str], str]
 

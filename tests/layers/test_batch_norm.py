@@ -36,11 +36,14 @@ def test_running_averages_are_those_of_whole_batches(
         torch.testing.assert_close(model.state_dict()[name], buffer, msg=name)
 
 
-def test_each_microbatch_is_normalised_by_itself() -> None:
-    norm = nn.Sequential(nn.BatchNorm1d(2), nn.Identity())
-    model = PipelinedModule(copy.deepcopy(norm), [1, 1], chunks=2, deferred_batch_norm=True)
-    x = torch.randn(6, 2)
-    torch.testing.assert_close(model(x), torch.cat([norm(x[:3]), norm(x[3:])]))
+@pytest.mark.parametrize(("balance", "chunks"), [([2], 2), ([1, 1], 2), ([1, 1], 3)])
+def test_each_microbatch_is_normalised_by_itself(balance: list[int], chunks: int) -> None:
+    norm = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    model = PipelinedModule(copy.deepcopy(norm), balance, chunks=chunks, deferred_batch_norm=True)
+    x = torch.randn(6, 1, 8, 8)
+    y = model(x)
+    assert torch.equal(y, torch.cat([norm(part) for part in x.chunk(chunks)]))
+    assert not torch.allclose(y, norm(x))
 
 
 def test_without_it_every_microbatch_counts() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from pipekit.datasets import mnist, python_snippets, python_source
+from pipekit.datasets import mnist, python_source
 from pipekit.ledger.batches.ranges import Between, read
 
 
@@ -35,9 +35,6 @@ def test_there_is_as_much_text_as_is_allowed(cell: str, most: Callable[[str], in
     exec(cell, given)
     rows, tests = most("rows"), most("test_rows")
     learnt = python_source(given["sequence"], rows + tests, tests).train_inputs
-    assert len(learnt) == rows
-    rows, tests = most("snippets"), most("test_snippets")
-    learnt = python_snippets(given["sequence"], given["classes"], rows + tests, tests).train_inputs
     assert len(learnt) == rows
 
 

@@ -103,19 +103,6 @@ def reduction(ours: Sent, bsp: Sent, activations_once: bool = False) -> float:
     return 1 - (ours.total - ours.activations / 2 * activations_once) / bsp.total
 
 
-def link_seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
-    """Return the seconds a minibatch that the busiest link needs: no plan can be faster."""
-    return max(
-        (
-            all_reduce_bytes(profile.stage(s.first, s.stop).parameter_bytes, s.replicas)
-            + (profile.boundary_bytes(s.first) if s.first else 0)
-            + (profile.boundary_bytes(s.stop) if s.stop < len(profile) else 0)
-        )
-        / (s.replicas * cluster.levels[0].used_bandwidth)
-        for s in plan.stages
-    )
-
-
 def formula_speedup(workers: int, calibrated_on: tuple[int, float]) -> float:
     """Return BSP's speedup if traffic, 4 (m - 1) / m |w| a worker, were all; fitted on a row."""
     known, speedup = calibrated_on

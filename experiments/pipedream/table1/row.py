@@ -82,9 +82,9 @@ class Row:
     runs: Mapping[str, Ran] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, setting: Setting, files: str = "") -> "Row":
-        """Return a setting's row; ``files`` as for :func:`.calibration.profile_of`."""
-        return cls(setting, profile_of(setting, files), calibrated(setting, files))
+    def of(cls, setting: Setting) -> "Row":
+        """Return a setting's row."""
+        return cls(setting, profile_of(setting), calibrated(setting))
 
     @cached_property
     def compute_s(self) -> float:

@@ -127,22 +127,20 @@ def _speedup(cell: Cell, exponent: float) -> float:
 
 
 @cache
-def profile_of(setting: Setting, files: str = "") -> Profile:
-    """Return what a minibatch costs on one worker: estimated, or from ``files``, "{model}.json"."""
-    if files:
-        return Profile.load(files.format(model=setting.model))
+def profile_of(setting: Setting) -> Profile:
+    """Return what a minibatch costs on one worker, estimated for its GPU."""
     return study.published(setting.model, ROWS[setting.model], setting.machines().device)
 
 
 @cache
-def fitted(cells: tuple[Setting, ...], files: str = "") -> float:
+def fitted(cells: tuple[Setting, ...]) -> float:
     """Return the bytes/s that fit the BSP cells of some rows of Table 1."""
-    known = [(profile_of(row, files), row.machines(), printed(row, "bsp-speedup")) for row in cells]
+    known = [(profile_of(row), row.machines(), printed(row, "bsp-speedup")) for row in cells]
     return effective([Cell(profile, on, float(speedup)) for profile, on, speedup in known])
 
 
-def calibrated(setting: Setting, files: str = "", on: tuple[Setting, ...] | None = None) -> Cluster:
+def calibrated(setting: Setting, on: tuple[Setting, ...] | None = None) -> Cluster:
     """Return a setting's machines with the bandwidth of its cluster's cells, or of those ``on``."""
     rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines()
     origin = f"BSP of {' and '.join(row.name for row in rows)}, Table 1"
-    return machines.calibrated(machines.levels[0].name, fitted(rows, files), origin)
+    return machines.calibrated(machines.levels[0].name, fitted(rows), origin)

@@ -33,17 +33,17 @@ INSTEAD = {
 """What is done instead, by cause."""
 
 
-def changes(row: Row, files: str = "") -> Iterator[tuple[str, Row]]:
+def changes(row: Row) -> Iterator[tuple[str, Row]]:
     """Yield a row with each change that can be made to it, by its cause."""
     kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
     yield names.NOMINAL, row.nominal
     yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=twice_in_flight)
     if setting in TABLE1:
         yield names.PLAN, replace(kept, given=row.paper_plan)
-        yield names.OWN_BANDWIDTH, replace(planned, cluster=calibrated(setting, files, (setting,)))
+        yield names.OWN_BANDWIDTH, replace(planned, cluster=calibrated(setting, (setting,)))
     known, *others = CALIBRATED_ON[setting.cluster]
     if known != setting and S2VT in others:
-        yield names.GUESSED_LAYERS, replace(planned, cluster=calibrated(setting, files, (known,)))
+        yield names.GUESSED_LAYERS, replace(planned, cluster=calibrated(setting, (known,)))
     if setting == S2VT and len(row.plan.stages) > 1:
         # 5 % of what data parallelism sends is all that the printed 95 % leaves.
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
@@ -51,10 +51,8 @@ def changes(row: Row, files: str = "") -> Iterator[tuple[str, Row]]:
         yield names.ACTIVATIONS, replace(planned, profile=fewer)
     device = row.cluster.device
     if (setting.model, device.name) in network_times():
-        yield (
-            names.TIMES,
-            replace(planned, profile=as_published(row.profile, setting.model, device)),
-        )
+        slower = as_published(row.profile, setting.model, device)
+        yield names.TIMES, replace(planned, profile=slower)
 
 
 @cache

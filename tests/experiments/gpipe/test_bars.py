@@ -100,10 +100,3 @@ def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards
     # no next one to wait for.
     assert shares["imbalance"] == pytest.approx(100 * 3 / 36)
     assert shares["bubble"] == pytest.approx(100 * 9 / 36)
-
-
-def test_fused_layers_take_the_time_of_their_operations() -> None:
-    layers = LayerProfile("layer", 1, 2, flops=1), LayerProfile("layer", 2, 3, flops=3)
-    fused = step_time.compute_bound(Profile(layers))
-    assert [layer.forward_s for layer in fused.layers] == pytest.approx([2 / 3, 2])
-    assert fused.forward_s + fused.backward_s == pytest.approx(8)

@@ -1,5 +1,7 @@
 """PipeDream's equations written out, beside the engine, and what leaves a replicated stage when."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from experiments.pipedream import staleness
 from experiments.pipedream.staleness import SmallTraining
 from experiments.study import bit_equal
-from pipekit import Plan, Profile, schedules
+from pipekit import Pipeline, Plan, Profile, schedules
 from pipekit.clusters import flat
 from pipekit.schedules import parse
 from tests.emulation.own_time import own_time
@@ -74,3 +76,13 @@ def test_gradients_leave_when_the_last_layers_backward_ends() -> None:
     with own_time():
         sent, ended = staleness.first_send(profile, plan, flat(2, 1e13), 4)
     assert [sent, ended] == pytest.approx([0.02, 0.06])
+
+
+def test_checkpoints_send_nothing_and_every_stage_writes_a_file_an_epoch(tmp_path: Path) -> None:
+    training = SmallTraining.random(torch.float32, 4, width=5, lr=0.5, seed=0)
+
+    def build() -> Pipeline:
+        return Pipeline(training.model, schedules.pipedream(4), **training.how)
+
+    assert staleness.coordination(build, [training.batches] * 2, tmp_path) == (0, 1)
+    assert staleness.coordination(build, [training.batches] * 3, tmp_path)[1] == -1  # two stay

@@ -14,19 +14,17 @@ from experiments.pipedream_2bw import parity
 from experiments.pipedream_2bw.pretraining import (
     METHODS,
     PIPEDREAM,
-    POINTS,
     TWO_BW,
     VANILLA,
-    FineTuning,
     Movement,
     PreTraining,
     course,
-    fine_tune,
     take,
-    trainings,
+    train,
 )
 from experiments.pipedream_2bw.settings import PRE_TRAINING, AdamRecipe, describe
 from experiments.study.training import learning_rates
+from experiments.study.trainings import Trainings
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.ledger import claims
@@ -135,7 +133,7 @@ def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth()
     case = replace(GPT, steps=25, rows=200)
     model, schedule = case.build(), METHODS[VANILLA](1)
     pipeline = Pipeline(model, schedule, optimizer=case.optimizer, loss=token_loss)
-    pieces = list(course(pipeline, case.text(), case, seed=0))
+    pieces = list(course(pipeline, case.text(), case))
     assert [len(losses) for losses, _ in pieces] == [0, *[2, 3] * 5]
     assert pieces[0][1] == pytest.approx(math.log(256), rel=0.05)
     assert pieces[-1][1] < pieces[0][1]
@@ -148,8 +146,8 @@ def test_batches_go_on_into_further_epochs_in_another_order() -> None:
     assert torch.equal(first.unique(dim=0), second.unique(dim=0))
 
 
-def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Path) -> None:
-    found = trainings(tmp_path).run([BERT])
+def test_validations_leave_no_trace_in_a_training(tmp_path: Path) -> None:
+    found = Trainings(train, tmp_path).run([BERT])
     assert found["step"].tolist() == found.dropna(subset="validation")["step"].tolist()
     assert found["moved"].notna().sum() == 10
     model = BERT.build()
@@ -164,22 +162,7 @@ def test_fine_tuning_starts_from_the_weights_that_pre_training_kept(tmp_path: Pa
         clip_norm=BERT.clip_norm,
         loss=token_loss,
     )
-    assert found["loss"].tolist()[1:] == judge.losses  # validations leave no trace
-
-    tuned = FineTuning("BERT", POINTS, BERT, 10, classes=2, rows=96, test_rows=16)
-    kept = torch.load(BERT.weights(tmp_path, POINTS), weights_only=True)
-    trunk = {name: weight for name, weight in kept.items() if int(name.split(".")[0]) < 2}
-    start, untrained = (case.model(tmp_path) for case in (tuned, replace(tuned, point=0)))
-    loaded = start.state_dict()
-    assert trunk
-    assert all(torch.equal(loaded[name], weight) for name, weight in trunk.items())
-    embedding, head = "0.embedding.token.weight", f"{len(start) - 1}.weight"
-    assert not torch.equal(untrained.state_dict()[embedding], trunk[embedding])
-    assert torch.equal(untrained.state_dict()[head], loaded[head])
-
-    points = fine_tune(tuned, tmp_path).points
-    assert points["step"] == list(range(11))
-    assert all(0 <= share <= 100 for share in points["accuracy"] if share is not None)
+    assert found["loss"].tolist()[1:] == judge.losses
 
 
 def _flat(weights: dict[str, torch.Tensor]) -> list[float]:

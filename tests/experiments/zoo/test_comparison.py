@@ -6,10 +6,8 @@ import pytest
 
 from experiments.zoo import comparison
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
-from experiments.zoo.summary import FILES, PEERS, TORCH, peers_of
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from tests.emulation.own_time import own_time
-from tests.schedules.formats.torch_tables import NAMES as TORCHS
 
 SETTINGS = [
     Setting(p, m, f, i, w, overlap)
@@ -76,14 +74,3 @@ def test_a_global_stop_costs_zb_h2_what_it_gains_over_zb_h1() -> None:
     assert simulated["ZB-H2", "later"] < simulated["ZB-H2", "first"]
     assert steady["ZB-H2", "later"] == pytest.approx(0)
     assert frame["emulated (s)"].to_list() == pytest.approx(simulated.to_list())
-
-
-def test_every_method_has_a_line_of_peers() -> None:
-    assert set(PEERS) == set(comparison.NAMES)
-    assert {project for each in PEERS.values() for project in each} <= set(FILES)
-    assert peers_of("looped-bfs") == "torch.distributed.pipelining: ScheduleLoopedBFS"
-
-
-def test_what_torch_has_is_what_torch_has() -> None:
-    theirs = {each[TORCH] for each in PEERS.values() if TORCH in each}
-    assert theirs == {made.__name__ for made in TORCHS.values()}

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from experiments.attacks.left import open_files
-from experiments.pipedream.checkpoints import Struck
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
+from tests.engine.killing import Struck
 from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
 
 BATCHES = 4000

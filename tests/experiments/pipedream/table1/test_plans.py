@@ -48,12 +48,6 @@ def test_the_closed_form_counts_rounds_and_cuts() -> None:
     assert mixed == Sent(2 * 1 / 2 * 24e5, 2 * 4e5)
 
 
-def test_the_busiest_link_carries_sums_and_both_cuts() -> None:
-    plan, cluster = Plan.by_hand([2, 2], replicas=[2, 1]), flat(3, 1e6)
-    first = (2 * 1 / 2 * 16e5 + 4e5) / 2 / 1e6
-    assert plans.link_seconds(LAYERS, plan, cluster) == pytest.approx(max(first, 0.4))
-
-
 def test_reductions_in_both_ways_of_counting() -> None:
     bsp, ours = Sent(1000, 0), Sent(50, 40)
     assert plans.reduction(ours, bsp) == pytest.approx(0.91)
