@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
@@ -17,6 +18,14 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return a CSV file's rows; raise ValueError if it is no table."""
+    try:
+        return pd.read_csv(path)
+    except ValueError as error:  # pandas' own errors, and what is not UTF-8
+        raise ValueError(f"{path} is not a table: {error}") from None
 
 
 def read_json(

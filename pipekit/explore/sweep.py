@@ -101,7 +101,7 @@ def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **
 
     It begins with the last column of numbers over the first two axes.
     """
-    rows = pd.read_csv(table)
+    rows = read_table(table)
     axes, values = columns(rows)
     begun = {"value": values[-1], "across": axes[0], "down": axes[1]} | start
     explore(partial(see, rows, label, **begun), partial(controls, rows), interactive, results_dir)
