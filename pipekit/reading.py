@@ -1,6 +1,7 @@
 """Reads files that somebody may have edited: they become what they should be, or one sentence."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 T = TypeVar("T")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text in which what a terminal would obey is written out."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

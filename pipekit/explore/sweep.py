@@ -12,6 +12,7 @@ from pipekit import plots
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
+from pipekit.reading import read_table
 
 EVERY = "all rows"
 MOST_STEPS = 24
