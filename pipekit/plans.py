@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipekit.megatron_layout import read_layout, write_layout
-from pipekit.reading import read_json
+from pipekit.reading import printable, read_json
 from pipekit.units import bytes_text, plural
 
 _FORMAT = "pipekit plan 1"
@@ -213,7 +213,7 @@ class Plan:
             lines.append(f"  at most {bytes_text(self.memory_bytes)} on a worker")
         if self.why:
             lines.append(f"  {self.why}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, making the folder if it is missing."""

@@ -1,14 +1,22 @@
 """Reads files that somebody may have edited: they become what they should be, or one sentence."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 T = TypeVar("T")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text in which what a terminal would obey is written out."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -17,6 +25,14 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return a CSV file's rows; raise ValueError if it is no table."""
+    try:
+        return pd.read_csv(path)
+    except ValueError as error:  # pandas' own errors, and what is not UTF-8
+        raise ValueError(f"{path} is not a table: {error}") from None
 
 
 def read_json(

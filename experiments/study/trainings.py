@@ -15,12 +15,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, FiniteFloat, field_validator
 
 from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.cores import available_cores
 from pipekit.progress import progress_bar
 from pipekit.reading import read_json
+from pipekit.writing import write_whole
 
 S = TypeVar("S")
 """A frozen dataclass: all that a training depends on, its seed among it."""
@@ -32,8 +33,17 @@ class Course(BaseModel):
     None stands for what is not finite, or was not looked at there.
     """
 
-    points: dict[str, list[float | None]]
+    points: dict[str, list[FiniteFloat | None]]
     provenance: dict[str, Any] = {}
+
+    @field_validator("points")
+    @classmethod
+    def _are_equally_many(
+        cls, points: dict[str, list[float | None]]
+    ) -> dict[str, list[float | None]]:
+        if len(counts := {len(values) for values in points.values()}) != 1 or counts == {0}:
+            raise ValueError(f"it has {sorted(counts)} points of its numbers, not as many of each")
+        return points
 
     @classmethod
     def of(cls, provenance: dict[str, Any], **points: Sequence[float | None]) -> "Course":
@@ -70,7 +80,10 @@ class Trainings(Generic[S]):
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = [each for each in settings if not self.file(each).exists()]
         side_by_side([partial(_keep, self.train, each, self.file(each)) for each in missing])
-        return [read_json(self.file(each), Course, "a training") for each in settings]
+        return [
+            read_json(self.file(each), Course, "a training, delete it to train it again")
+            for each in settings
+        ]
 
     def file(self, settings: S) -> Path:
         """Return where a training is kept: its fields in words, the whole of it as a checksum."""
@@ -149,13 +162,7 @@ def _finite(value: float | None) -> float | None:
 
 def _keep(train: Callable[[S], Course], settings: S, file: Path) -> None:
     """Train and write the file, whole or not at all: an interrupted study goes on from there."""
-    course = train(settings).model_dump_json()  # first, as a training that fails leaves no file
-    unfinished = file.with_suffix(".part")
-    with unfinished.open("w", encoding="utf-8") as part:
-        part.write(course)
-        part.flush()
-        os.fsync(part.fileno())
-    unfinished.replace(file)
+    write_whole(file, train(settings).model_dump_json())
 
 
 def _begin() -> None:

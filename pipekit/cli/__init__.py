@@ -38,7 +38,10 @@ class _Commands(TyperGroup):
                 said = str(with_remedy(error))
             else:
                 said = str(error)
-            typer.secho(f"error: {' '.join(said.split())}", fg="red", err=True)
+            from pipekit.reading import printable
+
+            said = printable(" ".join(said.split()))
+            typer.secho(f"error: {said}", fg="red", err=True)
             raise typer.Exit(2) from error
 
 

@@ -104,14 +104,17 @@ def table(
 
     ``named`` says whether the first column has names; ``about`` is rich's.
     """
+    from rich.markup import escape
     from rich.table import Table
+
+    from pipekit.reading import printable
 
     made = Table(**about)
     for number, heading in enumerate(headings):
         made.add_column(heading, justify="right" if number or not named else "left")
     for section in (rows, last):
         for row in section:
-            made.add_row(*row)
+            made.add_row(*(escape(printable(cell)) for cell in row))
         made.add_section()
     return made
 

@@ -53,6 +53,7 @@ def plan(
     """
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile
+    from pipekit.reading import printable
 
     costs = Profile.load(profile)
     given = {
@@ -66,7 +67,7 @@ def plan(
     used = chosen_cluster(cluster, workers, bandwidth, memory)
     best = best_plan(costs, used, method, progress=not quiet, **options)
     typer.echo(best)
-    origin = costs.provenance.get("label", "of unknown origin")
+    origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")
     if output is not None:
         best.save(output)

@@ -113,7 +113,7 @@ def _facts(schedule: "Schedule") -> str:
     report = check(schedule)
     trace = Trace.from_schedule(schedule)
     return (
-        f"{schedule.name}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
+        f"{schedule.title}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
         f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
         f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )

@@ -131,18 +131,20 @@ def simulate(
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from rich.console import Console
 
+    from pipekit.reading import printable
     from pipekit.traces import describe_bubbles, describe_gaps
 
     assert trace.memory is not None
     assert trace.transfers is not None
     count = trace.frame["microbatch"].max() + 1
     typer.echo(
-        f"{trace.name}: {trace.makespan_s:.4g} s, {trace.makespan_s / count * 1e3:.4g} ms a "
-        f"microbatch of {plan.microbatch_rows} rows, "
+        f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
+        f"{trace.makespan_s / count * 1e3:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
         f"{describe_bubbles(trace.bubbles())} (simulated)"
     )
     typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
-    typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
+    origin = printable(str(costs.provenance.get("label", "of unknown origin")))
+    typer.echo(f"the costs of the {len(costs)} layers are {origin}")
     sent = trace.transfers.groupby("source")["bytes"].sum()
     rows = []
     for worker, events in trace.frame.groupby("worker"):

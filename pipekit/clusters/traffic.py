@@ -95,8 +95,12 @@ class Traffic:
         now: float,
         then: Callable[[Flow], None] = _ignore,
     ) -> Flow:
-        """Begin a sum of ``size`` bytes over two workers or more; otherwise as :meth:`send`."""
-        flow = Flow(self._paths.all_reduce(workers), size, then, deque())
+        """Begin a sum of ``size`` bytes over two workers or more; otherwise as :meth:`send`.
+
+        A sum of 0 bytes is over at once: nobody has to send anything.
+        """
+        path = self._paths.all_reduce(workers)
+        flow = Flow(path if size else path._replace(latency_s=0.0), size, then, deque())
         flow.line.append(flow)
         self._begin(flow, now)
         return flow

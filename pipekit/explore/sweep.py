@@ -12,6 +12,7 @@ from pipekit import plots
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
+from pipekit.reading import read_table
 
 EVERY = "all rows"
 MOST_STEPS = 24
@@ -101,7 +102,7 @@ def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **
 
     It begins with the last column of numbers over the first two axes.
     """
-    rows = pd.read_csv(table)
+    rows = read_table(table)
     axes, values = columns(rows)
     begun = {"value": values[-1], "across": axes[0], "down": axes[1]} | start
     explore(partial(see, rows, label, **begun), partial(controls, rows), interactive, results_dir)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipekit.host.cores import available_cores
+from pipekit.writing import write_whole
 
 LABELS = {
     "measured": "real compute on the named hardware",
@@ -59,7 +60,7 @@ def provenance(label: str, seed: int | None = None, **extra: Any) -> dict[str, A
 def write(path: Path, record: dict[str, Any]) -> None:
     """Write a record as indented JSON, making the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 @functools.cache

@@ -107,7 +107,7 @@ class Schedule(Table):
     def __repr__(self) -> str:
         length = "no end" if self.period else f"{self.microbatches} microbatches"
         return (
-            f"<Schedule {self.name}: {self.worker_count} workers, {self.stages} stages, {length}>"
+            f"<Schedule {self.title}: {self.worker_count} workers, {self.stages} stages, {length}>"
         )
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Self
 
 from pipekit.host.memory import not_collected
+from pipekit.reading import printable
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.task import ScheduleError, Task
@@ -17,6 +18,10 @@ from pipekit.units import bytes_text
 Tasks = tuple[Task, ...]
 MOST = 20_000_000
 """Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
+
+
+_IDLE = 1000
+"""Workers without a task that a table may have."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The name on one line."""
-        return " ".join(self.name.split())
+        """The name on one line, with nothing that a terminal would obey."""
+        return printable(" ".join(self.name.split()))
 
     @cached_property
     def trains(self) -> bool:
@@ -313,6 +318,12 @@ class Table:
     @cached_property
     def _counts(self) -> list[Counter[tuple[Op, int]]]:
         """How many tasks of each op and stage are in each worker's head, and then in its period."""
+        workers, tasks = self.worker_count, sum(map(len, (*self.head, *self.period)))
+        if workers > tasks + _IDLE:
+            raise ScheduleError(
+                f"the table has {workers:,} workers and {tasks:,} tasks: leave out workers without "
+                f"a task"
+            )
         return [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
 
     def _written(self) -> Iterator[Task]:

@@ -113,10 +113,14 @@ class StageCosts:
 
     @cached_property
     def buckets(self) -> list[list[int]]:
-        """The layers whose gradients its workers sum together; none on a single worker."""
+        """The layers whose gradients its workers sum together; none on a single worker.
+
+        Layers without bytes are one bucket: nothing is sent, but an update waits for all workers.
+        """
         if len(self.workers) == 1:
             return []
-        return buckets([layer.parameter_bytes for layer in self.layers])
+        sizes = [layer.parameter_bytes for layer in self.layers]
+        return buckets(sizes) or [[*reversed(range(len(sizes)))]]
 
     def bucket_bytes(self, bucket: Sequence[int]) -> float:
         """Return the bytes of some layers' gradients."""

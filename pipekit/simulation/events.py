@@ -18,6 +18,7 @@ import pandas as pd
 
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
+from pipekit.profiling import LayerProfile
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
@@ -66,6 +67,7 @@ class _LinkedRun:
         for number, partner in enumerate(self.partner):
             if partner != NOTHING:
                 self.seconds[number] *= overlap or 0.0
+                self.times[number] *= overlap or 0.0
         self.routes, messages = _of_tasks(routes(schedule, costs), len(costs))
         workers = len(schedule.workers)
         self.traffic = Traffic(cluster or flat(workers, math.inf))
@@ -89,9 +91,8 @@ class _LinkedRun:
         self.arrived: dict[int, dict[int, float]] = defaultdict(dict)
         self.waiting: dict[int, list[int]] = defaultdict(list)
         self.in_order = [SumsInOrder(cost) for cost in costs]
-        # When the last task that adds a gradient for an update began on each worker, its op, and
-        # how many times the profile's seconds it takes.
-        self.last: dict[tuple[int, int], list[tuple[float, Op, float]]] = defaultdict(list)
+        # Of each stage and update the last task on each worker that adds a gradient for it.
+        self.last: dict[tuple[int, int], list[int]] = defaultdict(list)
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
         # are, (when, NOBODY, (stage, update, bucket)); when a tie's are, (number, update) there.
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
@@ -139,7 +140,7 @@ class _LinkedRun:
         number = self.following[worker]
         if self.computing[worker] or number == self.stops[worker]:
             return
-        op, stage, microbatch, version = self.tasks[number]
+        op, stage, _, version = self.tasks[number]
         if OPS[op].is_pass:
             ready = _UNKNOWN if self.unsent[number] else self.arrival[number]
             partner = self.partner[number]
@@ -166,8 +167,7 @@ class _LinkedRun:
         self.starts[number], self.ends[number] = start, end
         heapq.heappush(self.events, (end, worker, ()))
         if number in self.complete:
-            update = self.update_of[stage][microbatch]
-            self._computing(stage, update, op, start, self.times[number])
+            self._computing(number)
 
     def _arrive(self, worker: int, update: int, when: float) -> None:
         """Note that a worker has come to an update; once all have, those who wait go on."""
@@ -259,18 +259,22 @@ class _LinkedRun:
             if (worker, update) in self.tied.done:
                 self._advance(worker)
 
-    def _computing(self, stage: int, update: int, op: Op, start: float, times: float) -> None:
-        """Note the start of a last backward; once all have theirs, it is known what comes when."""
+    def _computing(self, number: int) -> None:
+        """Note that a last backward begins; once all have, it is known what comes when."""
+        _, stage, microbatch, _ = self.tasks[number]
+        update = self.update_of[stage][microbatch]
         cost, last = self.costs[stage], self.last[stage, update]
-        last.append((start, op, times))
+        last.append(number)
         if len(last) == len(self.sums[stage][update - 1].contributors):
-            for number, bucket in enumerate(cost.buckets):
-                behind = cost.layers[bucket[-1] :]  # the last of the bucket, and all before it
-                now = max(
-                    begun + sum(layer.seconds(o) for layer in behind) * slow
-                    for begun, o, slow in last
-                )
-                heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
+            for place, bucket in enumerate(cost.buckets):
+                to_come = cost.layers[: bucket[-1]]  # behind the last of the bucket
+                now = max(self._computed(each, to_come) for each in last)
+                heapq.heappush(self.events, (now, NOBODY, (stage, update, place)))
+
+    def _computed(self, number: int, to_come: Sequence[LayerProfile]) -> float:
+        """Return when a backward has all gradients but those of the layers to come."""
+        left = sum(layer.seconds(self.tasks[number].op) for layer in to_come)
+        return max(self.starts[number], self.ends[number] - left * self.times[number])
 
     def _sum(self, now: float, stage: int, update: int, bucket: int) -> None:
         """Go on with a stage's sums: one has become possible, or is done."""
@@ -297,6 +301,7 @@ class _LinkedRun:
         rows = [
             [source, destination, WEIGHTS, stage, last, now, now, each]
             for source, destination, each in self.traffic.pairs(cost.workers, size)
+            if size
         ]
         self.transfers += rows
         then = partial(self._end_sum, (stage, update, bucket), rows)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op
 from pipekit.schedules.ops import PASSES
@@ -82,27 +83,31 @@ def _balanced(frame: pd.DataFrame) -> Times:
 
 def bubbles(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
     """Return the idle shares of a trace's events; see :meth:`pipekit.traces.Trace.bubbles`."""
-    rows = []
-    for worker in range(workers):
-        here = events[events["worker"] == worker]
-        starts, ends = here["start_s"].to_numpy(), here["end_s"].to_numpy()
-        first, last = _steady(here)
+    rows = np.zeros((workers, 2 * len(BUBBLES)))
+    rows[:, 3] = makespan_s
+    columns = [events[name].to_numpy() for name in ("op", "start_s", "end_s", "version")]
+    for worker, places in events.groupby("worker").indices.items():
+        op, starts, ends, versions = (column[places] for column in columns)
+        first, last = _steady(op, starts.astype(float), ends.astype(float), versions)
         within = np.clip(ends, first, last) - np.clip(starts, first, last)
-        busy, span = (ends - starts).sum(), ends.max() - starts.min() if len(here) else 0.0
-        rows.append([busy, busy, within.sum(), makespan_s, span, last - first])
-    each = np.array(rows, dtype=float).reshape(-1, 2 * len(BUBBLES))
-    busy, time = np.hsplit(np.vstack([each, each.sum(axis=0)]), 2)
+        busy, span = (ends - starts).sum(), ends.max() - starts.min()
+        rows[int(worker)] = [busy, busy, within.sum(), makespan_s, span, last - first]
+    busy, time = np.hsplit(np.vstack([rows, rows.sum(axis=0)]), 2)
     time[time == 0] = math.nan
     index = pd.Index([*range(workers), ALL], name="worker")
     return pd.DataFrame(1.0 - busy / time, index, BUBBLES)
 
 
-def _steady(events: pd.DataFrame) -> tuple[float, float]:
+def _steady(
+    op: NDArray[np.object_], starts: Times, ends: Times, versions: NDArray[np.int64]
+) -> tuple[float, float]:
     """Return from when to when a worker is in its steady period; twice 0.0 if it never is."""
-    last_forward = events.loc[events["op"] == Op.FORWARD.name, "start_s"].max()
-    updates = events[events["op"] == Op.UPDATE.name]
+    last_forward = starts[op == Op.FORWARD.name].max(initial=-math.inf)
+    updates = op == Op.UPDATE.name
     # Of several stages' updates that make a version, the last one counts.
-    made = updates.groupby("version")["end_s"].max()
+    each, which = np.unique(versions[updates], return_inverse=True)
+    made = np.full(len(each), -math.inf)
+    np.maximum.at(made, which, ends[updates])
     made = made[made <= last_forward]
     return (float(made.min()), float(made.max())) if len(made) > 1 else (0.0, 0.0)
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.writing import sync
 
 FORMAT = 1
 KEPT = 2
@@ -83,7 +84,7 @@ def write(
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(home)
+    sync(home)
     _prune(folder, attempt, keep)
 
 
@@ -299,12 +300,3 @@ def _prune(folder: Path, attempt: str, keep: int) -> None:
     for home in homes[: ours[-keep]] if len(ours) >= keep else ():
         if home not in finite[-1:]:
             shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too
-
-
-def _sync(folder: Path) -> None:
-    """Let a rename reach the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

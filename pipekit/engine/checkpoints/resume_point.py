@@ -236,6 +236,12 @@ class ResumePoint:
                     f"{self.checkpoint} is of another model: there or here {name!r} is missing or "
                     f"of another shape; build the model of the saved run"
                 )
+            if here.dtype != saved[name].dtype:
+                raise ValueError(
+                    f"{self.checkpoint} has {name!r} in {saved[name].dtype}, and this model in "
+                    f"{here.dtype}: build the model of the saved run, say by "
+                    f"model.to({saved[name].dtype})"
+                )
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(saved[name])

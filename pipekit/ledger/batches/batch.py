@@ -1,6 +1,7 @@
 """Run experiments' notebooks, several at a time if wanted, with nobody at the screen."""
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -89,6 +90,10 @@ def run(
     if resume and earlier is None:
         raise ValueError(
             f"{results} has no unfinished run of {experiment.name} ({scale}) to continue: {why}"
+        )
+    if resume and why:
+        warnings.warn(
+            f"{earlier} is continued, although a newer run may be meant: {why}", stacklevel=2
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")

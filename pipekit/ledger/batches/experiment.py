@@ -118,6 +118,8 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _check_keys(content, str(file), {"name": str, "notebooks": list}, {"cell_timeout_s": int})
+    if not content["name"].isprintable():
+        raise ValueError(f"{file}: 'name' must be printable, not {content['name']!r}")
     # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
     # would hang the batch for ever (nbclient issue 312).
     timeout_s = content.get("cell_timeout_s", 1800)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger.batches.experiment import Experiment, NotebookJob
-from pipekit.reading import read_json
+from pipekit.reading import read_json, read_table
 
 RECORD = "provenance.json"
 KEPT = "trainings"
@@ -60,6 +60,13 @@ class BatchRun:
         self.folder = folder
         self.jobs = experiment.jobs
         self._done = _complete(folder, experiment)
+        for job in self.todo:
+            files = folder / job.name
+            if files.is_symlink() or (files.exists() and not files.is_dir()):
+                raise ValueError(
+                    f"{files} is not a folder of this run's files, which would be emptied: move it "
+                    f"away, or begin a new run without --resume"
+                )
         self._record = provenance(
             "measured",
             experiment=experiment.name,
@@ -84,10 +91,12 @@ class BatchRun:
         files = self.folder / job.name
         files.mkdir(exist_ok=True)
         for path in files.iterdir():
-            if path.is_file():
-                path.unlink()
-            elif path.name != KEPT:
+            if path.name == KEPT:
+                continue
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def add(self, job: NotebookJob, result: NotebookResult) -> None:
         """Keep what became of a notebook; from now on it outlives this process."""
@@ -106,7 +115,7 @@ class BatchRun:
         found = []
         for job in runs:
             if (file := self.folder / job.name / GRID).exists():
-                own = pd.read_csv(file)
+                own = read_table(file)
                 found.append(own.assign(**{k: v for k, v in job.point if k not in own}))
         if found:
             table = pd.concat(found, ignore_index=True)
@@ -115,10 +124,8 @@ class BatchRun:
             table.to_csv(self.folder / f"{entry}.csv", index=False)
 
     def _write(self) -> None:
-        part = self.folder / f"{RECORD}.part"
         notebooks = [result.model_dump() for result in self.results]
-        write(part, self._record | {"notebooks": notebooks})
-        part.replace(self.folder / RECORD)
+        write(self.folder / RECORD, self._record | {"notebooks": notebooks})
 
 
 def new(results: Path) -> Path:
@@ -131,12 +138,17 @@ def new(results: Path) -> Path:
 def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]:
     """Find the newest run of the same notebooks at the same scale, if it can be continued.
 
-    Returns its folder; or None, and in words, why: there is no such run, every notebook ended
-    without an error, or a process is still at it.
+    Returns its folder, and in words which newer records are damaged, so that nobody knows of what
+    they are; or None, and why: there is no such run, every notebook ended without an error, or a
+    process is still at it.
     """
-    names = {job.name for job in experiment.jobs}
+    names, damaged = {job.name for job in experiment.jobs}, []
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
-        record = _read(folder)
+        try:
+            record = read_json(folder / RECORD, _Record, "a batch's record")
+        except ValueError as error:
+            damaged.append(f"{error} (delete {folder} if its results are of no use)")
+            continue
         if (record.experiment, record.scale) != (experiment.name, experiment.scale):
             continue
         if record.parameters.keys() == names:
@@ -144,10 +156,10 @@ def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]
                 return None, f"the newest, {folder}, is complete"
             try:
                 with locked(folder):
-                    return folder, ""
+                    return folder, "; ".join(damaged)
             except BlockingIOError as error:
                 return None, str(error)
-    return None, "there is none at all"
+    return None, "; ".join(damaged) or "there is none at all"
 
 
 @contextmanager
@@ -156,7 +168,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     A folder that another process has is a BlockingIOError.
     """
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -173,15 +185,11 @@ class _Record(BaseModel):
     notebooks: list[NotebookResult] = []
 
 
-def _read(folder: Path) -> _Record:
-    try:
-        return read_json(folder / RECORD, _Record, "a batch's record")
-    except (FileNotFoundError, ValueError):  # new, or written while the disk was full
-        return _Record()
-
-
 def _complete(folder: Path, experiment: Experiment) -> dict[str, NotebookResult]:
-    record, jobs = _read(folder), {job.name: job for job in experiment.jobs}
+    if not (folder / RECORD).exists():  # a new one
+        return {}
+    record = read_json(folder / RECORD, _Record, "a batch's record")
+    jobs = {job.name: job for job in experiment.jobs}
     return {
         done.name: done.model_copy(update={"folder": folder})
         for done in record.notebooks

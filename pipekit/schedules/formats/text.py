@@ -28,6 +28,9 @@ _UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
 _BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
 
+_MOST_CELLS = 10**7
+"""Of a picture."""
+
 
 class _Reader:
     """The versions that a picture leaves out: what a worker has updated and read so far."""
@@ -80,9 +83,14 @@ def draw(
     """
     schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}
-    for worker, (tasks, times) in enumerate(
-        zip(schedule.workers, slots(schedule, {**durations, Op.UPDATE: 0}), strict=True)
-    ):
+    placed = slots(schedule, {**durations, Op.UPDATE: 0})
+    length = int(max((times.max(initial=0) for times in placed), default=0))
+    if length * len(placed) > _MOST_CELLS:
+        raise ScheduleError(
+            f"a picture of {len(placed):,} workers and {length:,} slots is too large to be read: "
+            f"draw fewer batches, or write the table with to_csv"
+        )
+    for worker, (tasks, times) in enumerate(zip(schedule.workers, placed, strict=True)):
         stage = tasks[0].stage if tasks else worker
         reader = _Reader(stage, schedule.stashing)
         cells: list[str] = []

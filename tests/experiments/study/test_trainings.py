@@ -1,13 +1,16 @@
 """Trainings that are kept, and what they come to over the seeds."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from experiments.study.trainings import Course, Trainings, each_seed, over_seeds, reached
+from tests.hostile import damaged_json, read_or_refuse
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,39 @@ def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path:
 def test_a_file_that_is_no_training_is_refused_by_name(tmp_path: Path) -> None:
     trainings = Trainings(train, tmp_path)
     trainings.file(Setting("a", 0)).write_text('{"points": {"epoch": ["zero"]}}')
-    with pytest.raises(ValueError, match=r"a_0_False.*is not a training: points"):
+    with pytest.raises(ValueError, match=r"a_0_False.*is not a training, delete it.*: points"):
         trainings.run([Setting("a", 0)])
+
+
+WHOLE = Course.of({"label": "measured"}, epoch=[0, 1], loss=[math.inf, 2.0]).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", WHOLE[: len(WHOLE) // 2], "null", "[]", "{}", '{"points": {}}'),
+        WHOLE.replace("2.0", "NaN"),
+        WHOLE.replace("2.0", "1e999"),
+        WHOLE.replace(",2.0", ""),
+        '{"points": {"epoch": []}}',
+    ],
+)
+def test_a_training_that_was_cut_off_or_edited_is_named_and_not_believed(
+    tmp_path: Path, text: str
+) -> None:
+    trainings = Trainings(train, tmp_path)
+    trainings.file(Setting("a", 0)).write_text(text)
+    with pytest.raises(ValueError, match=r"a_0_False.*is not a training, delete it"):
+        trainings.run([Setting("a", 0)])
+
+
+@given(content=damaged_json(json.loads(WHOLE)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_a_training_or_refused(tmp_path: Path, content: bytes) -> None:
+    trainings = Trainings(train, tmp_path)
+    read_or_refuse(
+        lambda _: trainings.run([Setting("a", 0)]), content, trainings.file(Setting("a", 0))
+    )
 
 
 def test_two_settings_have_two_files(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Tables from torch.distributed.pipelining and for it; torch generates and judges them."""
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,7 @@ def test_it_is_written_and_read_as_a_file(tmp_path: Path) -> None:
         (schedules.flush(2, 2).take(2), "F2 of stage 0 is of weight version 1"),
         (schedules.two_bw(2, 2).take(2), "U2 of stage 0 is of weight version 2"),
         (schedules.pipedream(2), "without end"),
+        (parse("worker 0 | F0 F1 B0^ B1:0"), "U1 of stage 0 leaves out later microbatches"),
         (schedules.chimera(2, 2), "use dualpipe_v in place of dualpipe, zb_v or hanayo in place"),
         (schedules.replicate(schedules.flush(1, 2), 2), "stage 0 is on workers 0 and 1"),
     ],
@@ -126,11 +129,53 @@ def test_what_torch_has_no_table_for(schedule: Schedule, message: str) -> None:
         schedule.to_torch_csv()
 
 
-def test_messages_that_torch_has_added_are_left_out() -> None:
-    text = (
-        "0UNSHARD,0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"
-    )
+def test_what_follows_from_the_passes_is_left_out(recwarn: pytest.WarningsRecorder) -> None:
+    text = "0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"
     assert Schedule.from_torch_csv(text) == schedules.flush(2, 1).take(1)
+    assert not recwarn
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ("0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n", "RESHARD and UNSHARD"),
+        ("0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", "REDUCE_GRAD"),
+        ("0F0,0F1,0B0,0REDUCE_GRAD,(0F2;0B1)OVERLAP_F_B,0I2,0W2\n", "REDUCE_GRAD"),
+        ("0F0,0B0,0WAIT_REDUCE_GRAD\n", None),
+        ("0F0,1F0,1B0,1REDUCE_GRAD,0I0,0REDUCE_GRAD,0W0\n", "REDUCE_GRAD"),
+    ],
+)
+def test_what_has_no_task_here_is_named(text: str, left_out: str | None) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        check(Schedule.from_torch_csv(text))
+    assert bool(said) == bool(left_out)
+    for each in said:
+        assert f"the CSV's cells of {left_out} are left out" in str(each.message)
+        assert each.filename == __file__, "the user's line"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lost"),
+    [
+        (schedules.pipedream(2, stashing=False).take(1), "stashing=False"),
+        (replace(schedules.flush(2, 4).take(1), batch_size=2), "batch_size=2"),
+        (replace(schedules.flush(2, 4).take(1), batch_size=4), None),
+        (schedules.flush(2, 4), None),
+    ],
+)
+def test_what_torchs_tables_have_no_place_for_is_named(
+    schedule: Schedule, lost: str | None
+) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read = Schedule.from_torch_csv(schedule.to_torch_csv())
+    assert [lost in str(each.message) for each in said if lost] == ([True] if lost else [])
+    if lost:
+        name, value = lost.split("=")
+        read = replace(read, **{name: {"False": False, "2": 2}[value]})
+    one = schedule.take(1) if schedule.is_endless else schedule
+    assert replace(read, batch_size=one.batch_size) == one
 
 
 pieces = st.sampled_from(
