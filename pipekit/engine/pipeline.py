@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,6 +25,7 @@ from pipekit.engine.options import (
     Watch,
     refusing_fields,
     require_callable,
+    require_loss,
 )
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.call_lock import CallLock, one_at_a_time
@@ -108,7 +109,8 @@ class Pipeline:
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         TRANSPORTS.require(transport)
-        require_callable(optimizer=optimizer, loss=loss)
+        require_callable(optimizer=optimizer)
+        require_loss(loss=loss)
         tables = Tables(schedule)
         self.stages, self.workers = schedule.stages, schedule.worker_count
         recompute = execution.recompute
@@ -287,6 +289,7 @@ class Pipeline:
             ValueError: there are no batches, or one cannot be read.
         """
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
+        require_loss(**{name or "metric": each for name, each in named.items()})
         metrics = Metrics(dict(named))
         means = metrics.means(self._runs.infer(batches, metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
@@ -401,6 +404,14 @@ class Pipeline:
     def close(self) -> None:
         """End the worker processes that wait for the next call, which then starts new ones."""
         self._runner.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: workers cannot be copied or saved, and weights can."""
+        raise TypeError(
+            "a Pipeline has workers and cannot be copied or pickled: save pipeline.state_dict(), "
+            "or checkpoints; for AveragedModel, call average = AveragedModel(model) and after "
+            "each epoch average.update_parameters(pipeline.load_into(model))"
+        )
 
 
 def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:

@@ -93,6 +93,11 @@ def _run(
     try:
         y, under_way = call(layer, x, incoming)
     except Exception as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(
+                f"{name} has a batch norm, and of a microbatch of one row there is no variance: "
+                f"use fewer microbatches, or larger batches"
+            ) from error
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
     try:
