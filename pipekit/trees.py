@@ -15,8 +15,9 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
         return {k: v if v is None else tree_map(function, v) for k, v in tree.items()}
     if isinstance(tree, (tuple, list)):
-        items = [item if item is None else tree_map(function, item) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+        kind: Any = type(tree)
+        items = (item if item is None else tree_map(function, item) for item in tree)
+        return kind(*items) if hasattr(tree, "_fields") else kind(items)
     raise _refused(tree)
 
 

@@ -52,7 +52,7 @@ class Own(torch.optim.SGD):
 def test_an_optimizer_made_outside_is_refused_with_the_line_to_write(made: Any, line: str) -> None:
     with pytest.raises(TypeError, match="made outside") as caught:
         pipeline(network(), optimizer=made)
-    assert str(caught.value).endswith(line) and "lambda parameters" in str(caught.value)
+    assert str(caught.value).endswith(line)
     maker = str(caught.value).partition("optimizer=")[2]
     again = eval(maker, {"torch": torch, "Own": Own})(network().parameters())  # the line works
     assert again.defaults == made.defaults
@@ -191,14 +191,16 @@ def first(output: Any, target: Tensor) -> Tensor:
     return F.cross_entropy(output[0], target)
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize(
+    "transport", ["threads", pytest.param("distributed", marks=pytest.mark.slow)]
+)
 def test_a_recorded_model_may_return_none_among_its_outputs(transport: str) -> None:
     torch.manual_seed(0)
     model = Heads()
     made = pipeline(pk.stages(model, X), loss=first, transport=transport)
     losses = made.train([(X, Y)] * 3).losses
     output, nothing = made.predict([X])[0]
-    assert nothing is None and output.shape == (8, 3)
+    assert (nothing, output.shape) == (None, (8, 3))
     want = plain_loop(model, SGD, first, [(X, Y)] * 3, microbatches=2)
     assert losses == pytest.approx(want, rel=1e-6)
 

@@ -51,6 +51,7 @@ class ModelStages:
         trained: the number of its trained parameters.
         metadata: of its ``state_dict()``, for the layers that load one.
         norm_dtype: of a norm over all their gradients.
+        edits_batch: whether its forward edits its input in place, each time anew.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ModelStages:
         self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
         self._tried_in_training = False
+        self.edits_batch = False
         self._stages: Sequence[ModelStage] = ()
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
@@ -109,6 +111,7 @@ class ModelStages:
         if self._partition is None:
             with original_unused(self._original):
                 tried = probe(self._model, sample, autocast, training=training)
+            self.edits_batch = tried.edits_batch
             self._cut(tried, point)
             self._tried_in_training = training
             return tried.output
@@ -143,7 +146,7 @@ class ModelStages:
         parts = [config.passes.part for config in self._configs]
         assert self.balance is not None
         require_own_edits(self._original, self.balance, tried.edited_weights)
-        edited = tried.edited_inputs
+        edited, self.edits_batch = tried.edited_inputs, tried.edits_batch
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))

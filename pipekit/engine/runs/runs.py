@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -19,7 +20,8 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader, BatchSource, kept_apart
+from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
+from pipekit.engine.runs.loaders import Read, kept_apart, stacks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
@@ -45,6 +47,7 @@ class Runs:
         self._tables, self._model, self._workers, self._used = tables, model, workers, used
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
+        self._warned = False
         # Of the last run with restart=False: the microbatches before its table, and in it.
         self._base = 0
         self._next: int | None = None
@@ -64,6 +67,7 @@ class Runs:
         self._require_allowed(batches, steps, on_batch, written, watch, restart)
         with (
             _told_what_was_resumed(self._progress.resume_point),
+            self._told_of_another_form(),
             self._progress.claimed(written.folder if written else None) as folder,
             _told_how_to_resume(folder),
         ):
@@ -161,8 +165,21 @@ class Runs:
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
         self._reader.require_long(batches, parts, start.offset, steps)
-        read = kept_apart(batches, self._reader.read)
-        return self._workers.ready(extent, read, self._progress.resume_point)
+        return self._ready(batches, self._reader.read, extent)
+
+    def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
+        """Return the source of the batches, after a look at the first one."""
+        read = kept_apart(batches, read)
+        source = self._workers.ready(extent, read, self._progress.resume_point)
+        if self._model.edits_batch and not self._warned and not stacks(batches):
+            self._warned = True
+            warnings.warn(
+                "the model edits its input in place, here a copy of the batch, which stays as it "
+                "is: a plain loop would find the edited one in its next epoch. Let the forward "
+                "begin with x = x.clone(), or edit the data before training",
+                stacklevel=2,
+            )
+        return source
 
     def infer(
         self,
@@ -182,8 +199,7 @@ class Runs:
         checked = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)
-        read = kept_apart(batches, checked)
-        source = self._workers.ready(extent, read, self._progress.resume_point)
+        source = self._ready(batches, checked, extent)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
@@ -226,6 +242,16 @@ class Runs:
         except NotBuilt as failure:
             self._failed = False
             raise failure.error from failure.__cause__
+
+    @contextmanager
+    def _told_of_another_form(self) -> Iterator[None]:
+        """Add to an error what has changed in the form of the batches."""
+        try:
+            yield
+        except Exception as error:
+            if self._reader.changed:
+                error.add_note(self._reader.changed)
+            raise
 
     def _forget_what_failed(self) -> None:
         """Drop stages that a failed run has left, before others take their place."""

@@ -19,7 +19,8 @@ from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.entries import pieces
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_reader import BatchSource, Read
+from pipekit.engine.runs.batch_reader import BatchSource
+from pipekit.engine.runs.loaders import Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
