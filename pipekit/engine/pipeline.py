@@ -6,12 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.choices import require_choice
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.config import Loss
@@ -73,8 +74,9 @@ class Pipeline:
         transport: "threads" runs all workers in this process.  "distributed" runs one process for
             each worker, started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by
             gloo or NCCL).
-        seed: of the layers' random numbers.  With a seed, each layer and microbatch has its own
-            random stream, and results are equal to the bit on every transport; also for every
+        seed: of the layers' random numbers; by default the one last given to ``torch.manual_seed``
+            when a call begins, or 0.  With a seed, each layer and microbatch has its own random
+            stream, and results are equal to the bit on every transport; also for every
             balance if all workers have equally many operator threads (OMP_NUM_THREADS).  With None,
             layers draw from torch's default generator, and dropout equals the plain loop's to the
             bit; this takes one stage on one worker over "threads" without recomputation, since
@@ -99,7 +101,7 @@ class Pipeline:
         loss: Loss,
         balance: Sequence[int] | Plan | str = "auto",
         transport: str = "threads",
-        seed: int | None = 0,
+        seed: int | Literal["torch"] | None = "torch",
         updates: Updates = Updates(),
         execution: Execution = Execution(),
     ) -> None:
@@ -109,6 +111,8 @@ class Pipeline:
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         TRANSPORTS.require(transport)
+        if isinstance(seed, str):
+            require_choice("seed", seed, ["torch"])
         require_callable(optimizer=optimizer)
         require_loss(loss=loss)
         tables = Tables(schedule)
@@ -134,7 +138,6 @@ class Pipeline:
             optimizer=optimizer,
             updates=updates,
             execution=execution,
-            seed=seed,
             mitigations=_placed(updates.rule, tables),
         )
         trained = as_trained(copied(layers))

@@ -150,6 +150,16 @@ def _warn_of_edits(names: Sequence[str]) -> None:
         )
 
 
+def warn_of_edited_batch() -> None:
+    """Say that the user's batch stays as it is, though a forward edits what it is given."""
+    warnings.warn(
+        "the model edits its input in place, here a copy of the batch, which stays as it is: a "
+        "plain loop would find the edited one in its next epoch. Let the forward begin with "
+        "x = x.clone(), or edit the data before training",
+        stacklevel=2,
+    )
+
+
 def _require_in_place(number: int, layer: nn.Module, rebound: Sequence[str]) -> None:
     """Raise ValueError if a trained weight of a layer is another tensor than before its forward."""
     for name in rebound:

@@ -75,18 +75,18 @@ class BatchReader:
         is_pair = not isinstance(batch, dict) and len(batch) == 2 and not self._select
         taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)
         named = batch if isinstance(batch, dict) else dict(enumerate(batch))
-        loss_s = [entry for name, entry in named.items() if self._said.get(name, True)]
-        if number == 0:
-            require_cuttable([taken, loss_s])
-        tensors, target = leaves(taken), batch[1] if is_pair else batch
-        rows = _same_rows(tensors, number) if is_pair else _rows(tensors, number)
-        if number == 0:
-            require_cuttable([taken, loss_s], rows)
+        cut = [entry for name, entry in named.items() if self._said.get(name, True)]
+        rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
+        target = batch[1] if is_pair else batch
         if is_pair and target is not None and not _is_list_of_rows(target, rows):
-            _same_rows([*tensors, *leaves(target)], number)
+            _same_rows([*leaves(taken), *leaves(target)], number)
         self._compare(Form.of(batch, number, rows, is_pair))
         read = _batch(taken, target, rows, parts, number, self._fewer)
-        return read if is_pair else read._replace(said=self._said)
+        if is_pair:
+            return read
+        held = taken if isinstance(taken, dict) else range(isinstance(taken, tuple) and len(taken))
+        kept = [name for name, is_cut in self._said.items() if not is_cut and name in held]
+        return read._replace(said=self._said, kept=kept)
 
     def _compare(self, form: Form) -> None:
         """Look at what has changed since the batch before, if it is of the same run."""
@@ -101,7 +101,7 @@ class BatchReader:
         """Check a user's input for a prediction, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
         taken = self.input(inputs) if held else self._tensors_of(inputs)
-        return _batch(taken, (), _rows(leaves(taken), number), parts, number)
+        return _batch(taken, (), _counted(taken, (), number, _rows), parts, number)
 
     def input(self, batch: Any) -> Tree:
         """Return the model's entries of a batch."""
@@ -170,6 +170,18 @@ def _batch(
     shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
     tensors, plain = parted(target)
     return Batch(taken, tensors, rows, shapes, parts, plain)
+
+
+def _counted(
+    taken: Tree, cut: Sequence[Any], number: int, count: Callable[[Sequence[Tensor], int], int]
+) -> int:
+    """Return the rows of the model's input; of a first batch, all that is cut must have rows."""
+    if number == 0:
+        require_cuttable([taken, cut])
+    rows = count(leaves(taken), number)
+    if number == 0:
+        require_cuttable([taken, cut], rows)
+    return rows
 
 
 def _is_list_of_rows(target: Any, rows: int) -> bool:

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -28,6 +27,8 @@ from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.work import NotBuilt, WorkerReport, first_error
+from pipekit.layers.seeded import torch_seed
+from pipekit.partition.probe import warn_of_edited_batch
 
 
 class Runs:
@@ -41,7 +42,7 @@ class Runs:
         agree: Agree,
         used: Set[str],
         transport: str,
-        seed: int | None,
+        seed: int | str | None,
         reader: BatchReader,
     ) -> None:
         self._tables, self._model, self._workers, self._used = tables, model, workers, used
@@ -76,6 +77,7 @@ class Runs:
             start, schedule = extent.start, extent.start.schedule
             began = time.perf_counter()
             self.require_sound()
+            seed = self._reseed()
             source = self._source(batches, steps, extent)
             reports: list[WorkerReport] = []
             interrupts = Interrupts(source.stop if source.may_end else None)
@@ -102,9 +104,7 @@ class Runs:
                 raise error
             wall = time.perf_counter() - began
             done = partial(part, schedule, extent.begin, stop or extent.begin)
-            return Run.of(
-                schedule.name, done, each_batch(), reports, wall, self._seed, start.losses
-            )
+            return Run.of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
 
     def _require_allowed(
         self,
@@ -138,6 +138,12 @@ class Runs:
                 f"of all stages come round every {whole}: give each call a multiple of {whole} "
                 f"batches, with a length (not {fewer or 'a stream'})"
             )
+
+    def _reseed(self) -> int | None:
+        """Let the layers draw from the seed that counts now, and return it."""
+        seed = torch_seed() if isinstance(self._seed, str) else self._seed
+        self._model.reseed(seed)
+        return seed
 
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
@@ -173,12 +179,7 @@ class Runs:
         source = self._workers.ready(extent, read, self._progress.resume_point)
         if self._model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
-            warnings.warn(
-                "the model edits its input in place, here a copy of the batch, which stays as it "
-                "is: a plain loop would find the edited one in its next epoch. Let the forward "
-                "begin with x = x.clone(), or edit the data before training",
-                stacklevel=2,
-            )
+            warn_of_edited_batch()
         return source
 
     def infer(
@@ -196,6 +197,7 @@ class Runs:
         if not self._workers.can_end:
             schedule = schedule.take(count)
         self.read()
+        self._reseed()
         checked = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)

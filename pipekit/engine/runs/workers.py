@@ -63,7 +63,7 @@ class Workers:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
-        sample = split(first.input, first.parts, first.rows)[0]
+        sample = first.cut_input()[0]
         output = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         if schedule.trains:
             self._require_joint(schedule)
