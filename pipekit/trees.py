@@ -1,23 +1,23 @@
-"""What layers pass on: a tensor, or tuples, lists and dicts of tensors."""
+"""What layers pass on: a tensor, or tuples, lists and dicts of tensors, and of None."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
 
-Tree = Any  # Tensor | tuple[Tree, ...] | list[Tree] | dict[str, Tree]
+Tree = Any  # Tensor | tuple[Tree | None, ...] | list[Tree | None] | dict[str, Tree | None]
 
 
 def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """Return the same structure with ``function`` applied to every tensor; refuse other leaves."""
     if isinstance(tree, Tensor):
         return function(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(tree_map(function, item) for item in tree))
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(tree_map(function, item) for item in tree)
     if isinstance(tree, dict):
-        return {key: tree_map(function, item) for key, item in tree.items()}
+        return {k: v if v is None else tree_map(function, v) for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        kind: Any = type(tree)
+        items = (item if item is None else tree_map(function, item) for item in tree)
+        return kind(*items) if hasattr(tree, "_fields") else kind(items)
     raise _refused(tree)
 
 
@@ -41,9 +41,9 @@ def leaves(tree: Tree) -> list[Tensor]:
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, dict):
-        return [tensor for item in tree.values() for tensor in leaves(item)]
+        tree = tuple(tree.values())
     if isinstance(tree, (tuple, list)):
-        return [tensor for item in tree for tensor in leaves(item)]
+        return [tensor for item in tree if item is not None for tensor in leaves(item)]
     raise _refused(tree)
 
 

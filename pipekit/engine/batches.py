@@ -2,7 +2,7 @@
 
 import threading
 from array import array
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +31,7 @@ class Batch(NamedTuple):
         plain: all that the target holds beside tensors, or None.
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
+        kept: entries of the input, by name or place, that have no rows though as many elements.
     """
 
     input: Tree
@@ -40,6 +41,7 @@ class Batch(NamedTuple):
     parts: int
     plain: Plain | None = None
     said: Mapping[Any, bool] | None = None
+    kept: Collection[Any] = ()
 
     @property
     def microbatch_rows(self) -> list[int]:
@@ -50,6 +52,16 @@ class Batch(NamedTuple):
     def whole_target(self) -> Any:
         """The second argument of the loss, for all rows."""
         return self.plain.joined(self.target) if self.plain else self.target
+
+    def cut_input(self) -> list[Tree]:
+        """Return the model's input for each microbatch."""
+        parts, whole = split(self.input, self.parts, self.rows), self.input
+        if isinstance(whole, dict):
+            return [part | {name: whole[name] for name in self.kept} for part in parts]
+        if self.kept:
+            places = range(len(whole))
+            return [tuple((whole if n in self.kept else x)[n] for n in places) for x in parts]
+        return parts
 
     def cut_target(self) -> list[Any]:
         """Return the second argument of the loss for each microbatch."""
@@ -240,7 +252,7 @@ class Feed:
         rows, first = batch.microbatch_rows, self._begin + len(self.rows)
         here = range(first, first + batch.parts)
         if any(k in self._needs.inputs for k in here):
-            inputs = split(batch.input, batch.parts, batch.rows)
+            inputs = batch.cut_input()
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if any(k in self._needs.targets for k in here):
             with self._caller.entered():

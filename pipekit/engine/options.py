@@ -8,6 +8,8 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
@@ -215,8 +217,42 @@ def require_timeout(timeout: float | None) -> None:
 def require_callable(**functions: object) -> None:
     """Raise TypeError for the first that cannot be called."""
     for name, function in functions.items():
+        if isinstance(function, (Optimizer, LRScheduler)):
+            raise TypeError(
+                f"{name} was made outside, of parameters that no stage trains: pass what makes one "
+                f"for each stage, {name}={_maker(function)}"
+            )
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+
+
+def require_loss(**functions: object) -> None:
+    """Raise TypeError for the first that is no function of an output and a target."""
+    require_callable(**functions)
+    for name, function in functions.items():
+        if isinstance(function, type):
+            raise TypeError(f"{name} is a class: make one, {name}={_called(function)}()")
+
+
+def _maker(made: Optimizer | LRScheduler) -> str:
+    """Return the line that makes an optimizer with the same options, or a scheduler."""
+    if not isinstance(made, Optimizer):
+        return f"lambda optimizer: {_called(type(made))}(optimizer, ...)"
+    known = signature(type(made)).parameters
+    options = (
+        f", {name}={value!r}"
+        for name, value in made.defaults.items()
+        if name in known and repr(value) != repr(known[name].default)
+    )
+    return f"lambda parameters: {_called(type(made))}(parameters{''.join(options)})"
+
+
+def _called(kind: type) -> str:
+    """Return the name by which people call a class."""
+    for home in (torch.optim, torch.optim.lr_scheduler, torch.nn):
+        if getattr(home, kind.__name__, None) is kind:
+            return f"{home.__name__}.{kind.__name__}"
+    return kind.__name__
 
 
 MOVED: dict[str, str] = {

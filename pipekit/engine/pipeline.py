@@ -6,12 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.choices import require_choice
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.config import Loss
@@ -25,6 +26,7 @@ from pipekit.engine.options import (
     Watch,
     refusing_fields,
     require_callable,
+    require_loss,
 )
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.call_lock import CallLock, one_at_a_time
@@ -72,8 +74,9 @@ class Pipeline:
         transport: "threads" runs all workers in this process.  "distributed" runs one process for
             each worker, started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by
             gloo or NCCL).
-        seed: of the layers' random numbers.  With a seed, each layer and microbatch has its own
-            random stream, and results are equal to the bit on every transport; also for every
+        seed: of the layers' random numbers; by default the one last given to ``torch.manual_seed``
+            when a call begins, or 0.  With a seed, each layer and microbatch has its own random
+            stream, and results are equal to the bit on every transport; also for every
             balance if all workers have equally many operator threads (OMP_NUM_THREADS).  With None,
             layers draw from torch's default generator, and dropout equals the plain loop's to the
             bit; this takes one stage on one worker over "threads" without recomputation, since
@@ -98,7 +101,7 @@ class Pipeline:
         loss: Loss,
         balance: Sequence[int] | Plan | str = "auto",
         transport: str = "threads",
-        seed: int | None = 0,
+        seed: int | Literal["torch"] | None = "torch",
         updates: Updates = Updates(),
         execution: Execution = Execution(),
     ) -> None:
@@ -108,7 +111,10 @@ class Pipeline:
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         TRANSPORTS.require(transport)
-        require_callable(optimizer=optimizer, loss=loss)
+        if isinstance(seed, str):
+            require_choice("seed", seed, ["torch"])
+        require_callable(optimizer=optimizer)
+        require_loss(loss=loss)
         tables = Tables(schedule)
         self.stages, self.workers = schedule.stages, schedule.worker_count
         recompute = execution.recompute
@@ -132,7 +138,6 @@ class Pipeline:
             optimizer=optimizer,
             updates=updates,
             execution=execution,
-            seed=seed,
             mitigations=_placed(updates.rule, tables),
         )
         trained = as_trained(copied(layers))
@@ -287,6 +292,7 @@ class Pipeline:
             ValueError: there are no batches, or one cannot be read.
         """
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
+        require_loss(**{name or "metric": each for name, each in named.items()})
         metrics = Metrics(dict(named))
         means = metrics.means(self._runs.infer(batches, metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
@@ -401,6 +407,14 @@ class Pipeline:
     def close(self) -> None:
         """End the worker processes that wait for the next call, which then starts new ones."""
         self._runner.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: workers cannot be copied or saved, and weights can."""
+        raise TypeError(
+            "a Pipeline has workers and cannot be copied or pickled: save pipeline.state_dict(), "
+            "or checkpoints; for AveragedModel, call average = AveragedModel(model) and after "
+            "each epoch average.update_parameters(pipeline.load_into(model))"
+        )
 
 
 def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:

@@ -208,15 +208,43 @@ def copied(module: Module) -> Module:
 
     Raises:
         TypeError: something in it cannot be copied; the message names the attribute.
+        ValueError: the copies would be tensors of inference mode.
     """
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "nothing can be trained that is made within torch.inference_mode(): make the pipeline "
+            "outside of it"
+        )
     try:
         return copy.deepcopy(module)
     except Exception as error:  # of whatever the user's modules keep
+        _refuse_computed(module)
         said = str(error).strip().partition("\n")[0]
         raise TypeError(
             f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
             f"({said}): give its module a __deepcopy__, or make it when it is first used"
         ) from error
+
+
+_PARAMETRIZED = {
+    "weight_norm": "use torch.nn.utils.parametrizations.weight_norm, which does the same",
+    "spectral_norm": "use torch.nn.utils.parametrizations.spectral_norm, which does the same",
+    "prune": "register the mask by torch.nn.utils.parametrize, or call prune.remove(layer, name)",
+}
+"""What to do instead of older functions of torch's that compute a weight before each forward."""
+
+
+def _refuse_computed(module: nn.Module) -> None:
+    """Raise TypeError if a hook of torch's own makes a weight that no copy can have."""
+    for name, part in module.named_modules():
+        for hook in part._forward_pre_hooks.values():
+            kind = type(hook).__module__.removeprefix("torch.nn.utils.")
+            if kind in _PARAMETRIZED:
+                raise TypeError(
+                    f"training needs a copy of the model, and {name or 'it'} has a weight that "
+                    f"torch.nn.utils.{kind} computes, which cannot be copied: "
+                    f"{_PARAMETRIZED[kind]}"
+                ) from None
 
 
 def _uncopied(module: nn.Module) -> str:

@@ -28,6 +28,12 @@ def seed_number(seed: Seed) -> int:
         return seed()
 
 
+def torch_seed() -> int:
+    """Return the seed last given to ``torch.manual_seed``; 0 if there was none."""
+    seed = torch.initial_seed()
+    return 0 if seed == torch.Generator().initial_seed() else seed
+
+
 class Seeded:
     """Run operators as if the default generators had just been seeded, and leave them untouched.
 

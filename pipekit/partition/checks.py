@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -40,6 +41,11 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
 
 def require_data(model: nn.Module, instead: str = "") -> None:
     """Raise ValueError if a model has tensors without data; ``instead`` is one more remedy."""
+    if lazy := [name for name, each in model.state_dict(keep_vars=True).items() if is_lazy(each)]:
+        raise ValueError(
+            f"the model has no {lazy[0]!r} before its first forward (nn.LazyLinear, say): call it "
+            f"on a batch before, model(example)"
+        )
     if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError(
             f"the model has tensors on device 'meta' without data, and cannot be run: build it on "

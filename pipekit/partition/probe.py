@@ -3,9 +3,11 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
@@ -27,12 +29,14 @@ class Probe:
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
         output: what the model gave.
+        edits_batch: whether ``x`` is edited in place, by a second forward once more.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
     output: Tree
+    edits_batch: bool
 
 
 def probe(
@@ -66,9 +70,10 @@ def probe(
             to_training(model)
         else:
             model.eval()
-        x = tree_map(lambda t: t.to(devices[0], copy=True), x)
+        batch = x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-            x, under_way = moved((x, under_way), device)
+            if number:  # the first layer is given the very batch, as it may edit a dict
+                x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
             with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
@@ -78,12 +83,37 @@ def probe(
             flops.append(counter.get_total_flops())
         kept = [f"{each.module}.{each.key}" for each in state.changes() if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
-    edited_inputs = {
-        number
-        for number, tensors in enumerate(inputs)
-        if any(tensor._version != version for tensor, version in tensors)
-    }
-    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x)
+        edited_inputs = {
+            number
+            for number, tensors in enumerate(inputs)
+            if any(tensor._version != version for tensor, version in tensors)
+        }
+        given = [id(tensor) for tensor, _ in inputs[0]]
+        is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
+        again = is_edited and _edits(model, batch, devices)
+    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x, again)
+
+
+def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:
+    """Return whether a second forward changes its input again, as one of a ReLU does not."""
+    before = [each.clone() if isinstance(each, Tensor) else each for each in _held(batch)]
+    x = batch
+    under_way: dict[str, Tensor] = {}
+    try:
+        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+            if number:
+                x, under_way = moved((x, under_way), device)
+            with weights_untouched(layer), Seeded(0, device):
+                x, under_way = call(layer, x, under_way)
+        pairs = zip(before, _held(batch), strict=True)
+        return not all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+    except Exception:  # an entry is gone, say
+        return True
+
+
+def _held(batch: Tree) -> list[Any]:
+    """Return what is in a batch, where a layer may have put anything."""
+    return [leaf for leaf in pytree.tree_leaves(batch) if leaf is not None]
 
 
 def _run(
@@ -93,6 +123,11 @@ def _run(
     try:
         y, under_way = call(layer, x, incoming)
     except Exception as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(
+                f"{name} has a batch norm, and of a microbatch of one row there is no variance: "
+                f"use fewer microbatches, or larger batches"
+            ) from error
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
     try:
@@ -113,6 +148,16 @@ def _warn_of_edits(names: Sequence[str]) -> None:
             f"before",
             stacklevel=2,
         )
+
+
+def warn_of_edited_batch() -> None:
+    """Say that the user's batch stays as it is, though a forward edits what it is given."""
+    warnings.warn(
+        "the model edits its input in place, here a copy of the batch, which stays as it is: a "
+        "plain loop would find the edited one in its next epoch. Let the forward begin with "
+        "x = x.clone(), or edit the data before training",
+        stacklevel=2,
+    )
 
 
 def _require_in_place(number: int, layer: nn.Module, rebound: Sequence[str]) -> None:

@@ -210,7 +210,7 @@ def pipeline(
     m = options.pop("m", 4)
     stages = options.pop("stages", None) or len(balance)
     schedule = METHODS[method].schedule
-    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
     return pk.Pipeline(model, schedule(stages, m), balance=balance, **values(**arguments))
 
 
@@ -227,7 +227,7 @@ def by_equations(
     m = options.pop("m", 4)
     example = METHODS[method].schedule(len(balance), max(m, len(balance)))
     workers = options.pop("workers", example.worker_count)
-    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
     return oracle.train(
         model,
         batches,

@@ -418,7 +418,7 @@ class NoTensor(nn.Module):
         ({"recompute": "sometimes"}, ValueError, "never, except_last, always"),
         ({"devices": ["cpu"]}, ValueError, "1 devices for 3 workers: name one for each"),
         ({"devices": ["cpu", "cpu", "cuda:99"]}, ValueError, "cuda:99 does not exist"),
-        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, TypeError, "optimizer must be a func"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, TypeError, "optimizer was made outside"),
         ({"loss": 3}, TypeError, "loss must be a function"),
         ({"model": sharing()}, ValueError, "stages 0 and 2 share the buffer '2.running_mean'"),
         ({"autocast": torch.int8}, ValueError, r"torch.bfloat16, torch.float16, not torch.int8"),

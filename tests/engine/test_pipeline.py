@@ -371,6 +371,7 @@ def test_a_schedule_as_such() -> None:
         balance=[3, 5],
         optimizer=nesterov,
         loss=nn.MSELoss(),
+        seed=0,
     )
     assert pipe.train(data(3)).losses == by_equations(pairs(), data(3), "gpipe", [3, 5]).losses
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
@@ -19,6 +21,9 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersi
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 from pipekit.schedules.lowering.recurring import Recurring
+
+Edit = Callable[[Optimizer, LRScheduler | None], object]
+"""Changes an optimizer, and its learning-rate scheduler if it has one."""
 
 
 class TrainedStage(StageRuntime, UpdatedStage, Protocol):
@@ -141,6 +146,15 @@ class StageConfig:
         """Return the config of the stage after a run."""
         part = replace(self.passes.part, module=module)
         return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
+
+    def edited(self, function: Edit) -> "StageConfig":
+        """Return the config of the stage after a function has changed its optimizer."""
+        device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        stage = self.build(device)
+        if stage.weights.optimizer is None:
+            return self
+        function(stage.weights.optimizer, stage.weights.lr_scheduler)
+        return stage.to_config(with_slots=bool(self.slots))
 
 
 class Stage:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.early_stop import PossibleStops
-from pipekit.engine.entries import copied, has_one_a_row, parted
+from pipekit.engine.entries import has_one_a_row, parted
+from pipekit.engine.runs.batch_form import Form, require_cuttable
+from pipekit.engine.runs.loaders import Read
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -36,6 +38,9 @@ class BatchReader:
             recorded it, else the whole dict, or the first of a tuple.
         fewer: whether a batch may have fewer rows than microbatches.
         rows: which entries are cut by rows and which are not, as far as the user has said it.
+
+    Attributes:
+        changed: the first batch of a run that has another form than the one before, in words.
     """
 
     def __init__(
@@ -46,6 +51,9 @@ class BatchReader:
         rows: Mapping[Any, bool] | None = None,
     ) -> None:
         self._fewer, self._said = fewer, dict(rows or {})
+        self._before: Form | None = None
+        self._told: set[Any] = {*self._said}
+        self.changed: str | None = None
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -64,22 +72,36 @@ class BatchReader:
                 f"batch {number} is not a pair (input, target), a longer tuple, or a dict; put a "
                 f"tensor alone into a tuple, (x,)"
             )
-        elif len(batch) == 2 and not self._select:
-            taken = self._tensors_of(batch[0])
-            tensors, target = leaves(taken), batch[1]
-            rows = _same_rows(tensors, number)
-            if target is not None and not _is_list_of_rows(target, rows):
-                _same_rows([*tensors, *leaves(target)], number)
-            return _batch(taken, target, rows, parts, number, self._fewer)
-        taken = self.input(batch)
-        rows = _rows(leaves(taken), number)
-        return _batch(taken, batch, rows, parts, number, self._fewer)._replace(said=self._said)
+        is_pair = not isinstance(batch, dict) and len(batch) == 2 and not self._select
+        taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)
+        named = batch if isinstance(batch, dict) else dict(enumerate(batch))
+        cut = [entry for name, entry in named.items() if self._said.get(name, True)]
+        rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
+        target = batch[1] if is_pair else batch
+        if is_pair and target is not None and not _is_list_of_rows(target, rows):
+            _same_rows([*leaves(taken), *leaves(target)], number)
+        self._compare(Form.of(batch, number, rows, is_pair))
+        read = _batch(taken, target, rows, parts, number, self._fewer)
+        if is_pair:
+            return read
+        held = taken if isinstance(taken, dict) else range(isinstance(taken, tuple) and len(taken))
+        kept = [name for name, is_cut in self._said.items() if not is_cut and name in held]
+        return read._replace(said=self._said, kept=kept)
+
+    def _compare(self, form: Form) -> None:
+        """Look at what has changed since the batch before, if it is of the same run."""
+        before, self._before = self._before, form
+        if before is None or before.number != form.number - 1:
+            self.changed = None
+            return
+        self.changed = self.changed or form.differs(before)
+        form.warn_of_rows(before, self._told)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
         taken = self.input(inputs) if held else self._tensors_of(inputs)
-        return _batch(taken, (), _rows(leaves(taken), number), parts, number)
+        return _batch(taken, (), _counted(taken, (), number, _rows), parts, number)
 
     def input(self, batch: Any) -> Tree:
         """Return the model's entries of a batch."""
@@ -150,6 +172,18 @@ def _batch(
     return Batch(taken, tensors, rows, shapes, parts, plain)
 
 
+def _counted(
+    taken: Tree, cut: Sequence[Any], number: int, count: Callable[[Sequence[Tensor], int], int]
+) -> int:
+    """Return the rows of the model's input; of a first batch, all that is cut must have rows."""
+    if number == 0:
+        require_cuttable([taken, cut])
+    rows = count(leaves(taken), number)
+    if number == 0:
+        require_cuttable([taken, cut], rows)
+    return rows
+
+
 def _is_list_of_rows(target: Any, rows: int) -> bool:
     return isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
 
@@ -177,22 +211,6 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
     if not counts:
         raise ValueError(f"batch {number}: no tensor that the model takes has a dimension of rows")
     return counts.most_common(1)[0][0]
-
-
-Read = Callable[[Any, int, int], Batch]
-"""Checks a batch of the user's, given its microbatches and its number."""
-
-
-def kept_apart(batches: Any, read: Read) -> Read:
-    """Return what reads batches into memory of their own, if the next ones may overwrite them.
-
-    A loader may fill one buffer again and again, while microbatches of several batches are in
-    flight.  A list has its batches already, and a ``DataLoader`` stacks rows into new tensors.
-    """
-    stacks = isinstance(batches, DataLoader) and batches.collate_fn is default_collate
-    if stacks or isinstance(batches, (list, tuple)):
-        return read
-    return lambda batch, parts, number: read(copied(batch), parts, number)
 
 
 class BatchSource:

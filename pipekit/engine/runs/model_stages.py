@@ -3,22 +3,20 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.execution.stage import ModelStage, StageConfig
+from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
-from pipekit.partition.partition import Partition, PartitionStage, cut, partition
+from pipekit.partition.partition import Partition, cut, partition
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
     copied_entry,
@@ -30,9 +28,6 @@ from pipekit.partition.recording.stage import (
 from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
 
-Edit = Callable[[Optimizer, LRScheduler | None], object]
-"""Changes an optimizer, and its learning-rate scheduler if it has one."""
-
 
 class ModelStages:
     """A model, and from the first batch on its stages.
@@ -43,7 +38,7 @@ class ModelStages:
         count: the number of stages.
         balance: layers of each stage; "auto": equal shares of operations, known with the first
             batch.
-        configure: returns a stage's config.
+        configure: returns the config of a stage, given its part of the model and the seed.
 
     Attributes:
         balance: layers of each stage; None until it is known.
@@ -51,6 +46,7 @@ class ModelStages:
         trained: the number of its trained parameters.
         metadata: of its ``state_dict()``, for the layers that load one.
         norm_dtype: of a norm over all their gradients.
+        edits_batch: whether its forward edits its input in place, each time anew.
     """
 
     def __init__(
@@ -59,7 +55,7 @@ class ModelStages:
         model: nn.Sequential,
         count: int,
         balance: Sequence[int] | str,
-        configure: Callable[[PartitionStage], StageConfig],
+        configure: Callable[..., StageConfig],
     ) -> None:
         self._original, self._model = original, model
         self._count, self._configure = count, configure
@@ -71,6 +67,8 @@ class ModelStages:
         self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
         self._tried_in_training = False
+        self.edits_batch = False
+        self._seed: int | None = 0
         self._stages: Sequence[ModelStage] = ()
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
@@ -109,6 +107,7 @@ class ModelStages:
         if self._partition is None:
             with original_unused(self._original):
                 tried = probe(self._model, sample, autocast, training=training)
+            self.edits_batch = tried.edits_batch
             self._cut(tried, point)
             self._tried_in_training = training
             return tried.output
@@ -124,7 +123,8 @@ class ModelStages:
             self.balance = balance
         require_own_edits(self._original, self.balance, tried.edited_weights)
         self._partition = partition(self._model, self.balance, tried).separated()
-        self._stages = [self._configure(stage) for stage in self._partition.stages]
+        stages = self._partition.stages
+        self._stages = [self._configure(stage, seed=self._seed) for stage in stages]
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -143,13 +143,19 @@ class ModelStages:
         parts = [config.passes.part for config in self._configs]
         assert self.balance is not None
         require_own_edits(self._original, self.balance, tried.edited_weights)
-        edited = tried.edited_inputs
+        edited, self.edits_batch = tried.edited_inputs, tried.edits_batch
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))
             for config, part in zip(self._configs, parts, strict=True)
         ]
         return tried.output
+
+    def reseed(self, seed: int | None) -> None:
+        """Let layers draw their random numbers from this seed, from the next run on."""
+        if seed != self._seed:
+            self._seed = seed
+            self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.
@@ -254,7 +260,7 @@ class ModelStages:
         if self._partition is None:
             self._edits.append(function)
         else:
-            self._replace(partial(_edited, function=function))
+            self._replace(lambda config: config.edited(function))
 
     def optimizer_state(self) -> NamedState:
         """Return the optimizers' state of each parameter here, by its name."""
@@ -288,13 +294,3 @@ class ModelStages:
             replace(config, state=point.state_for(config), slots=()) for config in self._configs
         ]
         self._replicas = {}
-
-
-def _edited(config: StageConfig, function: Edit) -> StageConfig:
-    """Return the config of a stage whose optimizer a function has changed."""
-    device = next((p.device for p in config.module.parameters()), torch.device("cpu"))
-    stage = config.build(device)
-    if stage.weights.optimizer is None:
-        return config
-    function(stage.weights.optimizer, stage.weights.lr_scheduler)
-    return stage.to_config(with_slots=bool(config.slots))

@@ -19,13 +19,16 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader, BatchSource, kept_apart
+from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
+from pipekit.engine.runs.loaders import Read, kept_apart, stacks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.work import NotBuilt, WorkerReport, first_error
+from pipekit.layers.seeded import torch_seed
+from pipekit.partition.probe import warn_of_edited_batch
 
 
 class Runs:
@@ -39,12 +42,13 @@ class Runs:
         agree: Agree,
         used: Set[str],
         transport: str,
-        seed: int | None,
+        seed: int | str | None,
         reader: BatchReader,
     ) -> None:
         self._tables, self._model, self._workers, self._used = tables, model, workers, used
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
+        self._warned = False
         # Of the last run with restart=False: the microbatches before its table, and in it.
         self._base = 0
         self._next: int | None = None
@@ -64,6 +68,7 @@ class Runs:
         self._require_allowed(batches, steps, on_batch, written, watch, restart)
         with (
             _told_what_was_resumed(self._progress.resume_point),
+            self._told_of_another_form(),
             self._progress.claimed(written.folder if written else None) as folder,
             _told_how_to_resume(folder),
         ):
@@ -72,6 +77,7 @@ class Runs:
             start, schedule = extent.start, extent.start.schedule
             began = time.perf_counter()
             self.require_sound()
+            seed = self._reseed()
             source = self._source(batches, steps, extent)
             reports: list[WorkerReport] = []
             interrupts = Interrupts(source.stop if source.may_end else None)
@@ -98,9 +104,7 @@ class Runs:
                 raise error
             wall = time.perf_counter() - began
             done = partial(part, schedule, extent.begin, stop or extent.begin)
-            return Run.of(
-                schedule.name, done, each_batch(), reports, wall, self._seed, start.losses
-            )
+            return Run.of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
 
     def _require_allowed(
         self,
@@ -135,6 +139,12 @@ class Runs:
                 f"batches, with a length (not {fewer or 'a stream'})"
             )
 
+    def _reseed(self) -> int | None:
+        """Let the layers draw from the seed that counts now, and return it."""
+        seed = torch_seed() if isinstance(self._seed, str) else self._seed
+        self._model.reseed(seed)
+        return seed
+
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
     ) -> Extent:
@@ -161,8 +171,16 @@ class Runs:
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
         self._reader.require_long(batches, parts, start.offset, steps)
-        read = kept_apart(batches, self._reader.read)
-        return self._workers.ready(extent, read, self._progress.resume_point)
+        return self._ready(batches, self._reader.read, extent)
+
+    def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
+        """Return the source of the batches, after a look at the first one."""
+        read = kept_apart(batches, read)
+        source = self._workers.ready(extent, read, self._progress.resume_point)
+        if self._model.edits_batch and not self._warned and not stacks(batches):
+            self._warned = True
+            warn_of_edited_batch()
+        return source
 
     def infer(
         self,
@@ -179,11 +197,11 @@ class Runs:
         if not self._workers.can_end:
             schedule = schedule.take(count)
         self.read()
+        self._reseed()
         checked = self._reader.read if labelled else self._reader.unlabelled
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)
-        read = kept_apart(batches, checked)
-        source = self._workers.ready(extent, read, self._progress.resume_point)
+        source = self._ready(batches, checked, extent)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
@@ -226,6 +244,16 @@ class Runs:
         except NotBuilt as failure:
             self._failed = False
             raise failure.error from failure.__cause__
+
+    @contextmanager
+    def _told_of_another_form(self) -> Iterator[None]:
+        """Add to an error what has changed in the form of the batches."""
+        try:
+            yield
+        except Exception as error:
+            if self._reader.changed:
+                error.add_note(self._reader.changed)
+            raise
 
     def _forget_what_failed(self) -> None:
         """Drop stages that a failed run has left, before others take their place."""

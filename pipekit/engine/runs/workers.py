@@ -19,7 +19,8 @@ from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.entries import pieces
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_reader import BatchSource, Read
+from pipekit.engine.runs.batch_reader import BatchSource
+from pipekit.engine.runs.loaders import Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
@@ -62,7 +63,7 @@ class Workers:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
-        sample = split(first.input, first.parts, first.rows)[0]
+        sample = first.cut_input()[0]
         output = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         if schedule.trains:
             self._require_joint(schedule)

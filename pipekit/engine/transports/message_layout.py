@@ -9,7 +9,9 @@ from torch import Tensor
 from pipekit.devices import is_accelerator
 from pipekit.trees import Tree
 
-Form = Any  # Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
+Form = (
+    Any  # None | Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
+)
 
 
 class Layout(NamedTuple):
@@ -31,6 +33,8 @@ class Layout(NamedTuple):
 
 def form_of(message: Tree) -> Form:
     """Return the form of a message; it can be compared, hashed and pickled."""
+    if message is None:
+        return None
     if isinstance(message, Tensor):
         on_host = not is_accelerator(message.device)
         return Layout(message.shape, _strides_to_keep(message), message.dtype, on_host)
@@ -41,8 +45,8 @@ def form_of(message: Tree) -> Form:
 
 def layouts(form: Form) -> Iterator[Layout]:
     """Yield the layouts of a form, in the order of :func:`pipekit.trees.leaves`."""
-    if isinstance(form, Layout):
-        yield form
+    if form is None or isinstance(form, Layout):
+        yield from () if form is None else (form,)
         return
     kind, items = form
     for item in items:
@@ -51,8 +55,8 @@ def layouts(form: Form) -> Iterator[Layout]:
 
 def assemble(form: Form, tensors: Iterator[Tensor]) -> Tree:
     """Return the message of this form that consists of these tensors."""
-    if isinstance(form, Layout):
-        return next(tensors)
+    if form is None or isinstance(form, Layout):
+        return None if form is None else next(tensors)
     kind, items = form
     if kind is dict:
         return {key: assemble(item, tensors) for key, item in items}

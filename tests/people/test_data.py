@@ -1,0 +1,325 @@
+"""Data as people have them: edited in place, of several forms, random, with and without rows."""
+
+import copy
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+from pipekit import Execution, Pipeline, schedules
+from tests.people.plain import plain_loop
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+X, Y = torch.arange(64.0).sin().view(8, 8), torch.arange(8) % 3
+SLOW = pytest.param("distributed", marks=pytest.mark.slow)
+
+
+def network(*first: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*first, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def pipeline(model: Any, microbatches: int = 2, stages: int = 2, **how: Any) -> Pipeline:
+    how = {"optimizer": SGD, "loss": F.cross_entropy, **how}
+    return Pipeline(model, schedules.flush(stages, microbatches), **how)
+
+
+def warned(call: Callable[[], Any], *words: str) -> list[str]:
+    """The warnings that have all these words."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if all(word in str(w.message) for word in words)]
+
+
+# --- a model that edits its input ----------------------------------------------------------------
+
+
+class Doubles(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2.0)
+
+
+class DoublesEntry(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["x"] = batch["x"] * 2.0
+        return batch["x"]
+
+
+class TakesAway(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch.pop("x")
+
+
+class Shifts(nn.Module):
+    """Through a view, in a layer behind the first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(-1, 8)[:, 1:].add_(1.0).sum(1, keepdim=True) + x
+
+
+EDITS = [
+    pytest.param([Doubles()], X, id="in place"),
+    pytest.param([nn.Dropout(0.5, inplace=True)], X, id="at random"),
+    pytest.param([nn.Identity(), Shifts()], X, id="a view"),
+    pytest.param([DoublesEntry()], {"x": X}, id="an entry of a dict"),
+    pytest.param([TakesAway()], {"x": X}, id="an entry taken away"),
+]
+
+
+@pytest.mark.parametrize(("first", "x"), EDITS)
+def test_a_model_that_edits_its_input_is_warned_of_once(first: list[nn.Module], x: Any) -> None:
+    data = [(copy.deepcopy(x), Y)] * 2
+    made = pipeline(network(*first))
+
+    def train() -> None:
+        made.evaluate(data)
+        made.train(data)
+        made.train(data)
+
+    assert len(warned(train, "edits its input", "x = x.clone()")) == 1
+    assert torch.equal(data[0][0]["x"] if isinstance(x, dict) else data[0][0], X)
+
+
+def test_the_first_epoch_is_that_of_the_plain_loop_all_the_same() -> None:
+    model = network(Doubles())
+    with pytest.warns(UserWarning, match="edits its input"):
+        run = pipeline(copy.deepcopy(model)).train([(X.clone(), Y)])
+    assert run.losses == plain_loop(model, SGD, F.cross_entropy, [(X.clone(), Y)], 2)
+
+
+class Labels(nn.Module):
+    """Changes a dict's entry, to the same in each epoch."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["x"] = batch["x"].float()
+        return batch["x"] + 1.0
+
+
+@pytest.mark.parametrize(
+    ("first", "x"),
+    [
+        (nn.ReLU(inplace=True), X),
+        (nn.Hardtanh(inplace=True), X),
+        (Labels(), {"x": (X * 4).long()}),
+        (nn.Sequential(nn.Linear(8, 8), Doubles()), X),
+    ],
+    ids=["relu", "hardtanh", "an entry's type", "inside"],
+)
+def test_what_is_the_same_in_the_next_epoch_is_not_warned_of(first: nn.Module, x: Any) -> None:
+    model = network(first)
+    plain, data = copy.deepcopy(model), [(copy.deepcopy(x), Y)] * 2
+    made = pipeline(model, 1)
+    assert not warned(lambda: made.train(data), "edits")
+
+    def on_batch(model: nn.Module) -> list[float]:
+        optimizer, losses = SGD(model.parameters()), []
+        for inputs, target in data:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    want = on_batch(plain)
+    assert pipeline(model, 1).train([(copy.deepcopy(x), Y)] * 2).losses == pytest.approx(want)
+
+
+def test_a_loader_that_stacks_new_tensors_has_nothing_to_be_edited() -> None:
+    loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+    made = pipeline(network(Doubles()))
+    assert not warned(lambda: [made.train(loader) for _ in range(2)], "edits")
+
+
+# --- seeds ---------------------------------------------------------------------------------------
+
+
+def dropped(seed: Any = "torch", heard: int | None = None, **how: Any) -> list[float]:
+    made = pipeline(network(nn.Dropout(0.5)), seed=seed, **how)
+    if heard is not None:
+        torch.manual_seed(heard)
+    return made.train([(X, Y)] * 2).losses
+
+
+def test_manual_seed_is_heard_where_no_seed_is_given() -> None:
+    five = [dropped(heard=seed) for seed in range(5)]
+    assert len({tuple(losses) for losses in five}) == 5
+    assert five == [dropped(heard=seed) for seed in range(5)]
+    assert five == [dropped(seed) for seed in range(5)]
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_it_is_heard_alike_on_any_stages(stages: int) -> None:
+    assert dropped(heard=7, stages=stages) == dropped(heard=7)
+
+
+@pytest.mark.slow
+def test_it_is_heard_in_worker_processes() -> None:
+    assert dropped(heard=7, transport="distributed") == dropped(heard=7)
+
+
+def test_it_is_heard_between_two_trainings() -> None:
+    made, start = pipeline(network(nn.Dropout(0.5))), network(nn.Dropout(0.5)).state_dict()
+    losses = []
+    for seed in (1, 2):
+        made.load_state_dict(start)
+        torch.manual_seed(seed)
+        losses.append(made.train([(X, Y)]).losses)
+    assert losses[0] != losses[1]
+    assert losses[0] == dropped(1)[:1]
+
+
+def test_a_seed_that_is_given_is_the_seed() -> None:
+    assert dropped(3, heard=1) == dropped(3, heard=2)
+
+
+def test_without_any_seed_it_is_zero() -> None:
+    want = dropped(0)
+    with torch.random.fork_rng():
+        made = pipeline(network(nn.Dropout(0.5)))
+        torch.set_rng_state(torch.Generator().get_state())  # as a process begins
+        assert made.train([(X, Y)] * 2).losses == want
+
+
+def test_a_run_says_the_seed_that_it_heard() -> None:
+    torch.manual_seed(11)
+    assert pipeline(network()).train([(X, Y)]).provenance["seed"] == 0  # of network()
+    model = network()
+    torch.manual_seed(11)
+    assert pipeline(model).train([(X, Y)]).provenance["seed"] == 11
+
+
+def test_dropout_of_one_stage_is_the_plain_loops_with_none() -> None:
+    model = network(nn.Dropout(0.5))
+    plain = copy.deepcopy(model)
+    torch.manual_seed(5)
+    losses = pipeline(model, 2, stages=1, seed=None).train([(X, Y)] * 3).losses
+    torch.manual_seed(5)
+    assert losses == plain_loop(plain, SGD, F.cross_entropy, [(X, Y)] * 3, 2)
+
+
+def test_another_word_for_a_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed must be"):
+        dropped("1")
+
+
+# --- batches without rows, and of another form ---------------------------------------------------
+
+RAGGED = [torch.ones(3, 8), torch.ones(5, 8)]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested", "ignore:Sparse CSR")
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(
+    ("x", "what"),
+    [
+        (lambda: torch.nested.nested_tensor(RAGGED), r"nested tensor.*to_padded_tensor\(x, 0.0\)"),
+        (lambda: torch.nested.nested_tensor(RAGGED, layout=torch.jagged), "nested tensor"),
+        (lambda: X.relu().to_sparse(), r"torch.sparse_coo.*pass x.to_dense\(\)"),
+        (lambda: X.relu().to_sparse_csr(), r"torch.sparse_csr.*pass x.to_dense\(\)"),
+        (lambda: pack_sequence(RAGGED[::-1]), "PackedSequence.*padded rows and their lengths"),
+    ],
+)
+def test_what_has_no_rows_to_cut_is_refused(
+    x: Callable[[], Any], what: str, microbatches: int
+) -> None:
+    for batch in ((x(), Y), (X, x()), {"x": x(), "y": Y}, (X, Y, x())):
+        how = Execution(inputs="x") if isinstance(batch, dict) else Execution()
+        with pytest.raises(TypeError, match=what):
+            pipeline(network(), microbatches, execution=how).train([batch])
+    with pytest.raises(TypeError, match=what):
+        pipeline(network()).predict([x()])
+
+
+@pytest.mark.parametrize("said", [None, {"graph": False}])
+def test_a_sparse_entry_without_rows_goes_to_the_loss_whole(said: Any) -> None:
+    graph = torch.eye(8 if said else 5).to_sparse()
+    how = Execution(inputs="x", rows=said)
+
+    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output, batch["y"]) * batch["graph"].to_dense().sum()
+
+    made = pipeline(network(), loss=loss, execution=how)
+    factor = graph.to_dense().sum().item()
+    plain = plain_loop(network(), SGD, lambda o, y: F.cross_entropy(o, y) * factor, [(X, Y)], 2)
+    assert made.train([{"x": X, "y": Y, "graph": graph}]).losses == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ((X, Y, Y), r"\(2d float32, 1d int64, 1d int64\) after \(2d float32, 1d int64\)"),
+        ((X.double(), Y), r"\(2d float64, 1d int64\) after \(2d float32"),
+        (((X, X), Y), r"\(\(2d float32, 2d float32\), 1d int64\)"),
+        ((X, None), r"\(2d float32, NoneType\)"),
+    ],
+)
+@pytest.mark.parametrize("kind", [list, iter])
+def test_the_error_of_a_batch_of_another_form_says_so(
+    other: Any, said: str, kind: Callable[[Any], Any]
+) -> None:
+    with pytest.raises((TypeError, RuntimeError)) as caught:
+        pipeline(network()).train(kind([(X, Y), other, (X, Y)]))
+    note = caught.value.__notes__[-1]
+    assert re.match(rf"\(batch 1 has another form than batch 0: {said}", note)
+
+
+def test_other_errors_say_nothing_of_forms() -> None:
+    pipe = pipeline(network())
+    pipe.train([(X, Y)] * 2)
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        pipe.train([(X, Y), (X[:, :5], Y)])
+    assert not any("form" in note for note in caught.value.__notes__)
+
+
+def test_batches_may_take_turns_in_what_they_hold() -> None:
+    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        weights = batch.get("weights", torch.ones(len(output)))
+        return (F.cross_entropy(output, batch["y"], reduction="none") * weights).mean()
+
+    one, other = {"x": X, "y": Y}, {"x": X, "y": Y, "weights": torch.arange(8.0)}
+    made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
+    got: list[float] = []
+    assert not warned(lambda: got.extend(made.train([one, other] * 2).losses))
+    model = network()
+    plain_optimizer, want = SGD(model.parameters()), []
+    for batch in [one, other] * 2:
+        plain_optimizer.zero_grad()
+        value = loss(model(batch["x"]), batch)
+        value.backward()
+        plain_optimizer.step()
+        want.append(value.item())
+    assert got == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("transport", ["threads", SLOW])
+@pytest.mark.parametrize("batch", [(X, None), [X, None], (X,)], ids=["pair", "list", "alone"])
+def test_a_target_may_be_none(batch: Any, transport: str) -> None:
+    def loss(output: Tensor, _: Any) -> Tensor:
+        return output.pow(2).mean()
+
+    made = pipeline(network(), loss=loss, transport=transport)
+    assert made.evaluate([batch]) == pytest.approx(loss(network()(X), None).item(), rel=1e-6)
+    want = plain_loop(network(), SGD, loss, [(X, Y)] * 3, 2)
+    assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-6)
+
+
+class Masked(nn.Module):
+    def forward(self, batch: dict[str, Any]) -> Tensor:
+        x: Tensor = batch["x"]
+        return x if batch["mask"] is None else x * batch["mask"]
+
+
+def test_an_entry_of_the_models_input_may_be_none() -> None:
+    data = [({"x": X, "mask": None}, Y), ({"x": X, "mask": torch.ones(8, 1)}, Y)]
+    want = plain_loop(network(), SGD, F.cross_entropy, [(X, Y)] * 2, 2)
+    assert pipeline(network(Masked())).train(data).losses == pytest.approx(want, rel=1e-6)
