@@ -1,17 +1,19 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
 from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import state_untouched
+from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
 from pipekit.trees import Tree, leaves, tree_map
@@ -27,12 +29,16 @@ class Probe:
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
         output: what the model gave.
+        set_attributes: what forwards set, and its value: (number of the module, name, value).
+        set_buffers: names of those that they set.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
     output: Tree
+    set_attributes: tuple[tuple[int, str, Any], ...]
+    set_buffers: tuple[str, ...]
 
 
 def probe(
@@ -66,6 +72,7 @@ def probe(
             to_training(model)
         else:
             model.eval()
+        buffers = dict(model.named_buffers())
         x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
@@ -76,14 +83,30 @@ def probe(
                 edited += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             flops.append(counter.get_total_flops())
-        kept = [f"{each.module}.{each.key}" for each in state.changes() if not each.is_new]
+        changes = state.changes()
+        set_attributes = tuple(_set_attributes(model, changes))
+        named = model.named_buffers()
+        set_buffers = [n for n, each in named if each._version or each is not buffers.get(n)]
+        kept = [f"{each.module}.{each.key}" for each in changes if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
     edited_inputs = {
         number
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x)
+    edits = frozenset(edited_inputs), tuple(edited)
+    return Probe(tuple(flops), *edits, x, set_attributes, tuple(set_buffers))
+
+
+def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:
+    modules = {name: (n, each) for n, (each, name) in enumerate(module_names(model).items())}
+    for change in changes:
+        number, module = modules[change.module]
+        if change.key in vars(module):  # and not a global variable
+            value = vars(module)[change.key]
+            # Tensors and containers that no later forward changes.
+            fixed = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), value)
+            yield number, change.key, fixed
 
 
 def _run(

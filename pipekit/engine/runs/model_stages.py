@@ -38,7 +38,7 @@ class ModelStages:
     """A model, and from the first batch on its stages.
 
     Args:
-        original: the user's layers.
+        original: the user's layers, which never run; an attribute, too.
         model: a copy of them, whose layers the stages take over.
         count: the number of stages.
         balance: layers of each stage; "auto": equal shares of operations, known with the first
@@ -61,7 +61,7 @@ class ModelStages:
         balance: Sequence[int] | str,
         configure: Callable[[PartitionStage], StageConfig],
     ) -> None:
-        self._original, self._model = original, model
+        self.original, self._model = original, model
         self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -101,17 +101,17 @@ class ModelStages:
         autocast: torch.dtype | None,
         point: ResumePoint | None,
         training: bool,
-    ) -> Tree | None:
+    ) -> Probe | None:
         """Cut the model into stages once, and try it in the mode of a run.
 
-        Returns the model's output for the sample, if it was tried.
+        Returns what the sample has told, if the model was tried.
         """
         if self._partition is None:
-            with original_unused(self._original):
+            with original_unused(self.original):
                 tried = probe(self._model, sample, autocast, training=training)
             self._cut(tried, point)
             self._tried_in_training = training
-            return tried.output
+            return tried
         elif training and not self._tried_in_training:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
@@ -122,7 +122,7 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
             require_own_buffers(self._model, balance)
             self.balance = balance
-        require_own_edits(self._original, self.balance, tried.edited_weights)
+        require_own_edits(self.original, self.balance, tried.edited_weights)
         self._partition = partition(self._model, self.balance, tried).separated()
         self._stages = [self._configure(stage) for stage in self._partition.stages]
         self._model = nn.Sequential()  # the stages own the layers now
@@ -131,25 +131,29 @@ class ModelStages:
         for edit in self._edits:
             self.edit(edit)
 
-    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Tree:
-        """Find edits of inputs in training, after a cut for evaluation; return the output."""
+    def probe(self, sample: Tree, autocast: torch.dtype | None, training: bool = False) -> Probe:
+        """Run some rows through the layers, after the model was cut."""
         layers = nn.Sequential(*chain.from_iterable(self._modules))
         devices: list[torch.device] = []  # where the evaluation has left each layer
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
-        with original_unused(self._original):
-            tried = probe(layers, sample, autocast, devices)
+        with original_unused(self.original):
+            return probe(layers, sample, autocast, devices, training)
+
+    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
+        """Find edits of inputs in training, after a cut for evaluation."""
+        tried = self.probe(sample, autocast, training=True)
         parts = [config.passes.part for config in self._configs]
         assert self.balance is not None
-        require_own_edits(self._original, self.balance, tried.edited_weights)
+        require_own_edits(self.original, self.balance, tried.edited_weights)
         edited = tried.edited_inputs
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))
             for config, part in zip(self._configs, parts, strict=True)
         ]
-        return tried.output
+        return tried
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.
