@@ -62,7 +62,8 @@ class FunctionCopies:
 def functions_of(function: Any) -> Iterator[FunctionType]:
     """Yield the functions in Python that a callable consists of."""
     if isinstance(function, partial):
-        yield from functions_of(function.func)
+        for part in (function.func, *function.args):
+            yield from functions_of(part)
     elif isinstance(function, MethodType):
         yield from functions_of(function.__func__)
     elif isinstance(function, FunctionType):

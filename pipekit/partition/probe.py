@@ -16,7 +16,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
-from pipekit.trees import Tree, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Probe:
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
+        needed_weights: those of them that the backward of an earlier forward needs.
         output: what the model gave.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
         set_buffers: names of those that they set.
@@ -36,6 +37,7 @@ class Probe:
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
+    needed_weights: tuple[tuple[int, str], ...]
     output: Tree
     set_attributes: tuple[tuple[int, str, Any], ...]
     set_buffers: tuple[str, ...]
@@ -64,6 +66,7 @@ def probe(
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited: list[tuple[int, str]] = []
+    needed: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
     untouched, alone = state_untouched(model), torch.no_grad()
@@ -77,11 +80,15 @@ def probe(
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
+            taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
             with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
-                edited += [(number, name) for name in weights.edited()]
+                edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
+            with Seeded(0, device):
+                needed += edits if edits and training and _needs_edited(layer, *taken) else []
+            edited += edits
             flops.append(counter.get_total_flops())
         changes = state.changes()
         set_attributes = tuple(_set_attributes(model, changes))
@@ -94,8 +101,27 @@ def probe(
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    edits = frozenset(edited_inputs), tuple(edited)
-    return Probe(tuple(flops), *edits, x, set_attributes, tuple(set_buffers))
+    found = frozenset(edited_inputs), tuple(edited), tuple(needed)
+    return Probe(tuple(flops), *found, x, set_attributes, tuple(set_buffers))
+
+
+def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> bool:
+    """Return whether a backward fails if another forward has edited weights meanwhile."""
+    x = tree_map(torch.clone, x)
+    inputs = [tensor.requires_grad_() for tensor in differentiable(x)]
+    with weights_untouched(layer), torch.enable_grad():
+        outputs, _ = call(layer, x, incoming)
+        call(layer, tree_map(torch.clone, x), incoming)
+        ends = [tensor.sum() for tensor in differentiable(outputs) if tensor.requires_grad]
+        try:
+            torch.autograd.grad(ends, [*inputs, *_trained(layer)], allow_unused=True)
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+    return False
+
+
+def _trained(layer: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
 
 
 def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:
@@ -157,5 +183,5 @@ def layer_costs(model: nn.Sequential, flops: Sequence[int]) -> list[float]:
     profile knows of it.  The parameters' bytes do not count either: most of a small convolutional
     network's are in a linear layer that takes little time.
     """
-    trained = [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in model]
+    trained = [sum(p.numel() for p in _trained(layer)) for layer in model]
     return [3.0 * f + p for f, p in zip(flops, trained, strict=True)]

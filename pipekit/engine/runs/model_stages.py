@@ -144,14 +144,14 @@ class ModelStages:
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
         """Find edits of inputs in training, after a cut for evaluation."""
         tried = self.probe(sample, autocast, training=True)
-        parts = [config.passes.part for config in self._configs]
+        parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
         require_own_edits(self.original, self.balance, tried.edited_weights)
         edited = tried.edited_inputs
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))
-            for config, part in zip(self._configs, parts, strict=True)
+            for config, part in zip(self.configs, parts, strict=True)
         ]
         return tried
 
@@ -263,7 +263,7 @@ class ModelStages:
     def optimizer_state(self) -> NamedState:
         """Return the optimizers' state of each parameter here, by its name."""
         found: NamedState = {}
-        for config in self._configs:
+        for config in self.configs:
             names = original_names(config.module)
             own = dict(config.module.named_parameters(remove_duplicate=False))
             for name, entry in ((config.state or {}).get("optimizer") or {}).items():
@@ -278,18 +278,18 @@ class ModelStages:
         self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
 
     @property
-    def _configs(self) -> list[StageConfig]:
+    def configs(self) -> list[StageConfig]:
         """The configs of the stages that are here."""
         return [stage.config for stage in self._stages]
 
     @property
     def _modules(self) -> list[nn.Sequential]:
         """The layers that are here, under their names in the unsplit model."""
-        return [config.module for config in self._configs] or [self._model]
+        return [config.module for config in self.configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
         self._stages = [
-            replace(config, state=point.state_for(config), slots=()) for config in self._configs
+            replace(config, state=point.state_for(config), slots=()) for config in self.configs
         ]
         self._replicas = {}
 

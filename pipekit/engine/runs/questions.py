@@ -1,8 +1,9 @@
-"""Questions to the user's loss before training, asked of copies of it."""
+"""Questions to the user's loss and optimizer before training, asked of copies of them."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from pipekit.devices import to_device
 from pipekit.engine.batches import Batch, split
 from pipekit.engine.config import Loss
 from pipekit.engine.entries import copied, pieces
+from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.function_copies import MOST_BYTES, FunctionCopies
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import module_names, state_untouched
@@ -179,3 +182,41 @@ def _cut_entries(batch: Batch) -> list[str]:
         return ["the target"]
     names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
     return [repr(name) for name in names if part[name] is not whole[name]]
+
+
+def ask_optimizer(stages: Sequence[StageConfig]) -> None:
+    """Warn of an optimizer whose step of a parameter depends on other parameters.
+
+    Each stage has an optimizer of its own.  One that cannot be copied, fails or draws random
+    numbers is not asked.
+    """
+    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
+    if len(trained) < 2:
+        return
+    stepped = partial(_stepped, trained[0].optimizer, trained[0].updates.groups is not None)
+    try:
+        question = FunctionCopies(stepped, [], torch.device("cpu"))
+        together, apart = question(True), question(False)
+    except Exception:  # of whatever kind
+        return
+    if question.drew or torch.allclose(together, apart, rtol=1e-3, atol=1e-6, equal_nan=True):
+        return
+    warnings.warn(
+        "the optimizer's step of a parameter depends on all of its parameters, as by a norm over "
+        "their gradients, and each stage has an optimizer with its own parameters alone: training "
+        "differs from that by one optimizer for the whole model. Clip by "
+        "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage",
+        stacklevel=2,
+    )
+
+
+def _stepped(optimizer: OptimizerFactory, has_groups: bool, together: bool) -> Tensor:
+    """Return two parameters after two steps of one optimizer, or of one optimizer each."""
+    parameters = [nn.Parameter(torch.linspace(-1, n, 16).reshape(4, 4)) for n in (1, 2)]
+    for some in [parameters] if together else [parameters[:1], parameters[1:]]:
+        stepper = optimizer([{"params": some}] if has_groups else some)
+        for _ in range(2):
+            for parameter in some:
+                parameter.grad = parameter.detach().cos() * parameter.detach().max()
+            stepper.step()
+    return torch.stack([parameter.detach() for parameter in parameters])

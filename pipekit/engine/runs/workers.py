@@ -17,7 +17,7 @@ from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_reader import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.questions import FirstBatch, ask_loss
+from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
@@ -62,9 +62,13 @@ class Workers:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._updates.rule, schedule)
             if tried is not None:
+                arguments.require_weights_as_read(
+                    tried.needed_weights, self._model.configs, schedule
+                )
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
                 ask_loss(self._loss, FirstBatch(first, tried, evaluate, model.original, dtype))
+                ask_optimizer(model.configs)
         each = partial(schedule.each_batch, begin)
         return BatchSource(
             first, extent.batches, each, extent.total, self._possible_stops(extent), read, begin
