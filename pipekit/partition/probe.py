@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
-from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
+from pipekit.layers.modes import modes_put_back
+from pipekit.layers.module_state import to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import state_untouched
 from pipekit.layers.seeded import Seeded

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.module_state import modes_put_back, weights_untouched
+from pipekit.layers.modes import modes_put_back
+from pipekit.layers.module_state import weights_untouched
 from pipekit.layers.python_state import PythonState, module_names, state_untouched
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors
@@ -95,6 +96,25 @@ def without_first_row(batch: Any) -> Any:
         return leaf[1:] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == rows else leaf
 
     return _mapped(rest, batch)
+
+
+def with_masks(batch: Any, padded: bool) -> Any:
+    """Return a batch whose masks hide the last third of every other row, or nothing.
+
+    Masks are tensors of two dimensions or more of zeros and ones, some of them ones.
+    """
+
+    def changed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() < 2 or leaf.is_complex():
+            return leaf
+        if not leaf.any() or not ((leaf == 0) | (leaf == 1)).all():
+            return leaf
+        mask = torch.ones_like(leaf)
+        if padded:
+            mask[::2, ..., -(-2 * leaf.shape[-1] // 3) :] = 0
+        return mask
+
+    return _mapped(changed, batch)
 
 
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:

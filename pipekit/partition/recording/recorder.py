@@ -1,9 +1,11 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from pipekit.partition.recording.operators import (
     name_of,
 )
 from pipekit.partition.recording.program import Made, Program, RecordedStep
-from pipekit.partition.recording.refusal import NotRecordable, caller
+from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers, caller
 from pipekit.partition.recording.templates import (
     Constant,
     NamedWeight,
@@ -33,6 +35,13 @@ from pipekit.partition.recording.traced import traced
 
 LENGTH = "v"
 """How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
+
+
+class Way(NamedTuple):
+    """How a forward is recorded."""
+
+    traced: bool = False
+    freeze: bool = False
 
 
 class _Before(NamedTuple):
@@ -49,8 +58,9 @@ class _Before(NamedTuple):
 class Recorder(TorchFunctionMode):
     """Records while it is entered; modules that are opaque are one step each.
 
-    ``freeze``: what Python reads from a tensor is taken to be always as in this forward; otherwise
-    the read is refused.
+    ``way``: whether the forward is told that it is traced, so that it reads no numbers where it
+    need not, and whether what Python reads from a tensor is taken to be always as in this forward;
+    otherwise the read is refused.
     """
 
     def __init__(
@@ -58,10 +68,10 @@ class Recorder(TorchFunctionMode):
         model: nn.Module,
         opaque: Mapping[nn.Module, str],
         device: torch.device,
-        freeze: bool,
+        way: Way,
     ) -> None:
         super().__init__()
-        self._opaque, self._freeze = opaque, freeze
+        self._opaque, self._way = opaque, way
         self._depth, self._in_function = 0, False
         self._entered: _Before | None = None  # of the opaque module that runs
         self._references: dict[int, Value | NamedWeight] = {}
@@ -83,7 +93,7 @@ class Recorder(TorchFunctionMode):
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
         """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
-        with self._watching(), self._kinds, self:
+        with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
         source = {number: step.title for step in self._steps for number in step.results}
@@ -179,6 +189,18 @@ class Recorder(TorchFunctionMode):
                 hooks.enter_context(
                     module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 )
+            yield
+
+    @contextmanager
+    def _traced_if_asked(self) -> Iterator[None]:
+        """Let code between the blocks, in this thread, find ``torch.jit.is_tracing()`` true."""
+        asked, thread = torch.jit.is_tracing, threading.get_ident()
+
+        def answer() -> bool:
+            between = not (self._depth or self._in_function) and threading.get_ident() == thread
+            return between or asked()
+
+        with patch.object(torch.jit, "is_tracing", answer) if self._way.traced else nullcontext():
             yield
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -305,14 +327,12 @@ class Recorder(TorchFunctionMode):
     def _read(self, name: str, found: Sequence[Tensor], result: Any) -> None:
         if not self._depends_on_data(found):
             return
-        if not self._freeze:
-            raise NotRecordable(
+        if not self._way.freeze:
+            raise ReadsNumbers(
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
                 f"may depend on the batch: avoid it, put it into a block by blocks=[...], or, if "
-                f"it is the same for all your batches, pass freeze=True (in transformers: causal "
-                f"models with an attention mask need attn_implementation='eager', others with one "
-                f"freeze=True and an example in which something is masked; without a mask set "
-                f"config.pad_token_id = None)"
+                f"it is the same for all your batches, pass freeze=True (in transformers without "
+                f"a mask, set config.pad_token_id = None)"
             )
         shown = str(result)
         self._frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
