@@ -37,6 +37,7 @@ class RecordedStep:
         autocast: the arguments of ``torch.autocast`` around the step (device, dtype, whether it is
             enabled, whether it caches), or None.
         random: whether it draws random numbers.
+        held: the number that Python read here in the example and is held to read always, or None.
         place: ``file:line`` of the call.
     """
 
@@ -49,6 +50,7 @@ class RecordedStep:
     grad: bool = True
     autocast: tuple[str, torch.dtype | None, bool, bool] | None = None
     random: bool = False
+    held: bool | int | float | None = None
     place: str = ""
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -160,6 +162,7 @@ class Program:
         kept = []
         for step in reversed(self.steps):
             acts = step.module or step.random or step.edits or step.edited_weights
+            acts = acts or step.held is not None
             if acts or not needed.isdisjoint(step.results):
                 needed |= step.reads
                 kept.append(step)

@@ -28,6 +28,7 @@ from pipekit.partition.recording.templates import (
     Template,
     Value,
     encode,
+    entries,
     require_no_dataclass,
     tensors,
 )
@@ -85,6 +86,7 @@ class Recorder(TorchFunctionMode):
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
         self._steps: list[RecordedStep] = []
         self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
+        self._origins: dict[int, frozenset[int]] = {}  # of the batch, by value
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -93,6 +95,7 @@ class Recorder(TorchFunctionMode):
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
         """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
+        self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
@@ -139,7 +142,7 @@ class Recorder(TorchFunctionMode):
         if name == "size":
             return self._traced(args[0], args[0].size())[kwargs.get("dim", args[-1])]
         if name in READS:
-            self._read(name, before.tensors, result)
+            self._read(func, before, result)
         elif name in BEYOND_TENSORS:
             raise NotRecordable(
                 f"Tensor.{name} at {caller()} acts on a tensor between the blocks, where "
@@ -238,7 +241,7 @@ class Recorder(TorchFunctionMode):
         pairs = zip(before.tensors, before.versions, strict=True)
         return [tensor for tensor, version in pairs if tensor._version != version]
 
-    def _add(self, before: _Before, result: Any, **called: str) -> None:
+    def _add(self, before: _Before, result: Any, **called: Any) -> None:
         """Record the call of a module or an operation."""
         edited = self._edited(before)
         references = [self._references.get(id(tensor)) for tensor in edited]
@@ -252,7 +255,9 @@ class Recorder(TorchFunctionMode):
         from_data = "module" in called or drew or self._depends_on_data(before.tensors)
         if from_data:
             self._from_data |= edits
-        results = tuple(self._number(tensor, from_data) for tensor in tensors(result))
+        origins = self._origins_of(before.tensors)
+        results = tuple(self._number(tensor, from_data, origins) for tensor in tensors(result))
+        self._origins.update((number, self._origins[number] | origins) for number in edits)
         for tensor in edited:
             self._note(tensor)
         self._steps.append(
@@ -269,10 +274,11 @@ class Recorder(TorchFunctionMode):
             )
         )
 
-    def _number(self, tensor: Tensor, from_data: bool) -> int:
+    def _number(self, tensor: Tensor, from_data: bool, origins: frozenset[int]) -> int:
         """Give a tensor that a step made the next number, unless it is a weight or a constant."""
         number = len(self._values)
         self._values.append((tensor, tensor.requires_grad))
+        self._origins[number] = origins
         if from_data:
             self._from_data.add(number)
         if not isinstance(self._references.get(id(tensor)), NamedWeight):
@@ -284,7 +290,10 @@ class Recorder(TorchFunctionMode):
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
     def _batch_leaf(self, leaf: Any) -> Template:
-        return Value(self._number(leaf, True)) if isinstance(leaf, Tensor) else leaf
+        if not isinstance(leaf, Tensor):
+            return leaf
+        number = len(self._values)
+        return Value(self._number(leaf, True, frozenset([number])))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
@@ -324,9 +333,10 @@ class Recorder(TorchFunctionMode):
             for r in references
         )
 
-    def _read(self, name: str, found: Sequence[Tensor], result: Any) -> None:
-        if not self._depends_on_data(found):
+    def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
+        if not self._depends_on_data(before.tensors):
             return
+        name = last_name(func)
         if not self._way.freeze:
             raise ReadsNumbers(
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
@@ -335,7 +345,21 @@ class Recorder(TorchFunctionMode):
                 f"a mask, set config.pad_token_id = None)"
             )
         shown = str(result)
-        self._frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
+        read = f"{caller()}: {shown if len(shown) < 40 else name}"
+        for number in sorted(self._origins_of(before.tensors)):
+            read += f", read from {self._entries[number]}"
+            if self._values[number][0].dim() and (self._values[number][0] == 1).all():
+                read += ", in which all is 1 (if it is a mask, give an example with padding)"
+        self._frozen.append(read)
+        if isinstance(result, (bool, int, float)):
+            before = before._replace(template=encode(before.arguments, self._leaf))
+            self._add(before, None, operation=name_of(func), held=result)
+
+    def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int]:
+        """Return the values of the batch from which tensors are computed."""
+        references = (self._references.get(id(tensor)) for tensor in found)
+        numbers = (r.number for r in references if isinstance(r, Value))
+        return frozenset().union(*(self._origins[number] for number in numbers))
 
     @staticmethod
     def _refuse_packed(name: str, *passed: Any) -> None:

@@ -1,8 +1,10 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -24,6 +26,10 @@ from pipekit.partition.recording.templates import (
     values,
 )
 from pipekit.trees import Tree
+
+
+_LOOKS = 100
+"""In so many microbatches, what Python read from tensors is compared with the example's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,7 @@ class StageSteps:
     output: Template
     sizes: dict[str, SizeSource]
     limits: tuple[Size, ...]
+    looked_at: dict[str, int] = field(default_factory=dict)  # how often what is held was compared
 
     @classmethod
     def of(cls, program: Program, first: int, behind: int) -> Self:
@@ -107,7 +114,10 @@ class StageSteps:
             args, kwargs = decode(step.arguments, resolve)
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
-            made = tensors(step.run(call, *args, **kwargs))
+            if step.held is None:
+                made = tensors(step.run(call, *args, **kwargs))
+            else:
+                made = self._look_at(step, partial(step.run, call, *args, **kwargs))
             env.update(zip(step.results, made, strict=True))
             del args, kwargs, made  # which would keep values alive
             for number in freed:
@@ -117,6 +127,18 @@ class StageSteps:
         if len(self.gives) == 1:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
+
+    def _look_at(self, step: RecordedStep, read: Callable[[], Any]) -> list[Tensor]:
+        """Warn if one of the first microbatches is not as the example was held to be."""
+        self.looked_at[step.place] = self.looked_at.get(step.place, 0) + 1
+        if self.looked_at[step.place] <= _LOOKS and (found := read()) != step.held:
+            warnings.warn(
+                f"{step.place}: Python read {step.held} in the example of pipekit.stages, with "
+                f"freeze=True, and reads {found} in this batch, for which stages still do what the "
+                f"model did then: give an example like your batches, a padded one if they are",
+                stacklevel=2,
+            )
+        return []
 
     def _taken(self, tree: Tree) -> dict[int, Tensor]:
         if self.batch is not None:

@@ -118,7 +118,9 @@ class _Unifier:
     def _step(self, *steps: RecordedStep) -> RecordedStep:
         one = steps[0]
         where = f"{one.module or one.operation} at {one.place}"
-        return replace(one, arguments=self._unified([step.arguments for step in steps], where))
+        held = one.held if all(step.held == one.held for step in steps) else None
+        arguments = self._unified([step.arguments for step in steps], where)
+        return replace(one, arguments=arguments, held=held)
 
     def _unified(self, found: Sequence[Template], where: str) -> Template:
         one = found[0]
