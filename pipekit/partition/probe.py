@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
+from pipekit.layers.flop_counter import FlopCounter
 from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
@@ -72,7 +72,7 @@ def probe(
             x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
-            with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
+            with as_before as weights, drawing, FlopCounter() as counter:
                 x, under_way = _run(layer, number, x, under_way)
                 edited += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from pipekit.partition.checks import require_data
+from pipekit.partition.recording.batch import Hooks, first_forward
 from pipekit.partition.recording.modules import Wish
 from pipekit.partition.recording.record import record, warn_of_hooks
 from pipekit.partition.recording.recorded_model import RecordedModel
@@ -71,7 +72,14 @@ def stages(
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
     warn_of_hooks(model, blocks)
-    recorded, seconds = _recorded(model, example, blocks, freeze)
+    hooks = Hooks(model)
+    try:
+        recorded, seconds = _recorded(model, example, blocks, freeze)
+    except NotRecordable:
+        if not hooks.put_back():
+            raise
+        first_forward(model, example)  # which gives modules their hooks
+        recorded, seconds = _recorded(model, example, blocks, freeze)
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
@@ -102,8 +110,12 @@ def _recorded(
     except ReadsNumbers as error:
         refusal = error
     for way in (Way(traced=True), Way(traced=True, freeze=True))[: 1 + freeze]:
-        with suppress(Exception):  # whatever the model says of being traced
+        try:
             return _verified(record(model, example, blocks, way))
+        except ReadsNumbers as error:  # elsewhere
+            refusal = error
+        except Exception:  # whatever the model says of being traced
+            continue
     if not freeze:
         raise refusal
     return _verified(record(model, example, blocks, Way(freeze=True)))

@@ -104,7 +104,12 @@ def _compare(
             return _outcome(model, parts, trial.batch, case, seconds)
 
     with _said("the unsplit model fails", mode):
-        expected = run(whole)
+        try:
+            expected = run(whole)
+        except RuntimeError as error:
+            if case.training and case.tracked and batches.LEAVES_ALONE in str(error):
+                return
+            raise
     with _said("the model cut into stages fails", mode):
         found = run({stage: stage for stage in stages}, seconds)
     name = _first_difference(expected, found, equal)

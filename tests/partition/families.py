@@ -64,6 +64,7 @@ _PAIR = _NONE | {
     **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
     **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
     **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "pad_token_id": 0},
+    **{"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "decoder_start_token_id": 0},
 }
 _T5 = _NONE | {
     **{"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100},
@@ -85,12 +86,20 @@ _family("GPT2", "GPT2LMHeadModel", next_tokens, **_GPT)
 _family("GPTBigCode", "GPTBigCodeForCausalLM", next_tokens, **_GPT)
 _family("GPTJ", "GPTJForCausalLM", next_tokens, **_GPT, rotary_dim=4)
 _family("CodeGen", "CodeGenForCausalLM", next_tokens, **_GPT, rotary_dim=4)
-_family("Mixtral", "MixtralForCausalLM", next_tokens, **_GROUPED, num_local_experts=2)
+_ROUTED = _GROUPED | {"output_router_logits": True, "num_experts_per_tok": 1}
+_family("Mixtral", "MixtralForCausalLM", next_tokens, **_ROUTED, num_local_experts=2)
+_family(
+    *("Qwen2Moe", "Qwen2MoeForCausalLM", next_tokens),
+    **_ROUTED | {"num_experts": 2, "moe_intermediate_size": 16},
+    shared_expert_intermediate_size=16,
+)
 for _name in (
     *("Bert", "Roberta", "Electra", "XLMRoberta", "Camembert", "Ernie", "MPNet", "MegatronBert"),
-    *("RoFormer", "RemBert", "DebertaV2", "ConvBert", "Albert", "LayoutLM", "Esm", "BigBird"),
+    *("RoFormer", "RemBert", "ConvBert", "Albert", "LayoutLM"),
 ):
     _family(_name, f"{_name}ForSequenceClassification", classes, **_TEXT)
+_family("DebertaV2", "DebertaV2ForMaskedLM", next_tokens, **_TEXT)
+_family("Esm", "EsmForSequenceClassification", classes, **_TEXT, pad_token_id=0)
 _family(
     *("DistilBert", "DistilBertForSequenceClassification", classes),
     **_NONE | {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100},

@@ -86,15 +86,22 @@ class _Forwards:
 
     def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
         self.model, self.device = model, device_of(model)
+        self._tracked = True
         self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
 
     def record(self, batch: Any) -> Programs:
         """Return what the forwards of a batch leave, in training and in evaluation mode."""
-        return self._one(batch, training=True), self._one(batch, training=False)
+        try:
+            return self._one(batch, training=True), self._one(batch, training=False)
+        except RuntimeError as error:
+            if not self._tracked or batches.LEAVES_ALONE not in str(error):
+                raise
+            self._tracked = False  # the model's own code lets its input require gradients
+        return self.record(batch)
 
     def _one(self, batch: Any, *, training: bool) -> Program:
         set_mode(self.model, training, self._kept)
-        sample = batches.copied(batch, tracked=[])
+        sample = batches.copied(batch, tracked=[] if self._tracked else None)
         with (
             run_to_look_at(self.model),
             stateless(self._blocks.outer, self.model),

@@ -1,8 +1,10 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
@@ -20,7 +23,7 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, Program, RecordedStep
+from pipekit.partition.recording.program import Made, Program, RecordedStep, Within
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers, caller
 from pipekit.partition.recording.templates import (
     Constant,
@@ -84,6 +87,8 @@ class Recorder(TorchFunctionMode):
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
+        self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
+        self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
         self._origins: dict[int, frozenset[int]] = {}  # of the batch, by value
@@ -99,6 +104,7 @@ class Recorder(TorchFunctionMode):
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
+        returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
         storages: dict[int, int] = {}
         made = {
@@ -111,12 +117,11 @@ class Recorder(TorchFunctionMode):
             )
             for number, (tensor, requires_grad) in enumerate(self._values)
         }
-        output = encode(output, self._leaf)
         self._values.clear()  # numbers that a block has kept still know this recorder
         return Program(
             batch=template,
             steps=tuple(self._steps),
-            output=output,
+            output=returned,
             made=made,
             frozen=tuple(self._frozen),
             compared=tuple(self._compared),
@@ -137,6 +142,9 @@ class Recorder(TorchFunctionMode):
         finally:
             self._in_function = False
         name = last_name(func)
+        if func == Tensor.requires_grad.__set__:  # type: ignore[attr-defined]
+            self._note(args[0])  # of an input, say for checkpointing: weights need none of it
+            return result
         if args and isinstance(result, torch.Size):
             return self._traced(args[0], result)
         if name == "size":
@@ -192,7 +200,17 @@ class Recorder(TorchFunctionMode):
                 hooks.enter_context(
                     module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 )
+                for inner, each in module.named_modules(prefix=name):
+                    if each is not module and not isinstance(each, torch.jit.ScriptModule):
+                        note = partial(self._note_inner, inner)
+                        hooks.enter_context(each.register_forward_hook(note))
             yield
+
+    def _note_inner(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        """Note what a module within a block returns: hooks may collect it for the model."""
+        for place, tensor in enumerate(tensors(output)):
+            self._inner[tensor] = (len(self._steps), Within(name, self._calls[name], place))
+        self._calls[name] += 1
 
     @contextmanager
     def _traced_if_asked(self) -> Iterator[None]:
@@ -209,6 +227,7 @@ class Recorder(TorchFunctionMode):
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._depth += 1
         if self._depth == 1:
+            self._calls.clear()
             self._refuse_packed(name, *args, *kwargs.values())
             self._kinds.reset()
             before = self._before((args, kwargs))
@@ -300,6 +319,8 @@ class Recorder(TorchFunctionMode):
             return leaf
         if known := self._references.get(id(leaf)):
             return known
+        if leaf in self._inner:
+            return self._from_within(leaf)
         if leaf.requires_grad:
             if leaf in self._within:
                 raise NotRecordable(
@@ -315,6 +336,17 @@ class Recorder(TorchFunctionMode):
             )
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
+
+    def _from_within(self, leaf: Tensor) -> Value:
+        """Let the step of a block give what a module within it gave, too."""
+        position, within = self._inner[leaf]
+        step = self._steps[position]
+        origins = frozenset().union(*(self._origins[number] for number in step.reads))
+        number = self._number(leaf, True, origins)
+        self._steps[position] = replace(
+            step, results=(*step.results, number), within=(*step.within, within)
+        )
+        return Value(number)
 
     def _note_within(self, name: str, output: Any) -> None:
         """Note the tensors of a block that it returns as attributes of some object."""
@@ -342,7 +374,8 @@ class Recorder(TorchFunctionMode):
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
                 f"may depend on the batch: avoid it, put it into a block by blocks=[...], or, if "
                 f"it is the same for all your batches, pass freeze=True (in transformers without "
-                f"a mask, set config.pad_token_id = None)"
+                f"a mask, set config.pad_token_id = None; with layerdrop, set "
+                f"config.encoder_layerdrop = config.decoder_layerdrop = 0)"
             )
         shown = str(result)
         read = f"{caller()}: {shown if len(shown) < 40 else name}"

@@ -2,7 +2,9 @@
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -13,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
-from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource
+from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource, Within
 from pipekit.partition.recording.templates import (
     Constant,
     NamedWeight,
@@ -115,7 +117,9 @@ class StageSteps:
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
             if step.held is None:
-                made = tensors(step.run(call, *args, **kwargs))
+                with _taken_within(modules, step) as taken:
+                    made = tensors(step.run(call, *args, **kwargs))
+                made += [taken[within] for within in step.within]
             else:
                 made = self._look_at(step, partial(step.run, call, *args, **kwargs))
             env.update(zip(step.results, made, strict=True))
@@ -177,6 +181,23 @@ class StageSteps:
                     f"the model was recorded for batches with {limit.expression}, and this one has "
                     f"{here}: pad it, or give an example of its sizes"
                 )
+
+
+@contextmanager
+def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Within, Tensor]]:
+    """Collect what modules within the one that a step calls return."""
+    taken: dict[Within, Tensor] = {}
+    calls = Counter[str]()
+
+    def take(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        taken.update((Within(name, calls[name], n), t) for n, t in enumerate(tensors(output)))
+        calls[name] += 1
+
+    with ExitStack() as hooks:
+        for name in {within.module for within in step.within}:
+            module = modules.get_submodule(name)
+            hooks.enter_context(module.register_forward_hook(partial(take, name)))
+        yield taken
 
 
 class RecordedStage(nn.Module):
