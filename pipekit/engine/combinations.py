@@ -50,7 +50,7 @@ NCCL = "GPUs in processes"
 TORCHRUN = "torchrun or GPUs in processes"
 
 _ALL_AT_ONCE = "leave restart=True, or give one call all batches"
-_TOGETHER = "let every stage update after the same microbatches"
+_TOGETHER = "let every stage update after the same microbatches, and have equal replicas"
 _IN_TURN = "several would take turns at one generator in no fixed order, and no plain loop has that"
 
 CONFLICTS = (
@@ -194,6 +194,6 @@ def require_joint_updates(schedule: Schedule, feature: str) -> None:
     try:
         check(schedule, joint_updates=True)
     except ScheduleError as error:
-        raise ScheduleError(f"{row} ({error})") from None
+        raise ScheduleError(f"{row}") from error
     if len(set(schedule.excerpt().updates)) > 1:
         raise ScheduleError(f"{row} (an update sums other microbatches on another stage)")

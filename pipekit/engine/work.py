@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -32,6 +33,7 @@ from pipekit.engine.parts.recording import Recording
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
+from pipekit.layers.modes import modes_put_back
 from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.schedules.lowering.validation import Validation
@@ -249,6 +251,19 @@ def evaluate(
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
     """Execute a worker's forwards; the results are the loss function's values."""
+    with ExitStack() as kept:
+        for each in assignment.inference:
+            kept.enter_context(modes_put_back(each.part.module.to(assignment.device)))
+        return _evaluate(assignment, config, transport, feed, watchers)
+
+
+def _evaluate(
+    assignment: WorkerAssignment,
+    config: RunConfig,
+    transport: StoppableTransport,
+    feed: Feed,
+    watchers: Sequence[Observer],
+) -> WorkerReport:
     index, device = assignment.index, assignment.device
     stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)

@@ -84,31 +84,6 @@ def to_training(model: nn.Module) -> None:
     set_mode(model, True, [each for each in model.modules() if hasattr(each, _MARK)])
 
 
-@contextmanager
-def modes_put_back(model: nn.Module) -> Iterator[None]:
-    """Put back the modes of all modules."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
-def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
-    """Return, by mode, the names of modules that the model's own ``train()`` leaves in the other.
-
-    So models freeze their batch norms whose stages, as other modules, would have no such method.
-    """
-    found = {}
-    with modes_put_back(model):
-        for training in (True, False):
-            model.train(training)
-            named = model.named_modules(remove_duplicate=False)
-            found[training] = tuple(n for n, each in named if n and each.training != training)
-    return found
-
-
 class KeptWeights:
     """The parameters of a module as they are now, with a copy of each.
 

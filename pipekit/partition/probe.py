@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
-from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
+from pipekit.layers.flop_counter import FlopCounter
+from pipekit.layers.modes import modes_put_back
+from pipekit.layers.module_state import to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
@@ -85,7 +86,7 @@ def probe(
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
-            with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
+            with as_before as weights, drawing, FlopCounter() as counter:
                 x, under_way = _run(layer, number, x, under_way)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())

@@ -9,10 +9,12 @@ from typing import Any
 from torch import nn
 
 from pipekit.partition.checks import require_data
+from pipekit.partition.recording.batch import Hooks, first_forward
 from pipekit.partition.recording.modules import Wish
-from pipekit.partition.recording.record import record
+from pipekit.partition.recording.record import record, warn_of_hooks
 from pipekit.partition.recording.recorded_model import RecordedModel
-from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.recorder import Way
+from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import mixed_rows, verify
 from pipekit.plans import Plan
@@ -69,7 +71,15 @@ def stages(
     _require_module(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
-    recorded, seconds = _verified(record(model, example, blocks, freeze=freeze))
+    warn_of_hooks(model, blocks)
+    hooks = Hooks(model)
+    try:
+        recorded, seconds = _recorded(model, example, blocks, freeze)
+    except NotRecordable:
+        if not hooks.put_back():
+            raise
+        first_forward(model, example)  # which gives modules their hooks
+        recorded, seconds = _recorded(model, example, blocks, freeze)
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
@@ -85,6 +95,30 @@ def stages(
             stacklevel=2,
         )
     return RecordedSequence.of(recorded, seconds)
+
+
+def _recorded(
+    model: nn.Module, example: Any, blocks: Wish | None, freeze: bool
+) -> tuple[RecordedModel, list[float]]:
+    """Return a model as it is recorded and verified, and the seconds of its layers.
+
+    A forward that reads numbers of tensors is recorded as it behaves under tracing, where masks are
+    applied whether or not they hide something; only then is what it reads frozen.
+    """
+    try:
+        return _verified(record(model, example, blocks))
+    except ReadsNumbers as error:
+        refusal = error
+    for way in (Way(traced=True), Way(traced=True, freeze=True))[: 1 + freeze]:
+        try:
+            return _verified(record(model, example, blocks, way))
+        except ReadsNumbers as error:  # elsewhere
+            refusal = error
+        except Exception:  # whatever the model says of being traced
+            continue
+    if not freeze:
+        raise refusal
+    return _verified(record(model, example, blocks, Way(freeze=True)))
 
 
 def _verified(found: Sequence[RecordedModel]) -> tuple[RecordedModel, list[float]]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+
+from pipekit.layers.flop_counter import FlopCounter
 
 _Shape = Sequence[int]
 
@@ -54,7 +55,7 @@ class CountWork:
     """Counts the work done within its ``with`` block, on the way to :attr:`work`."""
 
     def __init__(self) -> None:
-        flops = FlopCounterMode(display=False, custom_mapping=_RECURRENT)
+        flops = FlopCounter(_RECURRENT)
         self._operators = _Operators(flops.get_total_flops)
         self._outside_in = (flops, self._operators)
         self._modes = ExitStack()

@@ -9,7 +9,6 @@ from functools import partial
 import torch
 
 from pipekit.engine import arguments, combinations
-from pipekit.engine.batches import split
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
 from pipekit.engine.early_stop import PossibleStops

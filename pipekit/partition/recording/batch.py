@@ -13,12 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.module_state import modes_put_back, weights_untouched
+from pipekit.layers.modes import modes_put_back
+from pipekit.layers.module_state import buffers_untouched, weights_untouched
 from pipekit.layers.python_state import PythonState, module_names, state_untouched
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors
 
 _ABSENT = object()
+
+LEAVES_ALONE = "you can only change requires_grad flags of leaf variables"
+"""What PyTorch says if a model lets an input require gradients that comes with them."""
 
 
 def call(model: nn.Module, batch: Any) -> Any:
@@ -97,6 +101,25 @@ def without_first_row(batch: Any) -> Any:
     return _mapped(rest, batch)
 
 
+def with_masks(batch: Any, padded: bool) -> Any:
+    """Return a batch whose masks hide the last third of every other row, or nothing.
+
+    Masks are tensors of two dimensions or more of zeros and ones, some of them ones.
+    """
+
+    def changed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() < 2 or leaf.is_complex():
+            return leaf
+        if not leaf.any() or not ((leaf == 0) | (leaf == 1)).all():
+            return leaf
+        mask = torch.ones_like(leaf)
+        if padded:
+            mask[::2, ..., -(-2 * leaf.shape[-1] // 3) :] = 0
+        return mask
+
+    return _mapped(changed, batch)
+
+
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
     """Return a copy of the batch, as a data loader gives it; its gradients go to ``tracked``.
 
@@ -138,6 +161,28 @@ def run_to_look_at(model: nn.Module) -> Iterator[None]:
     """Let a forward leave nothing in a model: no weights, no buffers, nothing in Python."""
     with state_untouched(model), weights_untouched(model):
         yield
+
+
+class Hooks:
+    """The forward hooks of all modules, as they are now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        held = ((m._forward_hooks, m._forward_pre_hooks) for m in model.modules())
+        self._held = [(hooks, hooks.copy()) for pair in held for hooks in pair]
+
+    def put_back(self) -> bool:
+        """Let them be as they were; return whether there are others now."""
+        others = [hooks for hooks, before in self._held if hooks.keys() != before.keys()]
+        for hooks, before in self._held:
+            hooks.clear()
+            hooks.update(before)
+        return bool(others)
+
+
+def first_forward(model: nn.Module, batch: Any) -> None:
+    """Let a forward leave what it keeps in Python, but neither buffers nor weights."""
+    with buffers_untouched(model), weights_untouched(model), torch.no_grad():
+        call(model, copied(batch))
 
 
 @contextmanager

@@ -23,6 +23,17 @@ from pipekit.partition.recording.templates import (
 )
 
 
+class Within(NamedTuple):
+    """A tensor that a module within a block gives, and something beside the block uses.
+
+    Hooks hand it on: so transformers collects the logits of routers, and attentions.
+    """
+
+    module: str
+    call: int  # of the module in that of the block
+    place: int  # among the tensors that it returns
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
@@ -31,12 +42,14 @@ class RecordedStep:
         module, operation: the name of the module, or of the function, that is called, or None.
         arguments: template of the pair (positional, keyword) of arguments.
         results: for every tensor in what the call returns, in order, the number of its value.
+        within: of the last of them, where modules in the called one gave them: see :class:`Within`.
         edits: the values that the step changes in place.
         edited_weights: parameters and buffers that an operation changes in place, by name.
         grad: whether gradients are tracked, as outside ``torch.no_grad()``.
         autocast: the arguments of ``torch.autocast`` around the step (device, dtype, whether it is
             enabled, whether it caches), or None.
         random: whether it draws random numbers.
+        held: the number that Python read here in the example and is held to read always, or None.
         place: ``file:line`` of the call.
     """
 
@@ -44,11 +57,13 @@ class RecordedStep:
     operation: str | None = None
     arguments: Template
     results: tuple[int, ...]
+    within: tuple[Within, ...] = ()
     edits: frozenset[int] = frozenset()
     edited_weights: frozenset[str] = frozenset()
     grad: bool = True
     autocast: tuple[str, torch.dtype | None, bool, bool] | None = None
     random: bool = False
+    held: bool | int | float | None = None
     place: str = ""
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -160,6 +175,7 @@ class Program:
         kept = []
         for step in reversed(self.steps):
             acts = step.module or step.random or step.edits or step.edited_weights
+            acts = acts or step.held is not None
             if acts or not needed.isdisjoint(step.results):
                 needed |= step.reads
                 kept.append(step)

@@ -23,7 +23,7 @@ from pipekit.partition.recording.batch import (
 from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
-from pipekit.partition.recording.recorder import Recorder
+from pipekit.partition.recording.recorder import Recorder, Way
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
@@ -45,7 +45,7 @@ class _FreeLength(NamedTuple):
 
 
 def record(
-    model: nn.Module, example: Any, wish: Wish | None = None, *, freeze: bool = False
+    model: nn.Module, example: Any, wish: Wish | None = None, way: Way = Way()
 ) -> list[RecordedModel]:
     """Return a module as a row of layers: its blocks as they are, the operations between recorded.
 
@@ -57,13 +57,12 @@ def record(
     """
     rows = batches.rows_of(example)
     blocks = Blocks(model, wish)
-    _warn_of_hooks(model, blocks)
-    forwards = _Forwards(model, blocks, freeze)
+    forwards = _Forwards(model, blocks, way)
     with left_as_it_was(model), drawing_from_torch():
         recorded = forwards.record(example)
         few, others, programs = _of_other_rows(forwards, example, recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
-        fixed = RecordedModel(model, programs, trial)
+        fixed = RecordedModel(model, programs, trial, way.traced)
         free = list(_free_lengths(forwards, example, few, others))
         longer_or_shorter = _trial(forwards, example, free) if free else None
         if longer_or_shorter is None:
@@ -77,7 +76,7 @@ def record(
             programs = forwards.programs(recordings)
         except NotRecordable:  # of several lengths together
             return [fixed]
-    varying = RecordedModel(model, programs, longer_or_shorter)
+    varying = RecordedModel(model, programs, longer_or_shorter, way.traced)
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
     return [varying, fixed] if len(varying) == len(fixed) else [fixed]
 
@@ -85,23 +84,30 @@ def record(
 class _Forwards:
     """Records forwards of a model in both modes."""
 
-    def __init__(self, model: nn.Module, blocks: Blocks, freeze: bool) -> None:
+    def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
         self.model, self.device = model, device_of(model)
-        self._blocks, self._freeze, self._kept = blocks, freeze, in_evaluation(model)
+        self._tracked = True
+        self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
 
     def record(self, batch: Any) -> Programs:
         """Return what the forwards of a batch leave, in training and in evaluation mode."""
-        return self._one(batch, training=True), self._one(batch, training=False)
+        try:
+            return self._one(batch, training=True), self._one(batch, training=False)
+        except RuntimeError as error:
+            if not self._tracked or batches.LEAVES_ALONE not in str(error):
+                raise
+            self._tracked = False  # the model's own code lets its input require gradients
+        return self.record(batch)
 
     def _one(self, batch: Any, *, training: bool) -> Program:
         set_mode(self.model, training, self._kept)
-        sample = batches.copied(batch, tracked=[])
+        sample = batches.copied(batch, tracked=[] if self._tracked else None)
         with (
             run_to_look_at(self.model),
             stateless(self._blocks.outer, self.model),
             torch.enable_grad(),
         ):
-            recorder = Recorder(self.model, self._blocks.whole, self.device, self._freeze)
+            recorder = Recorder(self.model, self._blocks.whole, self.device, self._way)
             try:
                 return recorder.run(partial(batches.call, self.model), sample)
             except Exception as error:
@@ -229,8 +235,9 @@ def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
     return batches.with_shapes(batch, shapes)
 
 
-def _warn_of_hooks(model: nn.Module, blocks: Blocks) -> None:
+def warn_of_hooks(model: nn.Module, wish: Wish | None) -> None:
     """Say which modules have hooks of which stages run no more than the operations on tensors."""
+    blocks = Blocks(model, wish)
     hooked = [
         name
         for module, name in module_names(model).items()
@@ -241,5 +248,5 @@ def _warn_of_hooks(model: nn.Module, blocks: Blocks) -> None:
             f"{', '.join(hooked)} has forward hooks outside the blocks: stages run again what they "
             f"do to tensors, and not what they print or keep. Register them on modules within "
             f"blocks, or name a module around them as a block by blocks=[...]",
-            stacklevel=4,
+            stacklevel=3,
         )

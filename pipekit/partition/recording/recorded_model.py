@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
-from pipekit.layers.module_state import exceptions, in_evaluation
+from pipekit.layers.modes import exceptions
+from pipekit.layers.module_state import in_evaluation
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames
 from pipekit.partition.recording.program import Made, Program, RecordedStep
@@ -49,11 +50,18 @@ class RecordedModel:
         programs: in training and in evaluation mode.
         layers: the steps of each in both.
         trial: what it is to be verified with.
+        traced: whether the forwards were told that they are traced.
         kept: the modules that stay in evaluation mode.
     """
 
-    def __init__(self, model: nn.Module, programs: tuple[Program, Program], trial: Trial) -> None:
-        self.model, self.programs, self.trial = model, programs, trial
+    def __init__(
+        self,
+        model: nn.Module,
+        programs: tuple[Program, Program],
+        trial: Trial,
+        traced: bool = False,
+    ) -> None:
+        self.model, self.programs, self.trial, self.traced = model, programs, trial, traced
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))

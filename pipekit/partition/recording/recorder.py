@@ -1,14 +1,19 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
@@ -18,14 +23,15 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, Program, RecordedStep
-from pipekit.partition.recording.refusal import NotRecordable, caller
+from pipekit.partition.recording.program import Made, Program, RecordedStep, Within
+from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers, caller
 from pipekit.partition.recording.templates import (
     Constant,
     NamedWeight,
     Template,
     Value,
     encode,
+    entries,
     require_no_dataclass,
     tensors,
 )
@@ -33,6 +39,13 @@ from pipekit.partition.recording.traced import traced
 
 LENGTH = "v"
 """How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
+
+
+class Way(NamedTuple):
+    """How a forward is recorded."""
+
+    traced: bool = False
+    freeze: bool = False
 
 
 class _Before(NamedTuple):
@@ -49,8 +62,9 @@ class _Before(NamedTuple):
 class Recorder(TorchFunctionMode):
     """Records while it is entered; modules that are opaque are one step each.
 
-    ``freeze``: what Python reads from a tensor is taken to be always as in this forward; otherwise
-    the read is refused.
+    ``way``: whether the forward is told that it is traced, so that it reads no numbers where it
+    need not, and whether what Python reads from a tensor is taken to be always as in this forward;
+    otherwise the read is refused.
     """
 
     def __init__(
@@ -58,10 +72,10 @@ class Recorder(TorchFunctionMode):
         model: nn.Module,
         opaque: Mapping[nn.Module, str],
         device: torch.device,
-        freeze: bool,
+        way: Way,
     ) -> None:
         super().__init__()
-        self._opaque, self._freeze = opaque, freeze
+        self._opaque, self._way = opaque, way
         self._depth, self._in_function = 0, False
         self._entered: _Before | None = None  # of the opaque module that runs
         self._references: dict[int, Value | NamedWeight] = {}
@@ -73,8 +87,11 @@ class Recorder(TorchFunctionMode):
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
+        self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
+        self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
+        self._origins: dict[int, frozenset[int]] = {}  # of the batch, by value
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -83,9 +100,11 @@ class Recorder(TorchFunctionMode):
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
         """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
-        with self._watching(), self._kinds, self:
+        self._entries = entries(template)
+        with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
+        returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
         storages: dict[int, int] = {}
         made = {
@@ -98,12 +117,11 @@ class Recorder(TorchFunctionMode):
             )
             for number, (tensor, requires_grad) in enumerate(self._values)
         }
-        output = encode(output, self._leaf)
         self._values.clear()  # numbers that a block has kept still know this recorder
         return Program(
             batch=template,
             steps=tuple(self._steps),
-            output=output,
+            output=returned,
             made=made,
             frozen=tuple(self._frozen),
             compared=tuple(self._compared),
@@ -124,12 +142,15 @@ class Recorder(TorchFunctionMode):
         finally:
             self._in_function = False
         name = last_name(func)
+        if func == Tensor.requires_grad.__set__:  # type: ignore[attr-defined]
+            self._note(args[0])  # of an input, say for checkpointing: weights need none of it
+            return result
         if args and isinstance(result, torch.Size):
             return self._traced(args[0], result)
         if name == "size":
             return self._traced(args[0], args[0].size())[kwargs.get("dim", args[-1])]
         if name in READS:
-            self._read(name, before.tensors, result)
+            self._read(func, before, result)
         elif name in BEYOND_TENSORS:
             raise NotRecordable(
                 f"Tensor.{name} at {caller()} acts on a tensor between the blocks, where "
@@ -179,11 +200,34 @@ class Recorder(TorchFunctionMode):
                 hooks.enter_context(
                     module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 )
+                for inner, each in module.named_modules(prefix=name):
+                    if each is not module and not isinstance(each, torch.jit.ScriptModule):
+                        note = partial(self._note_inner, inner)
+                        hooks.enter_context(each.register_forward_hook(note))
+            yield
+
+    def _note_inner(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        """Note what a module within a block returns: hooks may collect it for the model."""
+        for place, tensor in enumerate(tensors(output)):
+            self._inner[tensor] = (len(self._steps), Within(name, self._calls[name], place))
+        self._calls[name] += 1
+
+    @contextmanager
+    def _traced_if_asked(self) -> Iterator[None]:
+        """Let code between the blocks, in this thread, find ``torch.jit.is_tracing()`` true."""
+        asked, thread = torch.jit.is_tracing, threading.get_ident()
+
+        def answer() -> bool:
+            between = not (self._depth or self._in_function) and threading.get_ident() == thread
+            return between or asked()
+
+        with patch.object(torch.jit, "is_tracing", answer) if self._way.traced else nullcontext():
             yield
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._depth += 1
         if self._depth == 1:
+            self._calls.clear()
             self._refuse_packed(name, *args, *kwargs.values())
             self._kinds.reset()
             before = self._before((args, kwargs))
@@ -216,7 +260,7 @@ class Recorder(TorchFunctionMode):
         pairs = zip(before.tensors, before.versions, strict=True)
         return [tensor for tensor, version in pairs if tensor._version != version]
 
-    def _add(self, before: _Before, result: Any, **called: str) -> None:
+    def _add(self, before: _Before, result: Any, **called: Any) -> None:
         """Record the call of a module or an operation."""
         edited = self._edited(before)
         references = [self._references.get(id(tensor)) for tensor in edited]
@@ -230,7 +274,9 @@ class Recorder(TorchFunctionMode):
         from_data = "module" in called or drew or self._depends_on_data(before.tensors)
         if from_data:
             self._from_data |= edits
-        results = tuple(self._number(tensor, from_data) for tensor in tensors(result))
+        origins = self._origins_of(before.tensors)
+        results = tuple(self._number(tensor, from_data, origins) for tensor in tensors(result))
+        self._origins.update((number, self._origins[number] | origins) for number in edits)
         for tensor in edited:
             self._note(tensor)
         self._steps.append(
@@ -247,10 +293,11 @@ class Recorder(TorchFunctionMode):
             )
         )
 
-    def _number(self, tensor: Tensor, from_data: bool) -> int:
+    def _number(self, tensor: Tensor, from_data: bool, origins: frozenset[int]) -> int:
         """Give a tensor that a step made the next number, unless it is a weight or a constant."""
         number = len(self._values)
         self._values.append((tensor, tensor.requires_grad))
+        self._origins[number] = origins
         if from_data:
             self._from_data.add(number)
         if not isinstance(self._references.get(id(tensor)), NamedWeight):
@@ -262,13 +309,18 @@ class Recorder(TorchFunctionMode):
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
     def _batch_leaf(self, leaf: Any) -> Template:
-        return Value(self._number(leaf, True)) if isinstance(leaf, Tensor) else leaf
+        if not isinstance(leaf, Tensor):
+            return leaf
+        number = len(self._values)
+        return Value(self._number(leaf, True, frozenset([number])))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
             return leaf
         if known := self._references.get(id(leaf)):
             return known
+        if leaf in self._inner:
+            return self._from_within(leaf)
         if leaf.requires_grad:
             if leaf in self._within:
                 raise NotRecordable(
@@ -284,6 +336,17 @@ class Recorder(TorchFunctionMode):
             )
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
+
+    def _from_within(self, leaf: Tensor) -> Value:
+        """Let the step of a block give what a module within it gave, too."""
+        position, within = self._inner[leaf]
+        step = self._steps[position]
+        origins = frozenset().union(*(self._origins[number] for number in step.reads))
+        number = self._number(leaf, True, origins)
+        self._steps[position] = replace(
+            step, results=(*step.results, number), within=(*step.within, within)
+        )
+        return Value(number)
 
     def _note_within(self, name: str, output: Any) -> None:
         """Note the tensors of a block that it returns as attributes of some object."""
@@ -302,20 +365,34 @@ class Recorder(TorchFunctionMode):
             for r in references
         )
 
-    def _read(self, name: str, found: Sequence[Tensor], result: Any) -> None:
-        if not self._depends_on_data(found):
+    def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
+        if not self._depends_on_data(before.tensors):
             return
-        if not self._freeze:
-            raise NotRecordable(
+        name = last_name(func)
+        if not self._way.freeze:
+            raise ReadsNumbers(
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
                 f"may depend on the batch: avoid it, put it into a block by blocks=[...], or, if "
-                f"it is the same for all your batches, pass freeze=True (in transformers: causal "
-                f"models with an attention mask need attn_implementation='eager', others with one "
-                f"freeze=True and an example in which something is masked; without a mask set "
-                f"config.pad_token_id = None)"
+                f"it is the same for all your batches, pass freeze=True (in transformers without "
+                f"a mask, set config.pad_token_id = None; with layerdrop, set "
+                f"config.encoder_layerdrop = config.decoder_layerdrop = 0)"
             )
         shown = str(result)
-        self._frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
+        read = f"{caller()}: {shown if len(shown) < 40 else name}"
+        for number in sorted(self._origins_of(before.tensors)):
+            read += f", read from {self._entries[number]}"
+            if self._values[number][0].dim() and (self._values[number][0] == 1).all():
+                read += ", in which all is 1 (if it is a mask, give an example with padding)"
+        self._frozen.append(read)
+        if isinstance(result, (bool, int, float)):
+            before = before._replace(template=encode(before.arguments, self._leaf))
+            self._add(before, None, operation=name_of(func), held=result)
+
+    def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int]:
+        """Return the values of the batch from which tensors are computed."""
+        references = (self._references.get(id(tensor)) for tensor in found)
+        numbers = (r.number for r in references if isinstance(r, Value))
+        return frozenset().union(*(self._origins[number] for number in numbers))
 
     @staticmethod
     def _refuse_packed(name: str, *passed: Any) -> None:

@@ -14,6 +14,10 @@ class NotRecordable(ValueError):
     """A module whose forward cannot be cut into stages; the message says where and what to do."""
 
 
+class ReadsNumbers(NotRecordable):
+    """A forward that reads numbers of a tensor into Python between the blocks."""
+
+
 def caller() -> str:
     """Return ``file:line`` of the model's own code that is running, neither torch's nor ours.
 

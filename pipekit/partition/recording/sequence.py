@@ -12,6 +12,11 @@ from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, called, span
 from pipekit.units import bytes_text
 
+_TRACED = (
+    "recorded as under tracing: masks are applied where they hide nothing, too, by kernels that "
+    "may round otherwise than the model's without a mask",
+)
+
 
 @dataclass(frozen=True)
 class LayersSummary:
@@ -42,6 +47,7 @@ class LayersSummary:
         remarks = (
             f"{len(layers)} layers; bytes that cross are those of {recorded.rows} rows; outputs, "
             f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
+            *_TRACED * recorded.traced,
             *(f"tied: {' = '.join(names)}" for names in recorded.ties),
             *(f"held to be as in the example: {read}" for read in recorded.frozen),
         )

@@ -1,8 +1,12 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -11,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
-from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource
+from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource, Within
 from pipekit.partition.recording.templates import (
     Constant,
     NamedWeight,
@@ -24,6 +28,9 @@ from pipekit.partition.recording.templates import (
     values,
 )
 from pipekit.trees import Tree
+
+_LOOKS = 100
+"""In so many microbatches, what Python read from tensors is compared with the example's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,7 @@ class StageSteps:
     output: Template
     sizes: dict[str, SizeSource]
     limits: tuple[Size, ...]
+    looked_at: dict[str, int] = field(default_factory=dict)  # how often what is held was compared
 
     @classmethod
     def of(cls, program: Program, first: int, behind: int) -> Self:
@@ -107,7 +115,12 @@ class StageSteps:
             args, kwargs = decode(step.arguments, resolve)
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
-            made = tensors(step.run(call, *args, **kwargs))
+            if step.held is None:
+                with _taken_within(modules, step) as taken:
+                    made = tensors(step.run(call, *args, **kwargs))
+                made += [taken[within] for within in step.within]
+            else:
+                made = self._look_at(step, partial(step.run, call, *args, **kwargs))
             env.update(zip(step.results, made, strict=True))
             del args, kwargs, made  # which would keep values alive
             for number in freed:
@@ -117,6 +130,18 @@ class StageSteps:
         if len(self.gives) == 1:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
+
+    def _look_at(self, step: RecordedStep, read: Callable[[], Any]) -> list[Tensor]:
+        """Warn if one of the first microbatches is not as the example was held to be."""
+        self.looked_at[step.place] = self.looked_at.get(step.place, 0) + 1
+        if self.looked_at[step.place] <= _LOOKS and (found := read()) != step.held:
+            warnings.warn(
+                f"{step.place}: Python read {step.held} in the example of pipekit.stages, with "
+                f"freeze=True, and reads {found} in this batch, for which stages still do what the "
+                f"model did then: give an example like your batches, a padded one if they are",
+                stacklevel=2,
+            )
+        return []
 
     def _taken(self, tree: Tree) -> dict[int, Tensor]:
         if self.batch is not None:
@@ -155,6 +180,23 @@ class StageSteps:
                     f"the model was recorded for batches with {limit.expression}, and this one has "
                     f"{here}: pad it, or give an example of its sizes"
                 )
+
+
+@contextmanager
+def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Within, Tensor]]:
+    """Collect what modules within the one that a step calls return."""
+    taken: dict[Within, Tensor] = {}
+    calls = Counter[str]()
+
+    def take(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        taken.update((Within(name, calls[name], n), t) for n, t in enumerate(tensors(output)))
+        calls[name] += 1
+
+    with ExitStack() as hooks:
+        for name in {within.module for within in step.within}:
+            module = modules.get_submodule(name)
+            hooks.enter_context(module.register_forward_hook(partial(take, name)))
+        yield taken
 
 
 class RecordedStage(nn.Module):

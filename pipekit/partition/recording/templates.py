@@ -157,6 +157,15 @@ def values(template: Template) -> Iterator[int]:
     return (leaf.number for leaf in leaves(template) if isinstance(leaf, Value))
 
 
+def entries(template: Template) -> dict[int, str]:
+    """Return what messages call each value of a batch's template: its key, or its place."""
+    is_dict = isinstance(template, Container) and issubclass(template.type, dict)
+    children = template.children if isinstance(template, Container) else (template,)
+    names = map(repr, template.context) if is_dict else (f"input {n}" for n in range(len(children)))
+    pairs = zip(names, children, strict=True)
+    return {number: name for name, child in pairs for number in values(child)}
+
+
 def tensors(tree: Any) -> list[Tensor]:
     """Return the tensors within real arguments, in the order of their templates' leaves."""
     found: list[Tensor] = []

@@ -118,7 +118,9 @@ class _Unifier:
     def _step(self, *steps: RecordedStep) -> RecordedStep:
         one = steps[0]
         where = f"{one.module or one.operation} at {one.place}"
-        return replace(one, arguments=self._unified([step.arguments for step in steps], where))
+        held = one.held if all(step.held == one.held for step in steps) else None
+        arguments = self._unified([step.arguments for step in steps], where)
+        return replace(one, arguments=arguments, held=held)
 
     def _unified(self, found: Sequence[Template], where: str) -> Template:
         one = found[0]
@@ -132,7 +134,7 @@ class _Unifier:
         if expression is not None:
             return expression
         whole = [plain(each) for each in found]
-        if all(type(each) is int for each in whole) and len(set(whole)) > 1:
+        if all(map(_is_whole, whole)) and len(set(whole)) > 1:
             return self._size(whole, where)
         for other, sizes in zip(whole[1:], self._sizes[1:], strict=True):
             self._require_same(whole[0], other, sizes, where)
@@ -140,12 +142,13 @@ class _Unifier:
             return StageDevice()
         return whole[0]
 
-    def _size(self, numbers: Sequence[int], where: str) -> Size:
-        linear = self._linear(numbers)
+    def _size(self, numbers: Sequence[int | float], where: str) -> Size:
+        linear = self._linear([int(number) for number in numbers])
         if linear is None:
             raise self._differ(numbers[0], numbers[-1], self._sizes[-1], where)
         terms = [f"{factor} * {name}" for name, factor in linear[0].items()]
-        return Size(" + ".join([*terms, str(linear[1])]))
+        text = " + ".join([*terms, str(linear[1])])
+        return Size(f"1.0 * ({text})" if isinstance(numbers[0], float) else text)
 
     def _expression(self, found: Sequence[Any]) -> Size | None:
         """Return what Python computed from lengths; None: it did not, or they are not known."""
@@ -223,6 +226,11 @@ class _Unifier:
             f"x.shape (of len(x) the recording does not know), or put this part into a block by "
             f"blocks=[...]"
         )
+
+
+def _is_whole(number: Any) -> bool:
+    """Return whether something is a number that may count, as a sum that began with 0.0 does."""
+    return type(number) is int or (type(number) is float and number.is_integer())
 
 
 def _is_trivial(comparison: str) -> bool:

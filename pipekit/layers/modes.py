@@ -1,0 +1,99 @@
+"""Modes of modules put back, with what a ``train()`` of their own does beside."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from pipekit.layers.python_state import PythonState
+
+
+@contextmanager
+def modes_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back the modes of all modules, and all that their own ``train()`` changes.
+
+    Those of loralib add a product to their weight in evaluation mode, and subtract it again for
+    training, which rounds; others keep a cache.
+    """
+    modes = {module: module.training for module in model.modules()}
+    own = [module for module in modes if type(module).train is not nn.Module.train]
+    with _own_changes_put_back(model, own) if own else nullcontext():
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@contextmanager
+def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterator[None]:
+    """Put back what modules change as they go from mode to mode, their modes, too."""
+    state, written = PythonState(model, own), _Written(model)
+    held = {module: _held(module) for module in model.modules()}
+    modes = {module: module.training for module in held}
+
+    def put_back() -> None:
+        for module, parts in held.items():
+            vars(module).update({name: dict(each) for name, each in parts.items()})
+            module.training = modes[module]
+        state.put_back()
+        written.put_back()
+
+    with written, torch.no_grad():  # a trial, so that only what they write is copied
+        model.train()
+        model.eval()
+    put_back()
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
+    """Return, by mode, the names of modules that the model's own ``train()`` leaves in the other.
+
+    So models freeze their batch norms whose stages, as other modules, would have no such method.
+    """
+    found = {}
+    with modes_put_back(model):
+        for training in (True, False):
+            model.train(training)
+            named = model.named_modules(remove_duplicate=False)
+            found[training] = tuple(n for n, each in named if n and each.training != training)
+    return found
+
+
+def _held(module: nn.Module) -> dict[str, dict[str, Any]]:
+    return {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")}
+
+
+class _Written(TorchDispatchMode):
+    """Copies each tensor of a model, while it is entered, before the first operator edits it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        every = (*model.parameters(), *model.buffers())
+        self._known = {t.data_ptr(): t for t in every if t.layout is torch.strided and t.numel()}
+        self._data = {t: t.data for t in self._known.values()}
+        self._copies: dict[Tensor, Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func._schema.is_mutable:  # type: ignore[attr-defined]
+            for each in tree_iter((args, kwargs)):
+                known = self._known.get(each.data_ptr()) if isinstance(each, Tensor) else None
+                if known is not None and known not in self._copies:
+                    self._copies[known] = self._data[known].clone()
+        return func(*args, **(kwargs or {}))
+
+    def put_back(self) -> None:
+        for tensor, data in self._data.items():
+            if tensor.data_ptr() != data.data_ptr():
+                tensor.data = data
+        for tensor, copy in self._copies.items():
+            self._data[tensor].copy_(copy)
