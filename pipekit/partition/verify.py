@@ -158,6 +158,8 @@ def _run(
         tree = call(tree)
         if training and seconds:
             seconds[number] = time.perf_counter() - start
+        if number:
+            cuts[-1].watch()
     return tree, cuts
 
 
@@ -168,9 +170,15 @@ class _Cut:
         self._made = made
         self._gradients: dict[int, Tensor] = {}
         self.received = [tensor.detach() for tensor in made]
-        for number, tensor in enumerate(self.received):
+        for tensor in self.received:
             if training and (tensor.is_floating_point() or tensor.is_complex()):
-                tensor.requires_grad_().register_hook(partial(self._take, number))
+                tensor.requires_grad_()
+
+    def watch(self) -> None:
+        """Take the gradients as the hooks leave them that the next stage has given its input."""
+        for number, tensor in enumerate(self.received):
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._take, number))
 
     def _take(self, number: int, gradient: Tensor) -> None:
         # As autograd computed it: a leaf's .grad may have other strides, hence other roundings.

@@ -101,15 +101,17 @@ class Passes:
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss."""
-        gradients = StageGradients({}, {})
-        if self._config.differentiates_input:
-            for number, tensor in enumerate(differentiable(x.main)):
-                tensor.requires_grad_().register_hook(partial(_take, gradients.main, number))
-            for skip, tensor in x.skips.items():
-                if differentiable(tensor):
-                    tensor.requires_grad_().register_hook(partial(_take, gradients.skips, skip))
+        differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
+        for tensor in differentiated:
+            tensor.requires_grad_()
         with _checkpointing() if recompute else nullcontext():
             output = self._compute(x, microbatch, slot, target)
+        gradients = StageGradients({}, {})
+        if recompute:
+            for tensor in differentiated:  # of hooks that layers have given it, of no graph
+                tensor._backward_hooks = None
+        else:
+            self._watch_input(x, gradients)
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
@@ -118,6 +120,7 @@ class Passes:
         pending = self._pending[microbatch]
         with buffers_untouched(self._modules[slot]), during(recomputing=True):
             output = self._compute(pending.input, microbatch, slot, pending.target)
+        self._watch_input(pending.input, pending.gradients)
         self._pending[microbatch] = pending._replace(output=output)
         return output
 
@@ -239,6 +242,15 @@ class Passes:
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
+
+    def _watch_input(self, x: StageIO, gradients: StageGradients) -> None:
+        """Take the gradients of an input, as the hooks leave them that layers have given it."""
+        if self._config.differentiates_input:
+            for number, tensor in enumerate(differentiable(x.main)):
+                tensor.register_hook(partial(_take, gradients.main, number))
+            for skip, tensor in x.skips.items():
+                if differentiable(tensor):
+                    tensor.register_hook(partial(_take, gradients.skips, skip))
 
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
