@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
-from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
+from pipekit.layers.module_state import (
+    modes_put_back,
+    named_buffers,
+    to_training,
+    weights_untouched,
+)
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import state_untouched
 from pipekit.layers.seeded import Seeded
@@ -26,12 +31,14 @@ class Probe:
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
+        edited_buffers: buffers of the model that its forward edits or replaces.
         output: what the model gave.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
+    edited_buffers: frozenset[Tensor]
     output: Tree
 
 
@@ -60,12 +67,13 @@ def probe(
     edited: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    untouched, alone = state_untouched(model), torch.no_grad()
+    untouched, alone, originals = state_untouched(model), torch.no_grad(), named_buffers(model)
     with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
         if training:
             to_training(model)
         else:
             model.eval()
+        copies = named_buffers(model)
         x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
@@ -76,6 +84,12 @@ def probe(
                 edited += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             flops.append(counter.get_total_flops())
+        now = named_buffers(model)
+        edited_buffers = frozenset(
+            originals[name]
+            for name, copy in copies.items()
+            if now.get(name) is not copy or copy._version
+        )
         kept = [f"{each.module}.{each.key}" for each in state.changes() if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
     edited_inputs = {
@@ -83,7 +97,7 @@ def probe(
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x)
+    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), edited_buffers, x)
 
 
 def _run(

@@ -143,10 +143,8 @@ class ModelStages:
         parts = [config.passes.part for config in self._configs]
         assert self.balance is not None
         require_own_edits(self._original, self.balance, tried.edited_weights)
-        edited = tried.edited_inputs
-        parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
-            replace(config, passes=replace(config.passes, part=part))
+            replace(config, passes=replace(config.passes, part=part.with_edits(tried)))
             for config, part in zip(self._configs, parts, strict=True)
         ]
         return tried.output
