@@ -14,10 +14,12 @@ from torch.nn.parameter import UninitializedParameter
 def buffers_untouched(module: nn.Module) -> Iterator[None]:
     """Let ``module`` write copies of its buffers: batch norm must not count a microbatch twice."""
     originals = [(owner, dict(owner._buffers)) for owner in module.modules() if owner._buffers]
+    copies: dict[int, Tensor] = {}  # modules may share a buffer
     for owner, tensors in originals:
-        owner._buffers.update(
-            {name: None if t is None else t.clone() for name, t in tensors.items()}
-        )
+        for name, tensor in tensors.items():
+            if tensor is not None and id(tensor) not in copies:
+                copies[id(tensor)] = tensor.clone()
+            owner._buffers[name] = None if tensor is None else copies[id(tensor)]
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.module_state import buffers_untouched
+from pipekit.layers.read_state import generators, generators_untouched
 
 TORCHS = frozenset(vars(nn.Module()))
 """What torch keeps in every module for itself: tensors, children, hooks, the mode."""
@@ -75,13 +76,14 @@ class PythonState:
 
 @contextmanager
 def state_untouched(model: nn.Module) -> Iterator[PythonState]:
-    """Let a model run to be looked at: its buffers and what it keeps in Python stay as they were.
+    """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python
+    stay as they were.
 
     Yields:
         What it keeps in Python, as it was.
     """
     state = PythonState(model)
-    with buffers_untouched(model):
+    with buffers_untouched(model), generators_untouched(model):
         try:
             yield state
         finally:
@@ -266,13 +268,13 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def twin(module: Module, shared: Iterable[Tensor]) -> Module:
-    """Return a copy of a module with the same buffers, whoever of the two may replace them.
+    """Return a copy of a module with the same buffers and generators, whoever may replace them.
 
     Args:
         module: any.
         shared: what else they have in common; of other parameters the copy has its own.
     """
-    common = {id(tensor): tensor for tensor in (*module.buffers(), *shared)}
+    common = {id(each): each for each in (*module.buffers(), *generators(module), *shared)}
     copied = copy.deepcopy(module, common)
     for one, original in zip(copied.modules(), module.modules(), strict=True):
         one._buffers = original._buffers

@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 
 from torch import nn
 
+from pipekit.layers.module_state import named_buffers
 from pipekit.layers.skips import Name, Skip, between, links
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
@@ -18,6 +19,7 @@ class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
 
     Attributes:
+        edited_buffers: names of those that a forward edits; None: perhaps all.
         pops, stashes: names and numbers of the skip connections that lead here, and from here.
         numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
             earlier stage's.
@@ -30,11 +32,21 @@ class PartitionStage:
     module: nn.Sequential
     first_layer: int = 0
     edits_input: bool = False  # as ReLU(inplace=True) does
+    edited_buffers: frozenset[str] | None = None
     pops: Mapping[Name, int] = field(default_factory=dict)
     stashes: Mapping[Name, int] = field(default_factory=dict)
     numbers: Sequence[int | None] = ()
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
+
+    def with_edits(self, tried: Probe) -> "PartitionStage":
+        """Return the same, with what its layers have edited when they were tried."""
+        buffers = named_buffers(self.module).items()
+        return replace(
+            self,
+            edits_input=self.first_layer in tried.edited_inputs,
+            edited_buffers=frozenset(n for n, each in buffers if each in tried.edited_buffers),
+        )
 
     def tied(self, ties: Iterable[Tie]) -> "PartitionStage":
         """Return the same, whose backwards pass on the gradients of what stages share."""
@@ -85,11 +97,10 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
             index=index,
             module=module,
             first_layer=first,
-            edits_input=first in tried.edited_inputs,
             pops={skip.name: n for n, skip in enumerate(skips) if skip.destination == index},
             stashes={skip.name: n for n, skip in enumerate(skips) if skip.source == index},
             numbers=numbers[index],
-        )
+        ).with_edits(tried)
         for index, ((first, _), module) in places
     )
     return Partition(tuple(stages), tuple(skips), find_ties(modules))

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from pipekit.devices import moved
 from pipekit.layers.flop_counter import FlopCounter
 from pipekit.layers.modes import modes_put_back
-from pipekit.layers.module_state import to_training, weights_untouched
+from pipekit.layers.module_state import named_buffers, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
@@ -30,6 +30,7 @@ class Probe:
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
         needed_weights: those of them that the backward of an earlier forward needs.
+        edited_buffers: buffers of the model that its forward edits or replaces.
         output: what the model gave.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
@@ -40,6 +41,7 @@ class Probe:
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
     needed_weights: tuple[tuple[int, str], ...]
+    edited_buffers: frozenset[Tensor]
     output: Tree
     edits_batch: bool
     set_attributes: tuple[tuple[int, str, Any], ...]
@@ -72,13 +74,13 @@ def probe(
     needed: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    untouched, alone = state_untouched(model), torch.no_grad()
+    untouched, alone, originals = state_untouched(model), torch.no_grad(), named_buffers(model)
     with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
         if training:
             to_training(model)
         else:
             model.eval()
-        buffers = dict(model.named_buffers())
+        copies = named_buffers(model)
         batch = x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             if number:  # the first layer is given the very batch, as it may edit a dict
@@ -96,8 +98,13 @@ def probe(
             flops.append(counter.get_total_flops())
         changes = state.changes()
         set_attributes = tuple(_set_attributes(model, changes))
-        named = model.named_buffers()
-        set_buffers = [n for n, each in named if each._version or each is not buffers.get(n)]
+        now = named_buffers(model)
+        set_buffers = [
+            name
+            for name in {**copies, **now}
+            if now.get(name) is not copies.get(name) or now[name]._version
+        ]
+        edited_buffers = frozenset(originals[name] for name in set_buffers if name in originals)
         kept = [f"{each.module}.{each.key}" for each in changes if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
@@ -108,8 +115,17 @@ def probe(
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
         again = is_edited and _edits(model, batch, devices)
-    found = frozenset(edited_inputs), tuple(edited), tuple(needed)
-    return Probe(tuple(flops), *found, x, again, set_attributes, tuple(set_buffers))
+    return Probe(
+        tuple(flops),
+        frozenset(edited_inputs),
+        tuple(edited),
+        tuple(needed),
+        edited_buffers,
+        x,
+        again,
+        set_attributes,
+        tuple(set_buffers),
+    )
 
 
 def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:

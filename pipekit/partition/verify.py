@@ -188,6 +188,8 @@ def _run(
         tree = call(tree)
         if training and seconds:
             seconds[number] = time.perf_counter() - start
+        if number:
+            cuts[-1].watch()
     return tree, cuts
 
 
@@ -198,9 +200,15 @@ class _Cut:
         self._made = made
         self._gradients: dict[int, Tensor] = {}
         self.received = [tensor.detach() for tensor in made]
-        for number, tensor in enumerate(self.received):
+        for tensor in self.received:
             if training and (tensor.is_floating_point() or tensor.is_complex()):
-                tensor.requires_grad_().register_hook(partial(self._take, number))
+                tensor.requires_grad_()
+
+    def watch(self) -> None:
+        """Take the gradients as the hooks leave them that the next stage has given its input."""
+        for number, tensor in enumerate(self.received):
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._take, number))
 
     def _take(self, number: int, gradient: Tensor) -> None:
         # As autograd computed it: a leaf's .grad may have other strides, hence other roundings.
@@ -250,9 +258,7 @@ def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts
         outcome[f"the buffer {name!r}"] = held[name].detach().clone()
 
 
-def _first_difference(
-    one: _Outcome, other: _Outcome, equal: Equal
-) -> str | None:
+def _first_difference(one: _Outcome, other: _Outcome, equal: Equal) -> str | None:
     """Return the name of the first tensor that differs, in the order in which they were put."""
     for name in dict.fromkeys([*one, *other]):
         if name not in one or name not in other or not equal(one[name], other[name]):

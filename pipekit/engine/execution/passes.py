@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
-from pipekit.layers.module_state import buffers_untouched
 from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.random_operators import catch_draws, refuse_draws
 from pipekit.layers.randomness import layer_seed
+from pipekit.layers.read_state import ReadNow, ReadState
 from pipekit.layers.seeded import Seed, Seeded, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
@@ -57,6 +57,7 @@ class _Pending(NamedTuple):
     output: StageIO | None  # None: to be recomputed
     target: Target | None
     gradients: StageGradients
+    read: ReadNow | None
 
 
 class Passes:
@@ -82,6 +83,7 @@ class Passes:
         self._modules, self._device, self._parameters = modules, device, parameters
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
+        self._read_states: dict[nn.Module, ReadState] = {}
         self._drew = False  # whether any layer has drawn random numbers
         self._loss_checked = False
         self._by_branches: bool | None = None  # None: no split backward has been compared yet
@@ -90,6 +92,7 @@ class Passes:
         """Begin a run: drop the tensors of one that failed."""
         self._pending.clear()
         self._pending_weights.clear()
+        self._read_states.clear()
         self._loss_checked = False
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
@@ -101,24 +104,30 @@ class Passes:
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss."""
-        gradients = StageGradients({}, {})
-        if self._config.differentiates_input:
-            for number, tensor in enumerate(differentiable(x.main)):
-                tensor.requires_grad_().register_hook(partial(_take, gradients.main, number))
-            for skip, tensor in x.skips.items():
-                if differentiable(tensor):
-                    tensor.requires_grad_().register_hook(partial(_take, gradients.skips, skip))
+        differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
+        for tensor in differentiated:
+            tensor.requires_grad_()
+        read = self._read_now(slot) if recompute else None
         with _checkpointing() if recompute else nullcontext():
             output = self._compute(x, microbatch, slot, target)
-        self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
+        gradients = StageGradients({}, {})
+        if recompute:
+            for tensor in differentiated:  # of hooks that layers have given it, of no graph
+                tensor._backward_hooks = None
+        else:
+            self._watch_input(x, gradients)
+        kept = None if recompute else output
+        self._pending[microbatch] = _Pending(x, kept, target, gradients, read)
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
         """Run again a forward whose graph was not kept; return its output."""
         pending = self._pending[microbatch]
-        with buffers_untouched(self._modules[slot]), during(recomputing=True):
+        assert pending.read is not None
+        with pending.read.again(), during(recomputing=True):
             output = self._compute(pending.input, microbatch, slot, pending.target)
-        self._pending[microbatch] = pending._replace(output=output)
+        self._watch_input(pending.input, pending.gradients)
+        self._pending[microbatch] = pending._replace(output=output, read=None)
         return output
 
     def loss(self, microbatch: int) -> Tensor:
@@ -239,6 +248,22 @@ class Passes:
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
+
+    def _read_now(self, slot: int) -> ReadNow:
+        """Keep what a forward reads that is run again, beside its input and its weights."""
+        module = self._modules[slot]
+        if module not in self._read_states:
+            self._read_states[module] = ReadState(module, self._part.edited_buffers)
+        return self._read_states[module].now()
+
+    def _watch_input(self, x: StageIO, gradients: StageGradients) -> None:
+        """Take the gradients of an input, as the hooks leave them that layers have given it."""
+        if self._config.differentiates_input:
+            for number, tensor in enumerate(differentiable(x.main)):
+                tensor.register_hook(partial(_take, gradients.main, number))
+            for skip, tensor in x.skips.items():
+                if differentiable(tensor):
+                    tensor.register_hook(partial(_take, gradients.skips, skip))
 
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""

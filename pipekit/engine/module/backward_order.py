@@ -95,12 +95,33 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, minibatch: OrderedMinibatch, microbatches: int, *inputs: Tensor) -> Any:
         ctx.minibatch = minibatch
+        ctx.save_for_backward(*inputs)
         return tuple(torch.empty(0) for _ in range(microbatches))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *_: Tensor) -> Any:
-        return None, None, *ctx.minibatch.differentiate()
+        again = torch.is_grad_enabled()  # as create_graph=True asks
+        with torch.no_grad():
+            gradients = ctx.minibatch.differentiate()
+        if again:
+            gradients = _Once.apply(gradients, *ctx.saved_tensors)
+        return None, None, *gradients
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that are right and have no graph: a penalty of them says so, or trains nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Sequence[Tensor | None], *inputs: Tensor) -> Any:
+        return tuple(gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> Any:
+        raise ValueError(
+            "the gradients of a PipelinedModule cannot be differentiated again, and a penalty of "
+            "them would train nothing: compute them with torch.nn.Sequential(*module), which runs "
+            "the same layers without a pipeline"
+        )
 
 
 class _Pass(torch.autograd.Function):

@@ -147,10 +147,9 @@ class ModelStages:
         parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
         require_own_edits(self.original, self.balance, tried.edited_weights)
-        edited, self.edits_batch = tried.edited_inputs, tried.edits_batch
-        parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
+        self.edits_batch = tried.edits_batch
         self._stages = [
-            replace(config, passes=replace(config.passes, part=part))
+            replace(config, passes=replace(config.passes, part=part.with_edits(tried)))
             for config, part in zip(self.configs, parts, strict=True)
         ]
         return tried

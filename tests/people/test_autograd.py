@@ -1,0 +1,282 @@
+"""Hooks, penalties and whatever else people ask of autograd, beside the plain loop."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.layers.skips import Skippable
+from pipekit.schedules import Schedule
+from tests.people.plain import plain_loop
+
+SGD = partial(torch.optim.SGD, lr=0.5)
+CE = nn.CrossEntropyLoss()
+Change = Callable[[Tensor], Tensor | None]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Hooked(nn.Module):
+    """Changes the gradient of its input, as gradient reversal, clipping and scaling do."""
+
+    def __init__(self, change: Change, times: int = 1) -> None:
+        super().__init__()
+        self.change, self.times = change, times
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.times if x.requires_grad else 0):
+            x.register_hook(self.change)
+        return x * 1
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class Reversed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        reversed_: Tensor = Reversal.apply(x)
+        return reversed_
+
+
+def network(layer: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 8), nn.Linear(8, 3))
+
+
+def batches(count: int = 2) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randn(8, 8), torch.randint(3, (8,))) for _ in range(count)]
+
+
+def require_equal(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def compare(
+    model: nn.Sequential,
+    data: list[tuple[Tensor, Tensor]],
+    balance: list[int],
+    schedule: Schedule | None = None,
+    **execution: Any,
+) -> None:
+    """Require of a pipeline the weights of the plain loop."""
+    schedule = schedule or schedules.flush(2, 2)
+    plain = copy.deepcopy(model)
+    pipeline = pk.Pipeline(
+        model,
+        schedule,
+        balance=balance,
+        optimizer=SGD,
+        loss=CE,
+        execution=pk.Execution(**execution),
+    )
+    run = pipeline.train(data)
+    losses = plain_loop(plain, SGD, CE, data, microbatches=2)
+    assert run.losses == pytest.approx(losses)
+    require_equal(pipeline.state_dict(), plain.state_dict())
+
+
+def grads(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def gradients(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    for x, y in data:
+        CE(model(x), y).backward()
+    return grads(model)
+
+
+CHANGES = {
+    "reversal": lambda g: -g,
+    "clipping": lambda g: g.clamp(-0.01, 0.01),
+    "scaling": lambda g: g * 0.5,
+    "nothing": lambda g: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("balance", [[1, 3], [2, 2], [3, 1]], ids=str)
+def test_a_hook_on_a_layers_input_changes_the_gradient_wherever_stages_begin(
+    change: Change, balance: list[int]
+) -> None:
+    compare(network(Hooked(change)), batches(), balance)
+
+
+@pytest.mark.parametrize("balance", [[1, 3], [2, 2]], ids=str)
+def test_recomputation_calls_such_a_hook_once(balance: list[int]) -> None:
+    compare(network(Hooked(lambda g: -0.5 * g)), batches(), balance, recompute="always")
+
+
+def test_two_hooks_on_one_input_are_called_one_after_the_other() -> None:
+    compare(network(Hooked(lambda g: -0.5 * g, times=2)), batches(), [1, 3])
+
+
+def test_a_split_backward_calls_such_a_hook_too() -> None:
+    compare(network(Hooked(lambda g: -g)), batches(), [1, 3], schedules.zb_h1(2, 2))
+
+
+def test_gradient_reversal_by_an_autograd_function_stays_right() -> None:
+    compare(network(Reversed()), batches(), [1, 3])
+
+
+def test_hooks_of_modules_at_a_border_change_gradients() -> None:
+    model = network(nn.Identity())
+
+    def halve(module: nn.Module, into: Any, out: Any) -> tuple[Tensor]:
+        return (into[0] * -0.5,)
+
+    for layer in model[1], model[2]:
+        layer.register_full_backward_hook(halve)
+    compare(model, batches(), [1, 3])
+    compare(model, batches(), [2, 2])
+
+
+def test_a_layer_may_hook_a_skip_connection() -> None:
+    class Put(Skippable):
+        stashes = ("skip",)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.stash("skip", x * 1)
+            return x * 2
+
+    class Get(Skippable):
+        pops = ("skip",)
+
+        def forward(self, x: Tensor) -> Tensor:
+            skip = self.pop("skip")
+            if skip.requires_grad:
+                skip.register_hook(lambda g: g * 3)
+            return x + skip
+
+    layers = [nn.Linear(8, 8), Put(), nn.Linear(8, 8), Get(), nn.Linear(8, 3)]
+    data, found = batches(), []
+    for balance in ([5], [1, 4], [2, 3], [3, 2]):
+        pipeline = pk.Pipeline(
+            layers, schedules.flush(len(balance), 2), balance=balance, optimizer=SGD, loss=CE
+        )
+        pipeline.train(data)
+        found.append(pipeline.state_dict())
+    for other in found[1:]:
+        require_equal(other, found[0])
+
+
+def test_a_recorded_model_with_such_a_hook_is_cut_before_it() -> None:
+    model, data = network(Hooked(lambda g: -g)), batches()
+    compare(pk.stages(model, data[0][0]), data, [1, 3])
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always", "except_last"])
+@pytest.mark.parametrize("balance", [[1, 3], [2, 2]], ids=str)
+def test_a_pipelined_module_calls_such_hooks(checkpoint: Any, balance: list[int]) -> None:
+    model, data = network(Hooked(lambda g: -g)), batches(1)
+    module = pk.PipelinedModule(copy.deepcopy(model), balance, chunks=1, checkpoint=checkpoint)
+    require_equal(gradients(module, data), gradients(model, data))
+
+
+# --- gradients of gradients
+
+
+def penalized(net: nn.Module, x: Tensor, weight: float = 10.0) -> Tensor:
+    """Return WGAN-GP's loss of a critic."""
+    x = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+    loss: Tensor = net(x).mean() + weight * (gradient.norm(dim=1) - 1).pow(2).mean()
+    return loss
+
+
+def critic() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_a_gradient_penalty_is_refused(chunks: int, checkpoint: Any) -> None:
+    module = pk.PipelinedModule(critic(), [2, 1], chunks=chunks, checkpoint=checkpoint)
+    loss = penalized(module, torch.randn(8, 8))
+    with pytest.raises(ValueError, match=r"compute them with torch\.nn\.Sequential\(\*module\)"):
+        loss.backward()
+
+
+def test_the_remedy_of_that_refusal_trains() -> None:
+    model, x = critic(), torch.randn(8, 8)
+    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=2)
+    penalized(nn.Sequential(*module), x).backward()
+    penalized(model, x).backward()
+    require_equal(grads(module), grads(model))
+
+
+def test_a_penalty_of_weights_gradients_is_refused() -> None:
+    module = pk.PipelinedModule(critic(), [2, 1], chunks=2)
+    loss = module(torch.randn(8, 8)).mean()
+    found = torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
+    with pytest.raises(ValueError, match="cannot be differentiated again"):
+        torch.stack([each.pow(2).sum() for each in found]).sum().backward()
+
+
+def test_a_hessian_is_refused() -> None:
+    module = pk.PipelinedModule(critic(), [2, 1], chunks=2)
+    with pytest.raises(ValueError, match="cannot be differentiated again"):
+        torch.autograd.functional.hessian(lambda x: module(x).sum(), torch.randn(2, 8))
+
+
+def test_a_graph_that_nobody_uses_is_no_harm() -> None:
+    model, x = critic(), torch.randn(8, 8)
+    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
+    for each in module, model:
+        found = torch.autograd.grad(each(x).mean(), list(each.parameters()), create_graph=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(each.parameters(), found, strict=True):
+                parameter.sub_(0.1 * gradient)
+    for one, other in zip(module.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_penalty_of_activations_and_weights_trains() -> None:
+    model, x = critic(), torch.randn(8, 8)
+    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
+    for each in module, model:
+        weights = sum(p.pow(2).sum() for p in each.parameters())
+        (each(x).pow(2).mean() + 0.1 * weights).backward()
+    require_equal(grads(module), grads(model))
+
+
+def test_saliency_maps_need_no_second_gradient() -> None:
+    model, x = critic(), torch.randn(8, 8)
+    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=2)
+    found = []
+    for each in module, model:
+        image = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(each(image).sum(), image)[0])
+    assert torch.equal(found[0], found[1])
+
+
+def test_a_module_within_a_larger_graph_gets_the_gradients_of_its_input() -> None:
+    model, x = critic(), torch.randn(8, 8)
+    front = nn.Linear(8, 8)
+    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
+    found = []
+    for each in module, model:
+        each(front(x)).sum().backward()
+        found.append(grads(front))
+        front.weight.grad = front.bias.grad = None
+    require_equal(found[0], found[1])
