@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
@@ -96,7 +97,10 @@ class Connections:
 def main(connections: Connections) -> None:
     """Be a worker process, until the parent ends it or a run fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
-    end_with_parent()  # the fork server, which ends with its own
+    end_with_parent()  # the fork server, which ends with its own, once nobody here keeps it
+    kept = multiprocessing.forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError, TypeError):
+        os.close(kept)
     keep_freed_memory()
     gc.freeze()  # what is imported stays: Python looks at it no more whenever many steps are made
     threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
