@@ -79,6 +79,7 @@ class RunConfig:
         resume: where an interrupted run continues, or None.
         possible_stops: where the run may end early.
         begin: its first microbatch in the table.
+        batches: of a finite table; 0: it has no end.
         end: the microbatch after its last one, if the table is endless and the length known.
         keeps: whether older weight versions stay for a run that continues this one.
     """
@@ -104,6 +105,7 @@ class RunConfig:
     resume: ResumeConfig | None = None
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
     begin: int = 0
+    batches: int = 0
     end: int = sys.maxsize
     keeps: bool = False
 

@@ -176,6 +176,7 @@ class Workers:
             resume=resume,
             possible_stops=self._possible_stops(extent),
             begin=begin,
+            batches=0 if schedule.period else len(schedule.batches),
             end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
             keeps=keeps,
         )

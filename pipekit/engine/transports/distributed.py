@@ -10,10 +10,8 @@ import os
 import pickle
 import socket
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,16 +21,23 @@ from torch import Tensor
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
-from pipekit.engine.transport import Aborted, Channel, FlatBucket, SumPart
+from pipekit.engine.early_stop import BeyondStop, StopPoint
+from pipekit.engine.transport import Channel
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
+from pipekit.engine.transports.own_data import OwnData
+from pipekit.engine.transports.process_groups import (
+    GroupChannel,
+    abort_if_broken,
+    group_of,
+    wait_for,
+)
 from pipekit.engine.work import WorkerAssignment
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
-SECOND_ATTEMPT = 1
-"""The tag of messages that are sent again; all others have none."""
+SECOND_ATTEMPT, CHECKSUM = 1, 2
+"""The tags of messages that are sent again, and of checksums; all others have none."""
 
 
 @dataclass
@@ -54,13 +59,19 @@ class DistributedTransport:
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
             it a receive is posted late, and a slow link that is busy in the other direction lets
             the sender know later still.
+        data: of this process, if it reads all batches itself, as the others do.
     """
 
     def __init__(
-        self, assignment: WorkerAssignment, config: RunConfig, feed: Feed, read_ahead: bool
+        self,
+        assignment: WorkerAssignment,
+        config: RunConfig,
+        feed: Feed,
+        read_ahead: bool,
+        data: OwnData | None = None,
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
-        self._read_ahead, self.stop_point = read_ahead, StopPoint()
+        self._read_ahead, self._data, self.stop_point = read_ahead, data, StopPoint()
         self._arrived: dict[Message, Tree] = {}
         # Two: where a stage is on several workers, two may send each other the same kind.
         self._sent_forms: dict[Any, Form] = {}
@@ -71,13 +82,13 @@ class DistributedTransport:
         }
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
-            link: _group(dist.group.WORLD, tuple(sorted(set(link))), link)
+            link: group_of(dist.group.WORLD, tuple(sorted(set(link))), link)
             if is_accelerator(self._device)
             else None
             for link in sorted(config.links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
-        self._sums = {each: _group(dist.group.WORLD, *each) for each in config.sharing}
+        self._sums = {each: group_of(dist.group.WORLD, *each) for each in config.sharing}
 
     def require_peers(self) -> None:
         """Go on: if another worker has failed, its starter ends all processes."""
@@ -98,6 +109,8 @@ class DistributedTransport:
         if destination == self._rank:
             self._arrived[message] = content
             return
+        if (mine := self._checksum(message, destination, sent=True)) is not None:
+            self._start_sends([mine], destination, tag=CHECKSUM)
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
@@ -119,35 +132,47 @@ class DistributedTransport:
             self._sending.popleft()
 
     def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        with _abort_if_broken():
+        with abort_if_broken():
             works = [dist.all_reduce(each, async_op=True) for each in values]
 
         def wait() -> list[Tensor]:
-            _wait(works)
+            wait_for(works)
             return list(values)
 
         return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        return _GroupChannel(self._sums[tuple(members), tied])
+        return GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
         for works, _ in self._sending:
-            _wait(works)
+            wait_for(works)
         self._sending.clear()
 
     def _take_next(self, source: int) -> None:
         """Wait for the next message of a sender, and post receives for later ones."""
         incoming = self._incoming[source]
+        ahead = incoming.posted[0][0] if incoming.posted else incoming.messages[incoming.position]
+        if (mine := self._checksum(ahead, source, sent=False)) is not None:
+            theirs = torch.empty_like(mine)
+            _receive([theirs], source, tag=CHECKSUM)
+            OwnData.require_same(mine, theirs, self._rank, source)
         if not incoming.posted:
             key = self._form_key(incoming.messages[incoming.position], source)
             if key not in self._received_forms:
                 self._received_forms[key] = _receive_form(source)
             self._post(source, incoming)
         message, form, tensors, works = incoming.posted.popleft()
-        _wait(works)
+        wait_for(works)
         self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
+
+    def _checksum(self, message: Message, peer: int, sent: bool) -> Tensor | None:
+        """Return what goes before a message, if it is the first of its batch over this link."""
+        if self._data is None:
+            return None
+        self._feed.read_to(message.microbatch)
+        return self._data.checksum_before(message, peer, sent)
 
     def _take_second(self, source: int) -> None:
         """Wait for the next message that a sender sends again, whichever it is."""
@@ -167,11 +192,14 @@ class DistributedTransport:
             message = incoming.messages[incoming.position]
             if not self._read_ahead and not self._feed.knows(message.microbatch):
                 return
-            form = self._received_forms.get(self._form_key(message, source))
+            try:
+                form = self._received_forms.get(self._form_key(message, source))
+            except BeyondStop:  # the data end before it
+                return
             if form is None:
                 return
             tensors = self._room(form)
-            with _abort_if_broken():
+            with abort_if_broken():
                 works = [dist.irecv(tensor, source, group=group) for tensor in tensors]
             incoming.posted.append((message, form, tensors, works))
             incoming.position += 1
@@ -183,7 +211,7 @@ class DistributedTransport:
         ]
 
     def _start_sends(self, tensors: list[Tensor], destination: int, **how: Any) -> None:
-        with _abort_if_broken():
+        with abort_if_broken():
             works = [dist.isend(tensor, destination, **how) for tensor in tensors]
         self._sending.append((works, tensors))
 
@@ -207,7 +235,7 @@ def _receive_form(source: int) -> Form:
 
 
 def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
-    with _abort_if_broken():
+    with abort_if_broken():
         for tensor in tensors:
             dist.recv(tensor, source, **how)
 
@@ -215,57 +243,6 @@ def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
 def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
     received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
     return assemble(form, received)
-
-
-@cache
-def _group(world: object, members: tuple[int, ...], purpose: object) -> Any:
-    """Return the process group of some workers for one purpose; the same in every run.
-
-    All processes ask for all groups of a run in one order, as PyTorch wants it.
-    """
-    return dist.new_group(list(members))
-
-
-class _GroupChannel:
-    """A channel within a process group: two workers send and receive in one order, unnamed."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._sending: list[tuple[Any, Tensor]] = []
-
-    def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-    ) -> list[FlatBucket]:
-        # Receives come first: on the host, a link that waits for them is busy in one direction
-        # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
-        # runs in order, so that these receives would hold up the sends that others wait for.
-        calls: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
-        calls += [(dist.isend, part) for part in sends]
-        coming, together = [], []
-        with _abort_if_broken():
-            for call, part in calls:
-                for tensor in part.content:
-                    if is_accelerator(tensor.device):
-                        together.append(dist.P2POp(call, tensor, part.worker, self._group))
-                    elif call == dist.irecv:
-                        coming.append(call(tensor, part.worker, group=self._group))
-                    else:
-                        work = call(tensor, part.worker, group=self._group)
-                        self._sending.append((work, tensor))
-            if together:
-                coming += dist.batch_isend_irecv(together)
-        _wait(coming)
-        return [part.content for part in receives]
-
-    def finish(self, stage: int, number: int, size: int) -> None:
-        _wait([work for work, _ in self._sending])
-        self._sending.clear()
-
-
-def _wait(works: Iterable[Any]) -> None:
-    with _abort_if_broken():
-        for work in works:
-            work.wait()
 
 
 def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:
@@ -296,12 +273,3 @@ def _pickled(form: Form) -> bytes:
             f"a named tuple that was not defined in a module cannot be sent to another process: "
             f"pass on a tuple or a dict, or use transport='threads' ({error})"
         ) from error
-
-
-@contextmanager
-def _abort_if_broken() -> Iterator[None]:
-    """Turn an error of the network, which means that a peer is gone, into Aborted."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise Aborted(str(error)) from error

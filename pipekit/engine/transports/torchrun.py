@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any, TypeVar, cast
 
 import torch
@@ -17,18 +19,35 @@ from torch.distributed.rendezvous import rendezvous
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transports.distributed import DistributedTransport, incoming, stay_on_loopback
+from pipekit.engine.transport import Aborted
+from pipekit.engine.transports.distributed import (
+    DistributedTransport,
+    incoming,
+    stay_on_loopback,
+)
+from pipekit.engine.transports.noticeboard import (
+    Noticeboard,
+    in_one_line,
+    tell_torchrun,
+    telling,
+)
+from pipekit.engine.transports.own_data import OwnData, require_as_many
+from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerAssignment, WorkerReport, run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
+from pipekit.host.parent import end_with_parent
 
 T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells the processes that it starts."""
+
+_RUNS = count()  # of this process, which are the others' as well
 
 PATIENCE_S = 5.0  # after which it is said who is waited for
 
@@ -51,6 +70,8 @@ class TorchrunRunner(Runner):
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # and nobody else's process, say a shell's
+            end_with_parent()
 
     def run(
         self,
@@ -62,7 +83,8 @@ class TorchrunRunner(Runner):
         """Return everybody's reports, but only this worker's stages in them.
 
         Every process reads all batches itself; ``on_news`` is called where the last stage is.  A
-        ValueError says that there are more or fewer processes than workers, or idle ones.
+        ValueError says that there are more or fewer processes than workers, or idle ones, or that
+        they have read other batches; Aborted says what has failed in another process.
         """
         own = workers[_join_group(self._devices)]
         own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])
@@ -75,23 +97,36 @@ class TorchrunRunner(Runner):
         keep_freed_memory()  # as in worker processes: this one, too, is there for its worker alone
         cores = torch.get_num_threads()
         share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
-        feed = Feed(batches, Needs.of(own.steps), count=config.count)
-        transport = DistributedTransport(own, config, feed, read_ahead=True)
+        states, stop_point = WorkerStates(config.workers), StopPoint()
+        board = Noticeboard(next(_RUNS), own.index, config.workers)
+        data = OwnData(batches, partial(states.reading, own.index), board.ended)
+        feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
+        transport = DistributedTransport(own, config, feed, read_ahead=True, data=data)
+        transport.stop_point = stop_point
 
-        states = WorkerStates(config.workers)
         steps, timeout = {own.index: own.steps}, config.execution.timeout
-        watchdog = Watchdog(states, steps, config.stage_workers, timeout)
+        watchdog = Watchdog(
+            *(states, steps, config.stage_workers, timeout, board.others),
+            noted=lambda lines: board.look(lines, data.count),
+        )
         watched = [states.observer(own.index)]
-
-        dist.barrier()
-        origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
         try:
             with watchdog.looking(_end):
+                require_as_many(everybodys(config.batches))
+                with abort_if_broken():
+                    dist.barrier()
+                origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
+                shared = replace(report, record=report.record.later(-origin), stages=[])
+                reports = everybodys(shared)
+        except Aborted as error:
+            raise Aborted(board.cause()) from error.__cause__
+        except BaseException as error:
+            board.failed(error)
+            raise
         finally:
             torch.set_num_threads(cores)
-        shared = replace(report, record=report.record.later(-origin), stages=[])
-        reports = [replace(each, record=each.record.later(origin)) for each in everybodys(shared)]
+        reports = [replace(each, record=each.record.later(origin)) for each in reports]
         reports[own.index] = replace(reports[own.index], stages=report.stages)
         return reports
 
@@ -113,16 +148,19 @@ class TorchrunRunner(Runner):
         """Do nothing: the process group is the program's."""
 
 
-def _end(stalled: Stalled) -> None:
+def _end(stalled: Exception) -> None:
     """End this process, in whatever it is stuck; torchrun then ends the others."""
-    print(f"pipekit: {stalled}", file=sys.stderr, flush=True)
+    said = str(stalled) if isinstance(stalled, Stalled) else in_one_line(stalled)
+    tell_torchrun(said)
+    print(f"pipekit: {said}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def everybodys(value: Any) -> list[Any]:
     """Return what every worker gave, in the order of the workers."""
     values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    with abort_if_broken():
+        dist.all_gather_object(values, value)
     return values
 
 
@@ -142,6 +180,7 @@ def _join_group(devices: Sequence[torch.device]) -> int:
             stay_on_loopback()
         # A restarted process must not find where those of the last attempt were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        sys.excepthook = telling(sys.excepthook)
         with _said_if_it_takes_long(started):
             store, number, size = next(rendezvous("env://"))
             dist.init_process_group(

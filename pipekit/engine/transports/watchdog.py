@@ -25,7 +25,7 @@ PATIENCE_S = 1.0
 """A run that ends by an error is waited for so many seconds without progress, and three times the
 longest pause before."""
 
-STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
+STARTING, WAITING, COMPUTING, SENDING, DONE, READING = range(6)
 _NUMBERS = 3  # a worker: steps begun, which of the above, changes
 
 
@@ -59,6 +59,17 @@ class WorkerStates:
         """Return how many steps a worker has begun, and its state."""
         begun, state = self._numbers[_NUMBERS * worker : _NUMBERS * worker + 2]
         return begun, state
+
+    @contextmanager
+    def reading(self, worker: int) -> Iterator[None]:
+        """Note that a worker reads its data for a while."""
+        mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
+        before = mine[1]
+        mine[1], mine[2] = READING, mine[2] + 1
+        try:
+            yield
+        finally:
+            mine[1], mine[2] = before, mine[2] + 1
 
     def detach(self) -> None:
         """Keep the numbers as they are now, and let go of the memory that others write to."""
@@ -106,6 +117,9 @@ class Watchdog:
         steps: of each worker, by its number; those of other processes may be left out.
         stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
+        beside: sentences about workers that their numbers do not tell.
+        noted: is called at every look: with what each worker is at if none gets any further, else
+            with None; its errors are those of :meth:`look`.
     """
 
     def __init__(
@@ -114,8 +128,11 @@ class Watchdog:
         steps: Mapping[int, Steps],
         stage_workers: Sequence[Sequence[int]],
         timeout: float | None,
+        beside: Callable[[], Sequence[str]] = list,
+        noted: Callable[[Sequence[str] | None], object] = lambda lines: None,
     ) -> None:
-        self._states, self._timeout = states, timeout
+        self._noted = noted
+        self._states, self._timeout, self._beside = states, timeout, beside
         self._steps, self._stage_workers = steps, stage_workers
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
@@ -136,8 +153,11 @@ class Watchdog:
         if now != self._last:
             self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S
+            self._noted(None)
             return
         idle = moment - self._since
+        if idle >= PATIENCE_S:
+            self._noted([self.line(worker) for worker in self._steps])
         if self._error is not None and idle >= PATIENCE_S + 3 * self._longest:
             raise self._error
         if self._timeout is not None and idle >= self._timeout:
@@ -147,16 +167,16 @@ class Watchdog:
             print(f"pipekit: {self._said(idle)}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def looking(self, on_stall: Callable[[Stalled], None]) -> Iterator[None]:
-        """Look for a while, in a thread of its own, which calls ``on_stall`` if workers stall."""
+    def looking(self, on_stall: Callable[[Exception], None]) -> Iterator[None]:
+        """Look for a while, in a thread of its own, which calls ``on_stall`` with an error."""
         over = threading.Event()
 
         def run() -> None:
             try:
                 while not over.wait(LOOK_S):
                     self.look()
-            except Stalled as stalled:
-                on_stall(stalled)
+            except Exception as error:
+                on_stall(error)
 
         thread = threading.Thread(target=run, name="pipekit watchdog", daemon=True)
         with deferred_interrupts():  # one in its start may end a thread before it has begun
@@ -173,14 +193,19 @@ class Watchdog:
 
     def _describe(self) -> list[str]:
         """Return a line for each worker: its task, and what it waits for."""
-        return [self._line(*each) for each in self._steps.items() if each[1].distinct]
+        known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
+        return [*known, *self._beside()]
 
-    def _line(self, worker: int, steps: Steps) -> str:
+    def line(self, worker: int) -> str:
+        """Return what a worker is at."""
+        steps = self._steps[worker]
         begun, state = self._states.of(worker)
         who = f"worker {worker}"
         if state == DONE:
             return f"{who} is done"
         step = next(islice(steps.until(), begun - 1, None), None) if begun > 0 else None
+        if state == READING:
+            return f"{who} reads its data{f' in {step.task}' if step else ''}"
         if state == STARTING or step is None:
             return f"{who} has not begun"
         if state == COMPUTING:

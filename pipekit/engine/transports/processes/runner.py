@@ -19,7 +19,7 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
-from pipekit.engine.transports.processes.forkserver import WorkerDied
+from pipekit.engine.transports.processes.forkserver import WorkerDied, forkserver
 from pipekit.engine.transports.processes.shared_memory import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
@@ -78,8 +78,10 @@ class ProcessRunner(Runner):
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             steps = {worker.index: worker.steps for worker in workers}
+            for worker in workers:
+                pool.states.observer(worker.index)  # forgets what it was at in the last run
             timeout = config.execution.timeout
-            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout)
+            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout, pool.stopped)
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
@@ -187,4 +189,7 @@ def _working_folder() -> str | None:
 
 def over_processes(devices: Sequence[torch.device]) -> Runner:
     """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
-    return torchrun.TorchrunRunner(devices) if torchrun.launched() else ProcessRunner()
+    if torchrun.launched():
+        return torchrun.TorchrunRunner(devices)
+    forkserver()  # it imports torch while the user's program goes on
+    return ProcessRunner()

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
-from pipekit.engine.transports.watchdog import LOOK_S, Watchdog, WorkerStates
+from pipekit.engine.transports.watchdog import LOOK_S, NOTICE_S, Watchdog, WorkerStates
 from pipekit.engine.work import WorkerReport
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
@@ -105,13 +106,16 @@ class WorkerPool:
         """
         self.ready = False
         self._runs += 1
-        send = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs, begin)
-        # Its thread first, which would not begin for long while all cores are busy.
+        feed = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs, begin)
+
+        def send() -> None:
+            for handle, task in zip(self._handles, tasks, strict=True):
+                with suppress(OSError):  # it has ended, or failed: its report or its end says why
+                    handle.tasks.send_bytes(task)  # which waits for a worker that is stopped
+            feed()
+
         with deferred_interrupts():
             self._feeder = Feeder(send, self._workers)
-        for handle, task in zip(self._handles, tasks, strict=True):
-            with suppress(OSError):  # it has ended, or failed: its report or its end says why
-                handle.tasks.send_bytes(task)
         reports = self._wait(self._feeder, on_news, watchdog)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
@@ -126,6 +130,9 @@ class WorkerPool:
         with deferred_interrupts():  # one in between would leave the answer to whoever asks next
             try:
                 handle.tasks.send_bytes(READ_STAGES)
+                while not handle.reports.poll(NOTICE_S):
+                    said = " and ".join(self.stopped()) or f"worker {worker} has not answered"
+                    print(f"pipekit: its weights are waited for: {said}", file=sys.stderr)
                 kind, value = pickle.loads(handle.reports.recv_bytes())
             except (EOFError, OSError) as error:
                 self.ready = False
@@ -138,6 +145,12 @@ class WorkerPool:
             if kind == "failed":
                 raise _with_cause(*value)
             return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
+
+    def stopped(self) -> list[str]:
+        """Return a sentence for each process that somebody has stopped."""
+        pids = {i: each.process.pid for i, each in enumerate(self._handles) if each.is_stopped}
+        says = "worker {0}'s process {1} is stopped: kill -CONT {1} lets it go on"
+        return [says.format(*each) for each in pids.items()]
 
     def store(self) -> str:
         """Return the path of a file by which the processes may find one another."""
@@ -218,13 +231,16 @@ class WorkerPool:
                 elif kind == "done":
                     report = done[index] = unpacked(value, self._endpoints[index].buffer)
                     if report.error is not None:
-                        _with_cause(report.error, report.traceback)
+                        _with_cause(report.error, report.traceback, report.notes)
                         if watchdog:
                             watchdog.ends_by(report.error)
             for index in [i for s, i in sentinels.items() if s in ready]:
                 handle = self._handles[index]
                 if handle.reports not in reports or not handle.reports.poll():
-                    raise WorkerDied(f"worker {index}'s process ended in mid-run {handle.why()}")
+                    known = f"; it was last seen: {watchdog.line(index)}" if watchdog else ""
+                    raise WorkerDied(
+                        f"worker {index}'s process ended in mid-run {handle.why()}{known}"
+                    )
         return [done[index] for index in range(self._workers)]
 
 
@@ -245,6 +261,8 @@ def _mailboxes(workers: int, with_sums: bool) -> int:
     return workers * (1 + with_sums) + 1
 
 
-def _with_cause(error: BaseException, text: str) -> BaseException:
+def _with_cause(error: BaseException, text: str, notes: Sequence[str]) -> BaseException:
     error.__cause__ = RemoteTraceback(text)
+    if notes:
+        error.__notes__ = [*notes]
     return error

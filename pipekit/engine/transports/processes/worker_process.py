@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
@@ -36,6 +37,7 @@ from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evalua
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
+from pipekit.host.parent import end_with_parent
 
 Content = tuple[nn.Sequential, dict[str, Any] | None, tuple[nn.Sequential, ...]]
 """What a run changes of a stage: its layers with their newest weights, the state of the optimizer,
@@ -67,6 +69,11 @@ class ProcessTask:
     watched: bool
 
 
+_NO_MEMORY = (
+    "a worker's process has no memory left: give it more, or less to hold (batches of fewer rows, "
+    "recompute='always', more stages)"
+)
+
 READ_STAGES = b""
 """In place of a task: hand over the stages of the last training."""
 
@@ -90,6 +97,10 @@ class Connections:
 def main(connections: Connections) -> None:
     """Be a worker process, until the parent ends it or a run fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    end_with_parent()  # the fork server, which ends with its own, once nobody here keeps it
+    kept = multiprocessing.forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError, TypeError):
+        os.close(kept)
     keep_freed_memory()
     gc.freeze()  # what is imported stays: Python looks at it no more whenever many steps are made
     threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
@@ -125,7 +136,7 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
     except Aborted as error:
         return False, cloudpickle.dumps(("aborted", str(error)))
     except BaseException as error:  # stages that cannot travel are still here
-        return reads, cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
+        return reads, cloudpickle.dumps(("failed", (portable(error), *_beside(error))))
 
 
 class _WorkerProcess:
@@ -186,8 +197,8 @@ class _WorkerProcess:
         self._sources, report = report.stages, replace(report, stages=())
         if report.error is None:
             return report
-        text = "".join(traceback.format_exception(report.error))
-        return replace(report, error=portable(report.error), traceback=text)
+        text, notes = _beside(report.error)
+        return replace(report, error=portable(report.error), traceback=text, notes=notes)
 
     def _loss_of(self, task: ProcessTask, training: bool) -> Loss:
         """Return a run's loss: the last training's own if it is the same, with what it counts."""
@@ -254,10 +265,17 @@ def _end_with_parent(lifeline: Connection) -> None:
     os._exit(1)
 
 
+def _beside(error: BaseException) -> tuple[str, list[str]]:
+    """Return an exception's traceback and notes, which not every exception takes along."""
+    return "".join(traceback.format_exception(error)), getattr(error, "__notes__", [])
+
+
 def portable(error: BaseException) -> BaseException:
     """Return the exception if it can travel, else one that says the same."""
     if isinstance(error, NotBuilt):
         return NotBuilt(portable(error.error))
+    if isinstance(error, MemoryError) and not str(error):  # Python's own says nothing
+        error.args = (_NO_MEMORY,)
     try:
         pickle.loads(cloudpickle.dumps(error))
     except Exception:
