@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long properties lint models networks devices gpu attack numbers \
+.PHONY: help demo reproduce papers predictions test quick long properties lint models networks devices gpu attack numbers lock \
   site browser chromium benchmark clean
 
 help: ## show this list
@@ -65,6 +65,9 @@ attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit 
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
 	.venv/bin/python -m pipekit.ledger.numbers
+
+lock: $(STAMP) ## write requirements.lock, the versions and hashes of an installation on this machine
+	.venv/bin/python -m experiments.lock
 
 site: $(STAMP) ## build the site into build/site: guides, a page a method, notebooks, API, report
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
