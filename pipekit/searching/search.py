@@ -1,24 +1,64 @@
 """The best schedule that can be found for these costs, links and bytes."""
 
 import math
+import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
+from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
-from pipekit.searching.steps import Question, best_answer
+from pipekit.searching.local_search import improve
+from pipekit.searching.policies import Placement, greedy, improved, policies
+from pipekit.searching.problem import Homes, Orders, Problem, homes_of
 from pipekit.searching.versions import (
     Versions,
+    WeightReads,
     by_2bw,
     by_pipedream,
     depths,
     named_with,
     require_versions,
 )
+
+_SHARED_OUT = 3
+"""How many placements are made beside the named methods' where workers have several stages."""
+_POLICIES = 0.25
+"""Of the seconds, the share in which orders are made by policies; local search has the rest."""
+_HEATS = ((6, 0.4), (2, 1.0))
+"""Local search goes on with so many of the best orders, for such a share of the time that is left:
+first many for a short while, then few."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is searched for.
+
+    Attributes:
+        named: the named methods that are answers, simulated.
+        microbatches: how many, of all batches.
+        reads: which weights are read, of several batches; None: a single one.
+        placement: the worker of each stage; None: that is searched for, too.
+    """
+
+    named: Sequence[Found]
+    microbatches: int
+    reads: WeightReads | None
+    placement: Placement | None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Orders of a problem's passes."""
+
+    problem: Problem
+    orders: Orders
+    makespan: float
 
 
 def search(
@@ -84,7 +124,7 @@ def search(
     end = time.monotonic() + seconds
     for number, question in enumerate(asked):
         left = max(0.0, end - time.monotonic()) / (len(asked) - number)
-        best = best_answer(judge, question, left, seed)
+        best = _Search(judge, question, left, seed).best()
         if best is None:
             continue
         if batches > 1 and not question.reads:
@@ -107,23 +147,23 @@ def _questions(
     batches: int,
     two_directions: bool,
     placement: Sequence[int] | None,
-) -> Iterator[Question]:
+) -> Iterator[_Question]:
     """Yield what to search for under a rule for versions, with the named methods that follow it."""
     stages, workers = len(judge.plan.stages), len(judge.caps)
     homes = None if placement is None else tuple(placement)
     if rule == "1":
         named = named_schedules(stages, workers, microbatches, two_directions)
-        yield Question([judge.found(each) for each in named], microbatches, None, homes)
+        yield _Question([judge.found(each) for each in named], microbatches, None, homes)
         return
     found = [*map(judge.found, named_with(rule, stages, workers, microbatches, batches))]
     if rule == "2bw":
         reads = by_2bw(stages, microbatches, batches)
-        yield Question(found, microbatches * batches, reads, homes)
+        yield _Question(found, microbatches * batches, reads, homes)
         return
     for each in depths(stages, workers, batches):
         reads = by_pipedream(each, batches)
         own = [one for one in found if reads.are_read_by(one.schedule)]
-        yield Question(own, batches, reads, homes)
+        yield _Question(own, batches, reads, homes)
 
 
 def _require_counts(
@@ -140,3 +180,118 @@ def _require_counts(
         raise ValueError(
             f"placement names a worker for each of {stages} stages, and each of {workers} workers"
         )
+
+
+class _Search:
+    """Named methods, policies, then local search from the best orders."""
+
+    def __init__(self, judge: Judge, question: _Question, seconds: float, seed: int) -> None:
+        self._judge, self._question, self._seed = judge, question, seed
+        now = time.monotonic()
+        self._policies_end, self._end = now + seconds * _POLICIES, now + seconds
+        self._problems = self._placed()
+        self._shortest = math.inf
+
+    def best(self) -> Found | None:
+        """Return the best schedule found that fits, or None."""
+        homes = self._problems if self._question.placement else None
+        able = [
+            each
+            for each in self._question.named
+            if self._judge.fits(each) and (homes is None or homes_of(each.schedule) in homes)
+        ]
+        best = min(able, key=lambda each: each.makespan_s, default=None)
+        self._shortest = best.makespan_s if best else math.inf
+        candidates = [*self._by_names(), *self._by_policies()]
+        improved: list[_Candidate] = []
+        for count, share in _HEATS:
+            candidates = self._improved(_best_of(candidates, count), share)
+            improved += candidates
+        for each in improved:  # some are shorter, some meet less on links
+            made = self._judge.made(each.problem, each.orders)
+            if self._judge.fits(made) and (best is None or made.makespan_s < best.makespan_s):
+                best = made
+        return best
+
+    def _placed(self) -> dict[Homes, Problem]:
+        """Return the problem of each placement that is tried, by where that has the passes."""
+        question = self._question
+        if question.placement is not None:
+            problem = self._problem(question.placement)
+            return {problem.homes: problem}
+        stages, workers = len(self._judge.plan.stages), len(self._judge.caps)
+        looped = self._problem([stage % workers for stage in range(stages)])
+        found = dict.fromkeys(homes_of(each.schedule) for each in question.named)
+        problems = {homes: self._judge.problem(homes, question.reads) for homes in found}
+        problems[looped.homes] = looped
+        if stages > workers:
+            start = [row[0] for row in min(problems.values(), key=bound).homes]
+
+            def least(placement: Placement) -> float:
+                return bound(self._problem(placement, 1), question.microbatches)
+
+            for number in range(_SHARED_OUT):
+                made = self._problem(improved(start, workers, least, self._seed + number))
+                problems[made.homes] = made
+        return problems
+
+    def _problem(self, placement: Sequence[int], microbatches: int | None = None) -> Problem:
+        count = microbatches or self._question.microbatches
+        homes = tuple((worker,) * count for worker in placement)
+        return self._judge.problem(homes, self._question.reads)
+
+    def _by_names(self) -> Iterator[_Candidate]:
+        """Yield the named methods' orders."""
+        for each in self._question.named:
+            problem = self._problems.get(homes_of(each.schedule))
+            if problem is not None:
+                yield from self._candidates(problem, problem.orders(each.schedule))
+
+    def _by_policies(self) -> Iterator[_Candidate]:
+        """Yield orders made by policies, until their time is over, and at least one that fits."""
+        able = [problem for problem in self._problems.values() if _is_one_way(problem)]
+        tried = [(problem, policy) for problem in able for policy in policies(problem)]
+        random.Random(self._seed).shuffle(tried)
+        for problem, policy in tried:
+            if time.monotonic() > self._policies_end and self._shortest < math.inf:
+                return
+            yield from self._candidates(problem, greedy(problem, policy))
+
+    def _improved(self, candidates: Sequence[_Candidate], share: float) -> list[_Candidate]:
+        """Return the candidates after local search, in a share of the time that is left."""
+        found: list[_Candidate] = []
+        now = time.monotonic()
+        end = now + max(0.0, self._end - now) * share
+        for number, each in enumerate(candidates):
+            now = time.monotonic()
+            until = now + max(0.0, end - now) / (len(candidates) - number)
+            seed = self._seed + number
+            orders = improve(each.problem, each.orders, until, seed, bound(each.problem))
+            found.append(_Candidate(each.problem, orders, each.problem.timing(orders).makespan))
+        return found
+
+    def _candidates(self, problem: Problem, orders: Orders) -> Iterator[_Candidate]:
+        """Yield orders that fit, as they are and with neighbouring parts of backwards as one."""
+        if not problem.has(orders):
+            return
+        for each in (orders, problem.merged(orders)):
+            makespan = problem.timing(each).makespan
+            if makespan < math.inf and problem.fit(each):
+                self._shortest = min(self._shortest, makespan)
+                yield _Candidate(problem, each, makespan)
+
+
+def _best_of(candidates: Sequence[_Candidate], count: int) -> list[_Candidate]:
+    """Return the best candidates, of each placement at most half of them."""
+    chosen: list[_Candidate] = []
+    for each in sorted(candidates, key=lambda each: each.makespan):
+        alike = sum(other.problem is each.problem for other in chosen)
+        if alike < max(1, count // 2) or len({id(c.problem) for c in candidates}) == 1:
+            chosen.append(each)
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def _is_one_way(problem: Problem) -> bool:
+    return all(len(set(row)) == 1 for row in problem.homes)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.gpu import check, peers, profiles
+from experiments.gpu import check, peers
 from experiments.gpu.peers import METHODS, STAGES
 from tests.device.kind import on
 
@@ -21,7 +21,3 @@ def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
         patch.setattr(peers, "tables", lambda *_: {})  # its processes know no such device
         found = check.speed(on(2, STAGES), 32, 2)
     assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]
-
-
-def test_a_profile_is_named_after_its_accelerator() -> None:
-    assert profiles.file_name("vgg16", "float32", on(1, 1)[0]).startswith("vgg16-float32-")

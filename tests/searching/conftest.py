@@ -15,5 +15,5 @@ LOOK_S = 1e-3
 def _counted_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[int] = count()
     clock = SimpleNamespace(monotonic=lambda: next(looks) * LOOK_S)
-    for module in ("local_search", "search", "steps"):
+    for module in ("local_search", "search"):
         monkeypatch.setattr(import_module(f"pipekit.searching.{module}"), "time", clock)
