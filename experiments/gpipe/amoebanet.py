@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from experiments.gpipe.scenarios import MINIBATCH, PIXELS
+from experiments.gpipe.bars import MINIBATCH, PIXELS
 from experiments.study.costs import estimated, images, with_costs
 from experiments.study.differences import noted
 from pipekit.clusters import V100

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from experiments import study
-from experiments.study.rounds import Emulated
+from experiments.study.claims import Emulated
 from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.engine import Execution, Pipeline

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from experiments.gpipe import amoebanet, trained
+from experiments.gpipe import amoebanet, memory
+from experiments.gpipe.bars import named
 from experiments.gpipe.memory import GB, Column, held, plan_of
-from experiments.gpipe.scenarios import named
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces.memory import Memory
 
@@ -70,11 +70,11 @@ def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
         [(0, 0, 5, 0), (0, 1, 5, 3), (0, 2, 9, 0), (1, 0, 1, 1)],
         columns=["worker", "time_s", "activations", "recompute"],
     ).assign(weights=7, gradients=7, optimizer=7)
-    assert trained.activation_bytes(Memory(frame, "measured")) == 9 + 2
+    assert memory.activation_bytes(Memory(frame, "measured")) == 9 + 2
 
 
 @pytest.mark.long
 def test_trained_networks_hold_what_the_model_predicts() -> None:
     how = named("pipeline-2", minibatch=8, microbatches=4), (1, 16, 32)
-    ours, found = (find(*how).peak_bytes for find in (trained.predicted, trained.trained))
+    ours, found = (find(*how).peak_bytes for find in (memory.predicted, memory.trained))
     assert list(found) == pytest.approx(ours, rel=0.05)
