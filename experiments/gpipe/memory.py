@@ -95,20 +95,16 @@ def plan_of(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> P
     return Plan.by_hand(layers, rows=scenario.rows, recompute=scenario.recompute)
 
 
-def held(
-    profile: Profile, scenario: Scenario, cut: Cut = "computation", *, gradients: bool = False
-) -> pd.DataFrame:
-    """Return what every accelerator holds at most, simulated, in GB.
-
-    With ``gradients``, those of the parameters count among the activations; the paper's 12 bytes
-    leave them out, and its activations may.
-    """
+def held(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> pd.DataFrame:
+    """Return what every accelerator holds at most, simulated, in GB; no gradients of parameters."""
     plan = plan_of(profile, scenario, cut)
     trace = simulate(scenario.schedule.take(2), profile, plan, optimizer_states=STATES)
     frame = memory_of(trace).frame
-    activations = frame["activations"] + frame["recompute"] + frame["gradients"] * gradients
     parts = pd.DataFrame(
-        {"parameters": frame["weights"] + frame["optimizer"], "activations": activations}
+        {
+            "parameters": frame["weights"] + frame["optimizer"],
+            "activations": frame["activations"] + frame["recompute"],
+        }
     )
     peaks = parts.assign(total=parts.sum(axis=1)).groupby(frame["worker"]).max() / GB
     peaks.insert(0, "layers", plan.balance)
