@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from experiments.gpipe.scenarios import MINIBATCH, PIXELS
-from experiments.study.costs import estimated, images, with_costs
+from experiments.gpipe.bars import MINIBATCH, PIXELS
+from experiments.study.costs import estimated, images
 from experiments.study.differences import noted
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
@@ -63,17 +63,6 @@ def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
     }
     name, saves = same[0].name, same[0].saves_output
     return LayerProfile(name, forward_s=1, backward_s=2, saves_output=saves, **sums)
-
-
-def with_activations_of(profile: Profile, width: int) -> Profile:
-    """Return a float32 network's profile with activations of so many bytes; weights stay."""
-    part = width / 4
-    narrow = with_costs(
-        profile,
-        output_bytes=lambda layer: layer.output_bytes * part,
-        saved_bytes=lambda layer: layer.saved_bytes * part,
-    )
-    return replace(narrow, input_bytes=profile.input_bytes * part)
 
 
 def convolution_outputs(layers: int, filters: int) -> int:

@@ -1,4 +1,4 @@
-"""The bars of GPipe's Figure 3: AmoebaNet-D and ResNet-101 on more accelerators (section 4.2).
+"""GPipe's scenarios (section 4), and the bars of its Figure 3: more accelerators (section 4.2).
 
 The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
 128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
@@ -10,27 +10,72 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import fmean
+from typing import Literal
 
 from torch import nn
 
-from experiments.gpipe.scenarios import (
-    MICROBATCHES,
-    MINIBATCH,
-    PIXELS,
-    By,
-    Scenario,
-    least_variance,
-    named,
-)
+from experiments.study.claims import Rounds, emulated
 from experiments.study.costs import emulate_at_pace, estimated, images, with_costs
-from experiments.study.rounds import Rounds, emulated
 from experiments.study.traces import memory_of
 from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
-from pipekit.plans import Plan
+from pipekit.planning import balance
+from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Schedule, gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
+
+PIXELS, MINIBATCH, MICROBATCHES = 224, 128, 16
+"""Image side, images of a minibatch, microbatches of it with GPipe (Table 1)."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How a network is trained: without GPipe on accelerators that take turns, or with it."""
+
+    name: str  # as printed: "naive-1" without GPipe, "pipeline-4" with it, on so many accelerators
+    stages: int  # K, each on an accelerator of its own
+    microbatches: int  # T, of a minibatch; without GPipe 1
+    recompute: Recompute  # which microbatches are recomputed; without GPipe none
+    minibatch: int = MINIBATCH  # its images
+
+    @property
+    def rows(self) -> int:
+        """Images of a microbatch."""
+        return self.minibatch // self.microbatches
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether GPipe is used."""
+        return self.recompute != "never"
+
+    @property
+    def schedule(self) -> Schedule:
+        """GPipe's schedule, of which the naive one is the case of one microbatch."""
+        return gpipe(self.stages, self.microbatches)
+
+
+def named(name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHES) -> Scenario:
+    """Return a scenario by its printed name, say "pipeline-4"; only GPipe cuts the minibatch."""
+    way, stages = name.split("-")
+    if way == "naive":
+        return Scenario(name, int(stages), 1, "never", minibatch)
+    return Scenario(name, int(stages), microbatches, "always", minibatch)
+
+
+By = Literal["operations", "time"]
+"""What a partition is balanced by; the paper's is a static estimate, here the operations."""
+
+
+def least_variance(profile: Profile, stages: int, by: By = "operations") -> list[int]:
+    """Return the layers of each stage by GPipe's partitioner (sections 3.1 and 3.2)."""
+    costs = [
+        layer.flops if by == "operations" else layer.forward_s + layer.backward_s
+        for layer in profile.layers
+    ]
+    return balance(costs, stages, by="variance")
+
 
 DTYPE_BYTES = 2
 EFFICIENCY = 0.75
@@ -170,7 +215,7 @@ class Panel:
         return {bar.scenario.stages: (bar, step) for bar, step in pairs if bar.scenario.stages > 1}
 
     def emulated(self, slower: float, repeats: int) -> Rounds["Panel"]:
-        """Return the same, run on the engine so often; see :mod:`experiments.study.rounds`."""
+        """Return the same, run on the engine so often; see :mod:`experiments.study.claims`."""
         pairs = zip(self.bars, self.traces, strict=True)
         each = [bar.rounds(trace, slower, repeats) for bar, trace in pairs]
         return Rounds(tuple(Panel(self.bars, one) for one in zip(*each, strict=True)), self)

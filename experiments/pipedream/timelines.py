@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from torch import Tensor
 
 from experiments.pipedream.steady_state import steady
-from experiments.study.figures import rows_figure
+from experiments.study.tables import rows_figure
 from experiments.study.traces import busy_s
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic

@@ -1,6 +1,11 @@
 """What studies of papers share, by one name: ``from experiments import study``."""
 
+from experiments.study.claims import KNOWN_ERROR as KNOWN_ERROR
+from experiments.study.claims import Found as Found
+from experiments.study.claims import Rounds as Rounds
 from experiments.study.claims import changed as changed
+from experiments.study.claims import emulated as emulated
+from experiments.study.claims import unless_parted as unless_parted
 from experiments.study.costs import emulate_at_pace as emulate_at_pace
 from experiments.study.costs import estimated as estimated
 from experiments.study.costs import images as images
@@ -15,23 +20,18 @@ from experiments.study.differences import noted as noted
 from experiments.study.differences import pipeline_gradients as pipeline_gradients
 from experiments.study.differences import plain_gradients as plain_gradients
 from experiments.study.differences import relative_difference as relative_difference
-from experiments.study.figures import accuracies as accuracies
-from experiments.study.figures import named_rows as named_rows
-from experiments.study.figures import rows_figure as rows_figure
-from experiments.study.figures import with_line as with_line
 from experiments.study.notebook import Notebook as Notebook
 from experiments.study.notebook import begin as begin
-from experiments.study.rounds import KNOWN_ERROR as KNOWN_ERROR
-from experiments.study.rounds import Found as Found
-from experiments.study.rounds import Rounds as Rounds
-from experiments.study.rounds import emulated as emulated
-from experiments.study.rounds import unless_parted as unless_parted
+from experiments.study.tables import accuracies as accuracies
 from experiments.study.tables import against as against
 from experiments.study.tables import farthest as farthest
 from experiments.study.tables import largest_that_fits as largest_that_fits
+from experiments.study.tables import named_rows as named_rows
 from experiments.study.tables import printed as printed
 from experiments.study.tables import printed_number as printed_number
+from experiments.study.tables import rows_figure as rows_figure
 from experiments.study.tables import table as table
+from experiments.study.tables import with_line as with_line
 from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
 from experiments.study.traces import busy_s as busy_s
 from experiments.study.traces import in_turns as in_turns

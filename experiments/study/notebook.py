@@ -27,8 +27,7 @@ import torch
 from IPython import get_ipython
 from IPython.display import display, update_display
 
-from experiments.study.claims import Changed, evaluated, passes, points
-from experiments.study.rounds import Rounds
+from experiments.study.claims import Changed, Rounds, evaluated, passes, points
 from pipekit import plots
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
@@ -75,7 +74,7 @@ class Notebook:
             note: what a reader must know beside the value.
             figure: the file that shows it, as :meth:`show` returned it.
             over: rounds that were run; the function gets one at a time, and the value is their
-                median.  See :mod:`.rounds`.
+                median.  See :mod:`.claims`.
             because: the experiments made to explain a miss, see :func:`.claims.changed`.
             axes: values of the function's arguments.
         """

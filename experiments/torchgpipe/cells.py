@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from experiments import study
-from experiments.study.rounds import Emulated
+from experiments.study.claims import Emulated
 from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.engine import Execution, Pipeline
@@ -92,12 +92,6 @@ def recomputed_late_speedup(cell: Benchmark, over: Benchmark, profile: Profile) 
     return rate(cell) / rate(over)
 
 
-def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
-    """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
-    table = as_drawn(cell.stages, cell.microbatches)
-    return study.emulate_at_pace(table, profile, cell.plan(), cluster, faster).trace.makespan_s
-
-
 def emulated(
     cells: Sequence[Benchmark], faster: float, emulations: int
 ) -> study.Rounds[dict[Benchmark, Emulated]]:
@@ -106,10 +100,13 @@ def emulated(
 
     def time(cell: Benchmark) -> Emulated:
         profile, cluster = profiles[cell.network], torchgpipe_p40(cell.stages)
-        simulated_s = simulated(cell, profile, cluster).makespan_s
-        return study.emulated(
-            lambda pace: emulated_s(cell, profile, cluster, faster * pace), simulated_s, emulations
-        )
+        table = as_drawn(cell.stages, cell.microbatches)
+
+        def seconds(pace: float) -> float:
+            how = profile, cell.plan(), cluster, faster * pace
+            return study.emulate_at_pace(table, *how).trace.makespan_s
+
+        return study.emulated(seconds, simulated(cell, profile, cluster).makespan_s, emulations)
 
     longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
 
-from experiments.study.figures import with_line
+from experiments.study.tables import with_line
 from pipekit import Watch, plots
 from pipekit.engine import PipelinedModule
 from pipekit.engine.module import Place, link

@@ -101,9 +101,7 @@ def most_convolutions(cell: Benchmark) -> int:
     return largest_that_fits(fits)
 
 
-def beside_simulated(
-    size: Sequence[int], rows: int, pixels: int, tried: Sequence[tuple[int, int, Recompute]] = TRIED
-) -> pd.DataFrame:
+def beside_simulated(size: Sequence[int], rows: int, pixels: int) -> pd.DataFrame:
     """Really train a U-Net (B, C) on a batch of square images in some ways, and simulate that.
 
     It is cut by :func:`by_size`.  Returns a row a worker: what ("n = 2"), and its peak bytes,
@@ -112,7 +110,7 @@ def beside_simulated(
     network = unet(*size)
     batch = torch.rand(rows, 3, pixels, pixels), torch.rand(rows, 1, pixels, pixels)
     found = []
-    for stages, m, recompute in tried:
+    for stages, m, recompute in TRIED:
         profile = Profile.analytic(network, batch[0][: rows // m], P40)
         plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
         trained = pipeline(network, stages, m, balance=plan, optimizer=plain_sgd, loss=LOSS)

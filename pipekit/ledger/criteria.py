@@ -22,51 +22,18 @@ A bound is a number, or a list with one bound for each value, null where there i
 
 import json
 import math
-import operator
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
-Bound = float | tuple[float | None, ...] | None
+Bound = float | tuple[float | None, ...]
 """One limit for all values, or one for each, None where there is none."""
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 """How far apart two numbers may be and still be ``equal``: the rounding of floats, no more."""
-
-_LIMITS: dict[str, Callable[[float, float], bool]] = {
-    "at least": operator.ge,
-    "at most": operator.le,
-    "above": operator.gt,
-    "below": operator.lt,
-}
-_NEIGHBOURS: dict[str, Callable[[float, float], bool]] = {
-    "increasing": operator.lt,
-    "decreasing": operator.gt,
-    "not decreasing": operator.le,
-}
-_ALONE = ("holds", "report", "equal")
-_PHRASES = {
-    "holds": "found to hold",
-    "report": "nothing to pass: ours is only shown",
-    "increasing": "each value above the one before",
-    "decreasing": "each value below the one before",
-    "not decreasing": "no value below the one before",
-    "equal": "equal to {}",
-    "same order": "ranked as {}",
-}
-"""Conditions without bounds, in words."""
-
-_BOUND = r"\[[^\]]*\]|[^\s\[\]%]+"
-_FORMS = (
-    re.compile(rf"(?P<word>within) (?P<a>{_BOUND})(?P<percent>%?)"),
-    re.compile(rf"(?P<word>between) (?P<a>{_BOUND}) (?P<b>{_BOUND})"),
-    re.compile(rf"(?P<word>{'|'.join(_LIMITS)}) (?P<a>{_BOUND})"),
-    re.compile(r"(?P<a>\d+) (?P<word>values)"),
-    re.compile(rf"(?P<word>same order|{'|'.join([*_NEIGHBOURS, *_ALONE])})"),
-)
 
 
 @dataclass(frozen=True)
@@ -82,15 +49,9 @@ class Term:
         """Whether the condition compares with a target."""
         return self.word in ("within", "equal", "same order")
 
-    @property
-    def sizes(self) -> set[int]:
-        """For how many values it has bounds; empty where one serves for all."""
-        return {len(bound) for bound in self.bounds if isinstance(bound, tuple)}
-
-    def at(self, number: int) -> "Term":
-        """Return what it asks of the value's number at an index, from 0."""
-        own = (bound[number] if isinstance(bound, tuple) else bound for bound in self.bounds)
-        return replace(self, bounds=tuple(own))
+    def bounds_of(self, number: int) -> list[float | None]:
+        """Return the bounds of the value's number at an index, from 0; None where it has none."""
+        return [bound[number] if isinstance(bound, tuple) else bound for bound in self.bounds]
 
     def in_words(self, aim: str) -> str:
         """Return what must be true of a value, say "within 15 % of the paper's value".
@@ -99,13 +60,18 @@ class Term:
         """
         if self.word in _PHRASES:
             return _PHRASES[self.word].format(aim)
-        if self.sizes:
-            each = [self.at(n) for n in range(min(self.sizes))]
-            limited = (n for n, one in enumerate(each) if any(b is not None for b in one.bounds))
-            return ", ".join(f"value {n + 1} {each[n].in_words(aim)}" for n in limited)
-        match self.word, ["" if bound is None else f"{bound:.4g}" for bound in self.bounds]:
-            case "values", [count]:
-                return f"{count} values"
+        if self.word == "values":
+            return str(self)
+        sizes = [len(bound) for bound in self.bounds if isinstance(bound, tuple)]
+        if not sizes:
+            return self.limit_in_words(0, aim)
+        limited = [n for n in range(min(sizes)) if any(b is not None for b in self.bounds_of(n))]
+        return ", ".join(f"value {n + 1} {self.limit_in_words(n, aim)}" for n in limited)
+
+    def limit_in_words(self, number: int, aim: str) -> str:
+        """Return what it asks of the value's number at an index, say "between 0.8 and 1.2"."""
+        shown = ["" if bound is None else f"{bound:.4g}" for bound in self.bounds_of(number)]
+        match self.word, shown:
             case "between", [low, ""]:
                 return f"at least {low}"
             case "between", ["", high]:
@@ -114,33 +80,57 @@ class Term:
                 return f"between {low} and {high}"
             case "within", [limit]:
                 return f"within {limit}{' %' * self.percent} of {aim}"
-            case word, shown:
-                return f"{word} {shown[0]}"
+        return f"{self.word} {shown[0]}"
 
-    def met_by(self, value: float, target: float | None) -> bool:
-        """Return whether a number meets a condition with one bound for all values."""
-        match self.word, self.bounds:
-            case "between", (low, high):
-                return not (
-                    (low is not None and value < low) or (high is not None and value > high)
-                )
-            case _, (None,):
-                return True
-            case "within", (bound,):
-                if target is None:
-                    return True
-                allowed = bound / 100 * abs(target) if self.percent else bound
-                return abs(value - target) <= allowed
-            case word, (bound,):
-                return _LIMITS[word](value, bound)
-        raise AssertionError(self)
+    def __str__(self) -> str:
+        if self.word == "values":
+            return f"{self.bounds[0]:g} values"
+        shown = [json.dumps(b) if isinstance(b, tuple) else f"{b:g}" for b in self.bounds]
+        return " ".join([self.word, *shown]) + ("%" if self.percent else "")
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict:
     """Whether a value passes (None: the criterion cannot say), and why it does not."""
 
     passed: bool | None
-    why: str
+    why: str = ""
+
+
+_EACH: dict[str, Callable[..., bool]] = {
+    "at least": lambda value, low: value >= low,
+    "at most": lambda value, high: value <= high,
+    "above": lambda value, low: value > low,
+    "below": lambda value, high: value < high,
+}
+
+_NEIGHBOURS: dict[str, Callable[[float, float], bool]] = {
+    "increasing": lambda a, b: a < b,
+    "decreasing": lambda a, b: a > b,
+    "not decreasing": lambda a, b: a <= b,
+}
+
+_PHRASES = {
+    "holds": "found to hold",
+    "report": "nothing to pass: ours is only shown",
+    "increasing": "each value above the one before",
+    "decreasing": "each value below the one before",
+    "not decreasing": "no value below the one before",
+    "equal": "equal to {}",
+    "same order": "ranked as {}",
+}
+"""Conditions without bounds, in words."""
+
+_ALONE = ("holds", "report", "equal")
+
+_BOUND = r"\[[^\]]*\]|[^\s\[\]%]+"
+_FORMS = (
+    re.compile(rf"(?P<word>within) (?P<a>{_BOUND})(?P<percent>%?)"),
+    re.compile(rf"(?P<word>between) (?P<a>{_BOUND}) (?P<b>{_BOUND})"),
+    re.compile(rf"(?P<word>{'|'.join(_EACH)}) (?P<a>{_BOUND})"),
+    re.compile(r"(?P<a>\d+) (?P<word>values)"),
+    re.compile(rf"(?P<word>same order|{'|'.join([*_NEIGHBOURS, *_ALONE])})"),
+)
 
 
 def parse(text: str) -> tuple[Term, ...]:
@@ -160,14 +150,21 @@ def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
     terms = parse(text)
     if target is None and any(term.needs_target for term in terms):
         raise ValueError(f"{text!r} needs a target to compare with")
-    why = _why_not(terms, value, target)
-    return Verdict(None if terms[0].word == "report" else not why, why)
+    match terms[0].word:
+        case "report":
+            return Verdict(None)
+        case "holds" if value is False:
+            return Verdict(False, "it does not hold")
+        case "holds":
+            return _verdict(value is True, f"{_show(value)} is not a truth value")
+        case "equal":
+            return _verdict(_same(value, target), f"{_show(value)} is not {_show(target)}")
+    failures = _failures(terms, value, target)
+    return _verdict(not failures, "; ".join(failures))
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number, and no truth value."""
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and abs(value) <= sys.float_info.max
+def _verdict(passed: bool, why: str) -> Verdict:
+    return Verdict(passed, "" if passed else why)
 
 
 def _term(part: str, text: str) -> Term:
@@ -195,60 +192,72 @@ def _bound(text: str, criterion: str) -> Bound:
     raise ValueError(f"{text!r} in the criterion {criterion!r} must be a number or a list of them")
 
 
-def _why_not(terms: Sequence[Term], value: Any, target: Any) -> str:
-    """Return why a value does not meet a criterion; an empty text if it does."""
-    match terms[0].word:
-        case "report":
-            return ""
-        case "holds" if isinstance(value, bool):
-            return "" if value else "it does not hold"
-        case "holds":
-            return f"{_show(value)} is not a truth value"
-        case "equal":
-            return "" if _same(value, target) else f"{_show(value)} is not {_show(target)}"
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(map(is_number, values)):
-        return f"{_show(value)} is not a number, nor a list of numbers"
-    targets = target if isinstance(target, list) else [target] * len(values)
-    if any(term.needs_target for term in terms):
-        several = isinstance(target, list)
-        if isinstance(value, list) != several or len(values) != len(targets):
-            kind = f"a list of {len(targets)} numbers" if several else "one number"
-            return f"{_show(value)} is not {kind}"
-    else:
-        targets = [None] * len(values)
-    return "; ".join(filter(None, (_failure(term, values, targets) for term in terms)))
-
-
-def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str:
-    """Return why the values do not meet the condition; an empty text if they do."""
-    shown = _show(list(values))
-    if term.word == "values":
-        met = len(values) == term.bounds[0]
-        return "" if met else f"{len(values)} numbers where {term.in_words('')} are asked for"
-    if term.word == "same order":
-        ranked = sorted(range(len(values)), key=lambda i: targets[i])
-        met = all(values[i] < values[j] for i, j in pairwise(ranked))
-        return "" if met else f"{shown} does not rank as {_show(list(targets))}"
-    if term.word in _NEIGHBOURS:
-        rule = _NEIGHBOURS[term.word]
-        met = len(values) > 1 and all(rule(a, b) for a, b in pairwise(values))
-        return "" if met else f"{shown} is not {term.word.replace('not ', 'non-')}"
-    if term.sizes - {len(values)}:
-        return f"{len(values)} numbers where {min(term.sizes)} are asked for"
-    for i, (value, target) in enumerate(zip(values, targets, strict=True)):
-        if not term.at(i).met_by(value, target):
-            return f"{value:.4g} is not {term.at(i).in_words(_show(target))}"
-    return ""
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, and no truth value."""
+    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_plain and abs(value) <= sys.float_info.max
 
 
 def _same(value: Any, target: Any) -> bool:
     if isinstance(target, list):
-        alike = isinstance(value, list) and len(value) == len(target)
-        return alike and all(map(_same, value, target))
+        return (
+            isinstance(value, list)
+            and len(value) == len(target)
+            and all(_same(v, t) for v, t in zip(value, target, strict=True))
+        )
     if is_number(target):
         return is_number(value) and math.isclose(value, target, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     return type(value) is type(target) and bool(value == target)
+
+
+def _failures(terms: Sequence[Term], value: Any, target: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(is_number(v) for v in values):
+        return [f"{_show(value)} is not a number, nor a list of numbers"]
+    if any(term.needs_target for term in terms):
+        asked = len(target) if isinstance(target, list) else 1
+        if len(values) != asked or isinstance(value, list) != isinstance(target, list):
+            kind = f"a list of {asked} numbers" if isinstance(target, list) else "one number"
+            return [f"{_show(value)} is not {kind}"]
+    targets = target if isinstance(target, list) else [target] * len(values)
+    return [why for term in terms if (why := _failure(term, values, targets))]
+
+
+def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str:
+    """Return why the values do not meet the condition; an empty text if they do."""
+    if term.word == "values":
+        met = len(values) == term.bounds[0]
+        return "" if met else f"{len(values)} numbers where {term} are asked for"
+    if term.word == "same order":
+        ranked = sorted(range(len(values)), key=lambda i: targets[i])
+        met = all(values[i] < values[j] for i, j in pairwise(ranked))
+        return "" if met else f"{_show(list(values))} does not rank as {_show(list(targets))}"
+    if term.word in _NEIGHBOURS:
+        rule = _NEIGHBOURS[term.word]
+        met = len(values) > 1 and all(rule(a, b) for a, b in pairwise(values))
+        return "" if met else f"{_show(list(values))} is not {term.word.replace('not ', 'non-')}"
+    sizes = {len(bound) for bound in term.bounds if isinstance(bound, tuple)}
+    if sizes - {len(values)}:
+        return f"{len(values)} numbers where {min(sizes)} are asked for"
+    for i, value in enumerate(values):
+        if not _met(term, value, term.bounds_of(i), targets[i]):
+            aim = f"{targets[i]:.4g}" if term.word == "within" else ""
+            return f"{value:.4g} is not {term.limit_in_words(i, aim)}"
+    return ""
+
+
+def _met(term: Term, value: float, bounds: Sequence[float | None], target: float | None) -> bool:
+    if term.word == "between":
+        low, high = bounds
+        return (low is None or value >= low) and (high is None or value <= high)
+    (bound,) = bounds
+    if bound is None:
+        return True
+    if term.word == "within":
+        return target is None or abs(value - target) <= (
+            bound / 100 * abs(target) if term.percent else bound
+        )
+    return _EACH[term.word](value, bound)
 
 
 def _show(value: Any) -> str:

@@ -17,7 +17,7 @@ from experiments.pipedream.table1.rows import (
     profile_of,
     replicas_of,
 )
-from experiments.study.rounds import Emulated
+from experiments.study.claims import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
 from pipekit.planning import plan

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.gpipe import bars, step_time
-from experiments.gpipe.bars import Panel, fitting, sized
-from experiments.gpipe.scenarios import least_variance, named
+from experiments.gpipe.bars import Panel, fitting, least_variance, named, sized
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe

@@ -1,7 +1,5 @@
 """Data parallelism's steps and stalls by hand."""
 
-from pathlib import Path
-
 import pytest
 
 from experiments.pipedream import overhead
@@ -41,12 +39,3 @@ def test_what_the_backward_does_not_hide() -> None:
 def test_one_bandwidth_for_both_directions_is_half_of_it_for_each() -> None:
     shared, duplex = (overhead.links("V100", 4, way) for way in (SHARED, DUPLEX))
     assert duplex.bandwidth(0, 1) == 2 * shared.bandwidth(0, 1) == 1.25e9
-
-
-def test_a_measured_profile_replaces_the_estimated_one(tmp_path: Path) -> None:
-    UNEVEN.save(tmp_path / "alexnet-titan-x.json")
-    k80, titan_x, v100 = (
-        overhead.profile_of("alexnet", gpu, 0.5, str(tmp_path)) for gpu in overhead.GPUS
-    )
-    assert titan_x == UNEVEN
-    assert k80.forward_s > v100.forward_s > 0

@@ -84,5 +84,6 @@ def test_checkpoints_send_nothing_and_every_stage_writes_a_file_an_epoch(tmp_pat
     def build() -> Pipeline:
         return Pipeline(training.model, schedules.pipedream(4), **training.how)
 
-    assert staleness.coordination(build, [training.batches] * 2, tmp_path) == (0, 1)
-    assert staleness.coordination(build, [training.batches] * 3, tmp_path)[1] == -1  # two stay
+    two, three = ([training.batches] * epochs for epochs in (2, 3))
+    assert staleness.coordination(build, two, tmp_path / "two") == (0, 1)
+    assert staleness.coordination(build, three, tmp_path / "three")[1] == -1  # two stay

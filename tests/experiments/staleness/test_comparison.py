@@ -1,6 +1,5 @@
 """Comparisons: computed from the table alone, seed by seed, at rates that were tuned."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -34,18 +33,6 @@ def test_a_rate_at_which_a_seed_diverges_is_not_chosen(table: pd.DataFrame) -> N
     rates = chosen(table.assign(**{FINAL: table[FINAL].mask(lost)}))
     assert rates["images-small", "2bw", 2, "adamw"] in (0.25, 1.0)
     assert rates["images-small", "flush", 1, "adamw"] == 0.5
-
-
-def test_costs_are_differences_seed_by_seed(table: pd.DataFrame) -> None:
-    own = at_own_rates(table)
-    for method, cost in COSTS.items():
-        assert own["cost"][method] == pytest.approx(cost, abs=0.02)
-        # The ease of the seeds, ten times the luck, is in the std and not in the interval.
-        assert own["high"][method] - own["low"][method] < own["std"][method] / 2
-        assert own["low"][method] <= own["cost"][method] <= own["high"][method]
-        assert own["effect"][method] == pytest.approx(own["cost"][method] / own["std"]["flush"])
-    assert own["p"]["pipedream"] < 0.01 < 0.05 < own["p"]["2bw"]
-    assert own["p"]["flush"] == 1
 
 
 def test_an_arm_at_the_border_of_its_rates_is_not_judged_at_its_own() -> None:
@@ -82,14 +69,3 @@ def test_at_the_rate_of_no_delay_too_where_its_own_is_not_found_yet() -> None:
     )
     (pair,) = comparison.against(comparison.judged(table), "2bw", "flush", at=SYNCS)
     assert pair.found.mean == pytest.approx(0.5)
-
-
-def test_a_course_crosses_a_target_on_a_straight_line(table: pd.DataFrame) -> None:
-    course = comparison.courses(table)
-    assert sorted(course["updates"].unique()) == [20 * i for i in range(11)]
-    assert (course["samples"] == 32 * course["updates"]).all()
-    means = course[course["updates"] == 200].groupby("arm")["loss"].mean()
-    reached = comparison.reached_after(course, 1.7)
-    for arm, end in means.items():
-        assert reached[arm] == pytest.approx(200 * 0.3 / (2 - end))
-    assert np.isinf(comparison.reached_after(course, 0.1)).all()

@@ -1,6 +1,5 @@
 """What the sweep says: contradictions first, and no more than the seeds decide."""
 
-import math
 from io import StringIO
 from pathlib import Path
 
@@ -36,23 +35,6 @@ def test_contradictions_come_first_and_are_told_by_the_tests(table: pd.DataFrame
     assert places == sorted(places)
     assert (verdicts["p_holm"] >= verdicts["p"]).all()
     assert (verdicts["effect"] == verdicts["excess"] / verdicts["margin"]).all()
-
-
-def test_a_comparison_that_two_claims_ask_for_counts_once(table: pd.DataFrame) -> None:
-    verdicts = claims.verdicts(table).set_index("name")
-    assert verdicts["p_holm"]["2bw"] == verdicts["p_holm"]["adamw"]
-    # 2bw's, pipedream's and spectrain's over flush, and no-stashing's over pipedream.
-    assert verdicts["p_holm"].min() == pytest.approx(4 * verdicts["p"].min())
-
-
-def test_few_and_scattered_seeds_decide_nothing() -> None:
-
-    def lucky(method: str, rate: float, seed: int) -> float:
-        best = parabola(COSTS, noise=0.0)(method, rate, seed)
-        return best + (0.5 * math.sin(7 * seed + len(method)) if seed < 100 else 0.0)
-
-    scattered = trainings(lucky, ARMS, seeds=3)
-    assert set(claims.verdicts(scattered)["verdict"]) == {UNDECIDED}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.study.rounds import (
+from experiments.study.claims import (
     AGAIN,
     KNOWN_ERROR,
     Emulated,

@@ -5,8 +5,7 @@ import pytest
 
 import pipekit as pk
 from experiments import study
-from experiments.study.figures import named_rows
-from experiments.study.tables import largest_that_fits
+from experiments.study.tables import largest_that_fits, named_rows
 
 
 def test_a_table_has_a_row_for_each_combination() -> None:

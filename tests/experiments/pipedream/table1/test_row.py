@@ -12,8 +12,7 @@ from experiments.pipedream.table1.plans import Sent, data_parallel, sent
 from experiments.pipedream.table1.row import BSP, PIPEDREAM, SYSTEMS, Ran, Row, run
 from experiments.pipedream.table1.rows import FOUR, S2VT, Setting
 from experiments.pipedream.table1.table import changes
-from experiments.study.claims import Changed
-from experiments.study.rounds import Emulated
+from experiments.study.claims import Changed, Emulated
 from pipekit import Plan, Profile, simulate
 from pipekit.clusters import Cluster, flat
 from pipekit.engine import Run

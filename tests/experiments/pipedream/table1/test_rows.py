@@ -1,7 +1,6 @@
 """The rows of Table 1 as the ledger prints them, and bandwidths fitted on published cells."""
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -86,9 +85,3 @@ def test_a_row_has_its_own_workers_and_the_bandwidth_of_its_cluster() -> None:
     assert four.workers == 4
     assert sixteen.levels[0].used_bandwidth == four.levels[0].used_bandwidth
     assert "vgg16-4A" in str(sixteen)
-
-
-def test_measured_profiles_may_take_the_place_of_estimated_ones(tmp_path: Path) -> None:
-    LAYERS.save(tmp_path / "vgg16.json")
-    setting = Setting("vgg16", 4, "A")
-    assert table1.profile_of(setting, str(tmp_path / "{model}.json")) == LAYERS
