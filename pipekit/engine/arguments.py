@@ -8,10 +8,11 @@ from typing import Any, get_args
 import torch
 
 from pipekit.engine.entries import copied
+from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import OPS, Op, Schedule
+from pipekit.schedules import OPS, Op, Schedule, Task
 from pipekit.schedules.beginning import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
@@ -70,6 +71,42 @@ def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
                     f"update {version} of stage {stage} one has none: train on a number of "
                     f"batches that is a multiple of the workers of each stage"
                 )
+
+
+def require_weights_as_read(
+    needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
+) -> None:
+    """Raise ValueError if forwards edit weights that backwards of earlier microbatches need.
+
+    Args:
+        needed: (layer, name) of such weights.
+        stages: of the model.
+        schedule: by which it trains.
+    """
+    some = beginning(schedule, 2) if schedule.period else schedule
+    for layer, name in needed:
+        stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
+        under_way = (_is_shared(stage.index, tasks) for tasks in some.workers)
+        if stage.recompute == "never" and any(under_way):
+            raise ValueError(
+                f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
+                f"microbatch still needs: compute with it under torch.no_grad() (what a momentum "
+                f"encoder makes needs no gradient), or choose a schedule or balance with one "
+                f"microbatch under way on this stage"
+            )
+
+
+def _is_shared(stage: int, tasks: Iterable[Task]) -> bool:
+    """Return whether two microbatches are under way on a stage with the same weight version."""
+    versions: dict[int, int] = {}  # by microbatch
+    for op, index, microbatch, version in tasks:
+        if index == stage and op is Op.FORWARD:
+            if version in versions.values():
+                return True
+            versions[microbatch] = version
+        elif index == stage and OPS[op].adds_gradient:
+            versions.pop(microbatch, None)
+    return False
 
 
 def length(batches: Iterable[Any]) -> int | None:

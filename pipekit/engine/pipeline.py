@@ -70,7 +70,9 @@ class Pipeline:
         loss: ``loss(output, target)`` of a microbatch gives one number; ``loss(output, batch)`` if
             batches are dicts.  A mean over rows (every loss whose ``reduction`` is not "sum") stays
             the mean over the whole batch.  A mean over anything else, e.g. unpadded tokens, has to
-            be a :class:`pipekit.MeanOver`.
+            be a :class:`pipekit.MeanOver`.  A copy of it is asked before training whether it is the
+            same for a batch and for its microbatches together, and must not read what the model's
+            forwards or updates change.
         transport: "threads" runs all workers in this process.  "distributed" runs one process for
             each worker, started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by
             gloo or NCCL).

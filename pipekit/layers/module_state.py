@@ -155,6 +155,14 @@ def weights_untouched(module: nn.Module) -> Iterator[KeptWeights]:
         kept.put_back()
 
 
+def memory_of(tensor: Tensor) -> int:
+    """Return where the numbers of a tensor are, also those of its views; 0 if it has none there."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a sparse one, say
+        return 0
+
+
 def _is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
     return type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized

@@ -52,10 +52,12 @@ class PythonState:
 
     def __init__(self, model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
         names = module_names(model)
-        self._owners: list[tuple[str, _Variables]] = []
+        self._owners: list[tuple[str, Variables]] = []
         for module in names if modules is None else modules:
-            self._owners.append((names[module], _Variables(vars(module))))
-            self._owners.append((names[module], _Variables(*_global_state(type(module)))))
+            self._owners.append((names[module], Variables(vars(module))))
+            # Looked up without asking the class: a compiled script's answers by raising.
+            forward = inspect.getattr_static(type(module), "forward")
+            self._owners.append((names[module], Variables(*global_state(forward))))
 
     def changes(self) -> list[Change]:
         """Return what is not as it was."""
@@ -86,7 +88,7 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
             state.put_back()
 
 
-class _Variables:
+class Variables:
     """The attributes of a module; or, of the variables of a file, those named."""
 
     def __init__(self, variables: dict[str, Any], named: Iterable[str] | None = None) -> None:
@@ -183,21 +185,24 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, _PLAIN) and one == other
 
 
-def _global_state(kind: type[nn.Module]) -> tuple[dict[str, Any], list[str]]:
-    """Return the variables of the file of a forward, and the names of those that may be state."""
-    # Looked up without asking the class: a compiled script's answers by raising.
-    function = inspect.unwrap(inspect.getattr_static(kind, "forward"))
+def global_state(function: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the variables of the file of a function, and the names of those that may be state."""
+    function = inspect.unwrap(function)
     if not isinstance(function, FunctionType):
         return {}, []
     known = function.__globals__
-    codes = [function.__code__]
-    found: set[str] = set()
+    named = (name for name in names_in(function) if name in known)
+    return known, sorted(n for n in named if isinstance(known[n], _PLAIN + _CONTAINERS))
+
+
+def names_in(function: FunctionType) -> set[str]:
+    """Return the names of variables and attributes in the code of a function."""
+    codes, found = [function.__code__], set[str]()
     while codes:
         code = codes.pop()
-        named = (name for name in code.co_names if name in known)
-        found.update(name for name in named if isinstance(known[name], _PLAIN + _CONTAINERS))
+        found.update(code.co_names)
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    return known, sorted(found)
+    return found
 
 
 Module = TypeVar("Module", bound=nn.Module)

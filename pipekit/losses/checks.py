@@ -1,15 +1,16 @@
 """Whether a loss can be trained on, and is for a batch that of its microbatches together."""
 
 import warnings
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipekit.layers.pass_state import rounding
 from pipekit.layers.split_backward import weights_in_graph
+from pipekit.losses.losses import MeanOver
 
 
 def require_loss(loss: object) -> None:
@@ -50,41 +51,51 @@ def is_mean(loss: Callable[..., Any]) -> bool:
     return getattr(loss, "reduction", "mean") != "sum"
 
 
-def is_torchs(loss: Callable[..., Any]) -> bool:
-    """Return whether a loss is torch's own, which may be asked again and again.
-
-    Others may count their calls, or what they are given.
-    """
-    if isinstance(loss, partial):
-        return is_torchs(loss.func)
-    if isinstance(loss, nn.Module):
-        hooks = loss._forward_hooks or loss._forward_pre_hooks
-        return type(loss).__module__ == "torch.nn.modules.loss" and not hooks
-    return getattr(loss, "__module__", None) == "torch.nn.functional"
+def refusal_of_reading(does: str) -> str:
+    """Return why a loss must not read what training changes, in the model that the user has."""
+    return (
+        f"the loss {does} of the model that the pipeline was given, which no stage trains or runs, "
+        f"since they have copies of it: it would never change. Move this part of the loss into the "
+        f"model: its last layer returns it, an auxiliary loss or a penalty, beside the output (a "
+        f"penalty may also be the optimizer's weight_decay); a teacher is another model, "
+        f"copy.deepcopy(model).requires_grad_(False)"
+    )
 
 
-@torch.no_grad()
-def warn_of_other_means(
+def warn_of_another_whole(
     loss: Callable[[Any, Any], Any],
-    whole: tuple[Any, Any],
-    parts: list[tuple[Any, Any]],
-    rows: list[int],
+    whole: tuple[float, int],
+    parts: Sequence[tuple[float, int]],
+    target: Any,
+    cut: Sequence[str],
+    dtype: torch.dtype,
 ) -> None:
-    """Warn of a loss of torch's that is not, over some rows, what its parts are together."""
-    try:
-        expected = loss(*whole)
-        values = [float(loss(*part)) for part in parts]
-    except Exception:  # of whatever kind: training itself will say what is wrong
-        return
-    shares = [count / sum(rows) if is_mean(loss) else 1.0 for count in rows]
-    found = sum(share * value for share, value in zip(shares, values, strict=True))
-    one = float(expected)
-    if not expected.isfinite() or abs(found - one) <= rounding(expected.dtype) * abs(one) + 1e-7:
+    """Warn of a loss that is not, of all rows, what it is of their parts together.
+
+    Args:
+        loss: the user's.
+        whole: its value for all rows, and their number.
+        parts: likewise for each part.
+        target: of all rows.
+        cut: what is cut by rows, in words.
+        dtype: in which the values were computed.
+    """
+    one, rows = whole
+    counted = loss.count(target) if isinstance(loss, MeanOver) else 1.0
+    by_rows = is_mean(loss) and not isinstance(loss, MeanOver)
+    terms = [value * (count / rows if by_rows else 1.0) for value, count in parts if count]
+    found = sum(terms)
+    # Terms may cancel out: a sum is as exact as its largest ones.
+    scale = max(abs(one), sum(map(abs, terms)))
+    if not counted or not isfinite(one) or abs(found - one) <= rounding(dtype) * scale + 1e-6:
         return
     warnings.warn(
-        f"the loss of {sum(rows)} rows is {one:.4g}, and that of their parts together {found:.4g}: "
-        f"a batch that is cut into microbatches is trained on another loss than the whole one, "
-        f"since rows have class weights, or labels that are not ignored, unequally. A "
-        f"pipekit.MeanOver is one mean over the whole batch; or train with one microbatch a batch",
+        f"the loss of {rows} rows is {one / counted:.4g}, and that of their {len(terms)} "
+        f"microbatches together {found / counted:.4g} (asked before training, of outputs of the "
+        f"first microbatch, with {', '.join(cut) or 'nothing'} cut by rows): training minimizes "
+        f"the latter. A mean over labels that count, or with class weights, is a "
+        f"pipekit.MeanOver(summed, count); a loss that is a sum over rows, or a mean that somebody "
+        f"has divided by a count of the whole batch, says so by loss.reduction = 'sum'; one that "
+        f"compares rows, as contrastive losses do, needs one microbatch a batch",
         stacklevel=2,
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipekit.trees import leaves
+from pipekit.trees import differentiable, leaves
 
 
 def default_loss(output: Any, target: Tensor) -> Tensor:
@@ -96,9 +96,22 @@ class MeanOver:
         self._summed, self._count = summed, count
 
     def __call__(self, output: Any, target: Any) -> Tensor:
-        """Return the sum over a microbatch; whoever knows the batch divides it."""
-        return self._summed(output, target)
+        """Return the sum over a microbatch; whoever knows the batch divides it.
+
+        A microbatch in which nothing counts, whose mean is undefined, adds 0.
+        """
+        loss = self._summed(output, target)
+        if not isinstance(loss, Tensor) or bool(loss.isfinite().all()) or self.count(target):
+            return loss
+        return _zero(output, loss)
 
     def count(self, target: Any) -> float:
         """Return how many count in a target."""
         return float(self._count(target))
+
+
+def _zero(output: Any, instead: Tensor) -> Tensor:
+    """Return 0, whose gradients are zeros, also where the output is not finite."""
+    # Not of single numbers: a mean over nothing, which the model has computed, is such a one.
+    rows = [tensor for tensor in differentiable(output) if tensor.dim()]
+    return torch.stack([tensor[:0].sum() for tensor in rows]).sum() if rows else instead

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pipekit.choices import require_choice
-from pipekit.layers.module_state import buffers_untouched
+from pipekit.layers.module_state import buffers_untouched, memory_of
 from pipekit.partition.partition import cut
 
 
@@ -116,32 +116,49 @@ def original_unused(original: nn.Module) -> Iterator[None]:
     hook may lead back to a module of the original, whose weights no stage trains.  Frozen weights
     and buffers that stay as they are may be read: they are equal in both.
     """
-    with buffers_untouched(original), _OriginalUnread(original):
+    with buffers_untouched(original), OriginalUnread(original, refusal=_of_a_forward):
         yield
         for name, buffer in original.named_buffers():
             if buffer._version:  # it is a new copy, for as long as this lasts
-                raise ValueError(_refusal("edits the buffer", name))
+                raise ValueError(_of_a_forward(f"edits the buffer {name!r}"))
 
 
-class _OriginalUnread(TorchDispatchMode):
-    """Looks for the trained weights of a model among the arguments of all operators."""
+class OriginalUnread(TorchDispatchMode):
+    """Looks for the trained weights of a model, and some buffers, among operators' arguments.
 
-    def __init__(self, original: nn.Module) -> None:
+    Attributes:
+        refused: the error that it has raised, which a user's code may have caught.
+    """
+
+    def __init__(
+        self,
+        original: nn.Module,
+        buffers: Iterable[str] = (),
+        refusal: Callable[[str], str] = str,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._names = {p: name for name, p in original.named_parameters() if p.requires_grad}
+        trained = [(name, p) for name, p in original.named_parameters() if p.requires_grad]
+        self._names = {memory_of(weight): f"the weight {name!r}" for name, weight in trained}
+        for name in buffers:
+            self._names[memory_of(original.get_buffer(name))] = f"the buffer {name!r}"
+        self._names.pop(0, None)
+        self._refusal = refusal
+        self.refused: ValueError | None = None
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         for argument in tree_iter((args, kwargs)):
-            if isinstance(argument, nn.Parameter) and argument in self._names:
-                raise ValueError(_refusal("reads the weight", self._names[argument]))
+            if isinstance(argument, Tensor) and memory_of(argument) in self._names:
+                name = self._names[memory_of(argument)]
+                self.refused = ValueError(self._refusal(f"reads {name}"))
+                raise self.refused
         return func(*args, **(kwargs or {}))
 
 
-def _refusal(what: str, name: str) -> str:
+def _of_a_forward(does: str) -> str:
     return (
-        f"the pipeline trains a copy of the model, in which something still {what} {name!r} of the "
+        f"the pipeline trains a copy of the model, in which something still {does} of the "
         f"original, which stays as it is: a lambda, a replaced forward or a hook that holds a "
         f"module of the model. Make it a method of the module, which calls self.<name>(...); what "
         f"is not to be trained needs .requires_grad_(False)"

@@ -1,7 +1,7 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipekit.devices import moved
 from pipekit.layers.module_state import modes_put_back, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import state_untouched
+from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
-from pipekit.trees import Tree, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,20 @@ class Probe:
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
+        needed_weights: those of them that the backward of an earlier forward needs.
         output: what the model gave.
+        set_attributes: what forwards set, and its value: (number of the module, name, value).
+        set_buffers: names of those that they set.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
+    needed_weights: tuple[tuple[int, str], ...]
     output: Tree
+    set_attributes: tuple[tuple[int, str, Any], ...]
+    set_buffers: tuple[str, ...]
     edits_batch: bool
 
 
@@ -62,6 +68,7 @@ def probe(
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited: list[tuple[int, str]] = []
+    needed: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
     untouched, alone = state_untouched(model), torch.no_grad()
@@ -70,18 +77,27 @@ def probe(
             to_training(model)
         else:
             model.eval()
+        buffers = dict(model.named_buffers())
         batch = x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             if number:  # the first layer is given the very batch, as it may edit a dict
                 x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
+            taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
             with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
-                edited += [(number, name) for name in weights.edited()]
+                edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
+            with Seeded(0, device):
+                needed += edits if edits and training and _needs_edited(layer, *taken) else []
+            edited += edits
             flops.append(counter.get_total_flops())
-        kept = [f"{each.module}.{each.key}" for each in state.changes() if not each.is_new]
+        changes = state.changes()
+        set_attributes = tuple(_set_attributes(model, changes))
+        named = model.named_buffers()
+        set_buffers = [n for n, each in named if each._version or each is not buffers.get(n)]
+        kept = [f"{each.module}.{each.key}" for each in changes if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
             number
@@ -91,7 +107,38 @@ def probe(
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
         again = is_edited and _edits(model, batch, devices)
-    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x, again)
+    found = frozenset(edited_inputs), tuple(edited), tuple(needed)
+    return Probe(tuple(flops), *found, x, set_attributes, tuple(set_buffers), again)
+
+
+def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> bool:
+    """Return whether a backward fails if another forward has edited weights meanwhile."""
+    x = tree_map(torch.clone, x)
+    inputs = [tensor.requires_grad_() for tensor in differentiable(x)]
+    with weights_untouched(layer), torch.enable_grad():
+        outputs, _ = call(layer, x, incoming)
+        call(layer, tree_map(torch.clone, x), incoming)
+        ends = [tensor.sum() for tensor in differentiable(outputs) if tensor.requires_grad]
+        try:
+            torch.autograd.grad(ends, [*inputs, *_trained(layer)], allow_unused=True)
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+    return False
+
+
+def _trained(layer: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
+
+
+def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:
+    modules = {name: (n, each) for n, (each, name) in enumerate(module_names(model).items())}
+    for change in changes:
+        number, module = modules[change.module]
+        if change.key in vars(module):  # and not a global variable
+            value = vars(module)[change.key]
+            # Tensors and containers that no later forward changes.
+            fixed = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), value)
+            yield number, change.key, fixed
 
 
 def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:
@@ -179,5 +226,5 @@ def layer_costs(model: nn.Sequential, flops: Sequence[int]) -> list[float]:
     profile knows of it.  The parameters' bytes do not count either: most of a small convolutional
     network's are in a linear layer that takes little time.
     """
-    trained = [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in model]
+    trained = [sum(p.numel() for p in _trained(layer)) for layer in model]
     return [3.0 * f + p for f, p in zip(flops, trained, strict=True)]

@@ -90,7 +90,8 @@ def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport
 
 def test_a_mean_over_microbatches_is_another() -> None:
     """What this is for: a mean of means differs where padding is uneven, and may not even exist."""
-    losses, _ = trained(schedules.flush(2, 3), loss=mean)
+    with pytest.warns(UserWarning, match=r"6 rows is .* together nan .*MeanOver"):
+        losses, _ = trained(schedules.flush(2, 3), loss=mean)
     assert math.isnan(losses[0])  # two rows of a microbatch hold padding alone
 
 
@@ -114,3 +115,20 @@ def test_a_batch_of_padding_alone_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="nothing that the loss counts: leave it out"):
         pipeline.train(batches([0, 0]))
+
+
+@pytest.mark.parametrize("microbatches", [2, 3])
+def test_a_mean_over_nothing_counts_nothing(microbatches: int) -> None:
+    """A mean times its count, as for a loss that the model computes: NaN without labels."""
+
+    def times(output: Tensor, labels: Tensor) -> Tensor:
+        counts = labels != IGNORED
+        losses = F.cross_entropy(output.transpose(1, 2), labels, reduction="none")
+        return (losses * counts).sum() / counts.sum() * counts.sum()
+
+    losses, pipeline = trained(schedules.flush(2, microbatches), loss=MeanOver(times, counted))
+    expected, judge = plainly(DATA)
+    assert losses == pytest.approx(expected, rel=1e-12)
+    for name, tensor in pipeline.state_dict().items():
+        torch.testing.assert_close(tensor, judge.state_dict()[name], rtol=1e-10, atol=1e-12)
+    assert math.isfinite(pipeline.evaluate([(x, y) for x, y in DATA]))

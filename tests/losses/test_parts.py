@@ -1,4 +1,4 @@
-"""A loss of torch's that is another for a batch than for its microbatches is warned of."""
+"""A loss that is another for a batch than for its microbatches is warned of."""
 
 import warnings
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def train(loss: Any, microbatches: int, **options: Any) -> list[float]:
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 @pytest.mark.parametrize("name", OTHER)
 def test_it_is_warned_of_before_training(name: str, transport: str) -> None:
-    with pytest.warns(UserWarning, match=r"the loss of 4 rows is .* together .*MeanOver"):
+    with pytest.warns(UserWarning, match=r"the loss of 8 rows is .* together .*MeanOver"):
         train(OTHER[name], 2, transport=transport)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -65,9 +65,9 @@ def test_what_is_the_same(name: str, autocast: torch.dtype | None) -> None:
         train(SAME[name], 2, autocast=autocast)
 
 
-def test_what_may_count_its_calls_is_not_asked() -> None:
+def test_a_loss_that_counts_its_calls_counts_those_of_training() -> None:
     calls: list[int] = []
-    hooked = nn.CrossEntropyLoss(weight=WEIGHTS)
+    hooked = nn.CrossEntropyLoss()
     hooked.register_forward_hook(lambda module, args, output: calls.append(1))
     for loss in (hooked, lambda output, target: hooked(output, target)):
         calls.clear()

@@ -33,7 +33,7 @@ class ModelStages:
     """A model, and from the first batch on its stages.
 
     Args:
-        original: the user's layers.
+        original: the user's layers, which never run; an attribute, too.
         model: a copy of them, whose layers the stages take over.
         count: the number of stages.
         balance: layers of each stage; "auto": equal shares of operations, known with the first
@@ -57,7 +57,7 @@ class ModelStages:
         balance: Sequence[int] | str,
         configure: Callable[..., StageConfig],
     ) -> None:
-        self._original, self._model = original, model
+        self.original, self._model = original, model
         self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -99,18 +99,18 @@ class ModelStages:
         autocast: torch.dtype | None,
         point: ResumePoint | None,
         training: bool,
-    ) -> Tree | None:
+    ) -> Probe | None:
         """Cut the model into stages once, and try it in the mode of a run.
 
-        Returns the model's output for the sample, if it was tried.
+        Returns what the sample has told, if the model was tried.
         """
         if self._partition is None:
-            with original_unused(self._original):
+            with original_unused(self.original):
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
             self._tried_in_training = training
-            return tried.output
+            return tried
         elif training and not self._tried_in_training:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
@@ -121,7 +121,7 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
             require_own_buffers(self._model, balance)
             self.balance = balance
-        require_own_edits(self._original, self.balance, tried.edited_weights)
+        require_own_edits(self.original, self.balance, tried.edited_weights)
         self._partition = partition(self._model, self.balance, tried).separated()
         stages = self._partition.stages
         self._stages = [self._configure(stage, seed=self._seed) for stage in stages]
@@ -131,25 +131,29 @@ class ModelStages:
         for edit in self._edits:
             self.edit(edit)
 
-    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Tree:
-        """Find edits of inputs in training, after a cut for evaluation; return the output."""
+    def probe(self, sample: Tree, autocast: torch.dtype | None, training: bool = False) -> Probe:
+        """Run some rows through the layers, after the model was cut."""
         layers = nn.Sequential(*chain.from_iterable(self._modules))
         devices: list[torch.device] = []  # where the evaluation has left each layer
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
-        with original_unused(self._original):
-            tried = probe(layers, sample, autocast, devices)
-        parts = [config.passes.part for config in self._configs]
+        with original_unused(self.original):
+            return probe(layers, sample, autocast, devices, training)
+
+    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
+        """Find edits of inputs in training, after a cut for evaluation."""
+        tried = self.probe(sample, autocast, training=True)
+        parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
-        require_own_edits(self._original, self.balance, tried.edited_weights)
+        require_own_edits(self.original, self.balance, tried.edited_weights)
         edited, self.edits_batch = tried.edited_inputs, tried.edits_batch
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))
-            for config, part in zip(self._configs, parts, strict=True)
+            for config, part in zip(self.configs, parts, strict=True)
         ]
-        return tried.output
+        return tried
 
     def reseed(self, seed: int | None) -> None:
         """Let layers draw their random numbers from this seed, from the next run on."""
@@ -265,7 +269,7 @@ class ModelStages:
     def optimizer_state(self) -> NamedState:
         """Return the optimizers' state of each parameter here, by its name."""
         found: NamedState = {}
-        for config in self._configs:
+        for config in self.configs:
             names = original_names(config.module)
             own = dict(config.module.named_parameters(remove_duplicate=False))
             for name, entry in ((config.state or {}).get("optimizer") or {}).items():
@@ -280,17 +284,17 @@ class ModelStages:
         self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
 
     @property
-    def _configs(self) -> list[StageConfig]:
+    def configs(self) -> list[StageConfig]:
         """The configs of the stages that are here."""
         return [stage.config for stage in self._stages]
 
     @property
     def _modules(self) -> list[nn.Sequential]:
         """The layers that are here, under their names in the unsplit model."""
-        return [config.module for config in self._configs] or [self._model]
+        return [config.module for config in self.configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
         self._stages = [
-            replace(config, state=point.state_for(config), slots=()) for config in self._configs
+            replace(config, state=point.state_for(config), slots=()) for config in self.configs
         ]
         self._replicas = {}

@@ -7,28 +7,21 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from pipekit.devices import to_device
 from pipekit.engine import arguments, combinations
-from pipekit.engine.batches import Batch, part_sizes, split
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
 from pipekit.engine.early_stop import PossibleStops
-from pipekit.engine.entries import pieces
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_reader import BatchSource
 from pipekit.engine.runs.loaders import Read
 from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
-from pipekit.layers.pass_state import autocast
-from pipekit.losses.checks import is_torchs, warn_of_other_means
 from pipekit.schedules import Schedule, Steps
-from pipekit.trees import Tree, leaves
 
 
 class Workers:
@@ -64,30 +57,22 @@ class Workers:
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = first.cut_input()[0]
-        output = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
+        tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._updates.rule, schedule)
-            if output is not None and first.parts > 1 and is_torchs(self._loss):
-                self._compare_losses(first, output)
+            if tried is not None:
+                arguments.require_weights_as_read(
+                    tried.needed_weights, self._model.configs, schedule
+                )
+                model, dtype = self._model, self._execution.autocast
+                evaluate = partial(model.probe, autocast=dtype)
+                ask_loss(self._loss, FirstBatch(first, tried, evaluate, model.original, dtype))
+                ask_optimizer(model.configs)
         each = partial(schedule.each_batch, begin)
         return BatchSource(
             first, extent.batches, each, extent.total, self._possible_stops(extent), read, begin
         )
-
-    def _compare_losses(self, batch: Batch, output: Tree) -> None:
-        """Warn if the loss of a microbatch differs from the sum over its parts."""
-        rows = batch.microbatch_rows[0]
-        if rows < 2 or batch.target is None:
-            return
-        device = leaves(output)[0].device
-        target = pytree.tree_map_only(
-            Tensor, lambda tensor: to_device(tensor, device), batch.cut_target()[0]
-        )
-        sizes = part_sizes(rows, 2)
-        parts = list(zip(split(output, 2, rows), pieces(target, sizes, batch.said), strict=True))
-        with autocast(device, self._execution.autocast):
-            warn_of_other_means(self._loss, (output, target), parts, sizes)
 
     @property
     def can_end(self) -> bool:

@@ -1,0 +1,222 @@
+"""Questions to the user's loss and optimizer before training, asked of copies of them."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from pipekit.devices import to_device
+from pipekit.engine.batches import Batch, split
+from pipekit.engine.config import Loss
+from pipekit.engine.entries import copied, pieces
+from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers.function_copies import MOST_BYTES, FunctionCopies
+from pipekit.layers.pass_state import autocast
+from pipekit.layers.python_state import module_names, state_untouched
+from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
+from pipekit.partition.checks import OriginalUnread
+from pipekit.partition.probe import Probe
+from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """A training's first batch, and what the model makes of it.
+
+    Attributes:
+        batch: as it was read.
+        tried: its first microbatch in training mode.
+        evaluate: runs rows of it in evaluation mode.
+        original: the user's layers, which never run.
+        dtype: of mixed precision, or None.
+    """
+
+    batch: Batch
+    tried: Probe
+    evaluate: Callable[[Tree], Probe]
+    original: nn.Module
+    dtype: torch.dtype | None
+
+
+def ask_loss(loss: Loss, first: FirstBatch) -> None:
+    """Refuse a loss that reads what stays as it is, and warn of one that microbatches change.
+
+    A loss that cannot be copied, or that fails, is not asked: training will say what is wrong.
+
+    Raises:
+        ValueError: it reads trained weights of the user's model, or what a forward sets in it.
+
+    Warns:
+        UserWarning: of a whole batch it is not what it is of the microbatches together.
+    """
+    if not first.batch.microbatch_rows[0]:
+        return
+    try:
+        question = _Question(loss, first)
+    except Exception:  # of whatever kind: it cannot be copied
+        return
+    microbatch = first.tried.output, first.batch.cut_target()[0]
+    with state_untouched(first.original):
+        value = question.value(*microbatch)
+        _require_nothing_set(question, first, microbatch, value)
+        if value is None or question.is_random:
+            return
+        values = []
+        cases = _whole_and_parts(first)
+        for output, target, rows in cases:
+            value = question.value(output, target)
+            if value is None:
+                return
+            values.append((value, rows))
+    if values:
+        cut = _cut_entries(first.batch)
+        warn_of_another_whole(loss, values[0], values[1:], cases[0][1], cut, question.dtype)
+
+
+class _Question:
+    """Asks copies of a loss, and watches what they read of the user's model."""
+
+    def __init__(self, loss: Loss, first: FirstBatch) -> None:
+        self._first, self._device = first, leaves(first.tried.output)[0].device
+        recorded = getattr(first.original, "origin", None)
+        models = [first.original, *([recorded.model] if recorded else [])]
+        self._loss = FunctionCopies(loss, models, self._device)
+        self.dtype = first.dtype or torch.float32
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the loss has drawn random numbers."""
+        return self._loss.drew
+
+    def value(self, output: Tree, target: Any) -> float | None:
+        """Return the loss of some rows, or None if it fails."""
+        dtype, tried = self._first.dtype, self._first.tried
+        unread = OriginalUnread(self._first.original, tried.set_buffers, refusal_of_reading)
+        there = pytree.tree_map_only(
+            Tensor, lambda tensor: to_device(tensor, self._device), copied((output, target))
+        )
+        try:
+            with unread, torch.no_grad(), autocast(self._device, dtype):
+                value = self._loss(*there)
+                self.dtype = dtype or value.dtype
+                return float(value)
+        except Exception:  # of whatever kind
+            if unread.refused:
+                raise unread.refused from None
+            return None
+
+
+def _require_nothing_set(
+    question: _Question, first: FirstBatch, microbatch: tuple[Any, Any], value: float | None
+) -> None:
+    """Raise ValueError if the loss depends on attributes of the user's modules that forwards set.
+
+    As the user's modules never run, it would read what they were before.
+    """
+    if not first.tried.set_attributes:
+        return
+    named = [(vars(module), name) for module, name in module_names(first.original).items()]
+    with state_untouched(first.original):
+        for number, key, as_set in first.tried.set_attributes:
+            named[number][0][key] = as_set
+        other = question.value(*microbatch)
+    if other is not None and other != value and (other == other or value is None):
+        keys = (f"{named[number][1]}.{key}" for number, key, _ in first.tried.set_attributes)
+        raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+
+
+def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
+    """Return output, target and rows of all rows together, then of each microbatch.
+
+    The output of the first microbatch stands for those of all.  But an output without rows, such as
+    a loss that the model itself computes, is known only by running the model, on two microbatches.
+    """
+    batch, output = first.batch, first.tried.output
+    sizes = [rows for rows in batch.microbatch_rows if rows]
+    if len(sizes) < 2:
+        return []
+    has_rows = all(t.dim() and len(t) == sizes[0] for t in differentiable(output))
+    some = batch.rows if has_rows else sizes[0] + sizes[1]
+    if tree_bytes(output) * some > MOST_BYTES * sizes[0]:
+        return []
+    if has_rows:
+        joined = tree_map(lambda tensor: _repeated(tensor, sizes[0], some), output)
+        outputs = [joined, *split(joined, batch.parts, some)]
+        targets = [batch.whole_target, *batch.cut_target()]
+        return list(zip(outputs, targets, [some, *batch.microbatch_rows], strict=True))
+    inputs = batch.cut_input()[:2]
+    both = tree_map(lambda t: t[:some] if t.dim() and len(t) == batch.rows else t, batch.input)
+    whole = batch.whole_target
+    if some < batch.rows:
+        whole = pieces(whole, [some, batch.rows - some], batch.said)[0]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it edits was said
+            outputs = [first.evaluate(rows).output for rows in (both, *inputs)]
+    except Exception:  # of whatever kind: some models want targets or many rows
+        return []
+    return list(zip(outputs, [whole, *batch.cut_target()[:2]], [some, *sizes[:2]], strict=True))
+
+
+def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:
+    """Return so many rows, by repeating those that there are; what has no rows stays."""
+    if not tensor.dim() or len(tensor) != rows:
+        return tensor
+    times = -(-wanted // rows)
+    if not tensor.is_floating_point():
+        return torch.cat([tensor] * times)[:wanted]
+    # Each time smaller, so that microbatches differ; probabilities and boxes stay such.
+    return torch.cat([tensor * (1 - part / (2 * times)) for part in range(times)])[:wanted]
+
+
+def _cut_entries(batch: Batch) -> list[str]:
+    """Return the names of what is cut by rows for the loss."""
+    whole, part = batch.whole_target, batch.cut_target()[0]
+    if batch.said is None:
+        return ["the target"]
+    names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
+    return [repr(name) for name in names if part[name] is not whole[name]]
+
+
+def ask_optimizer(stages: Sequence[StageConfig]) -> None:
+    """Warn of an optimizer whose step of a parameter depends on other parameters.
+
+    Each stage has an optimizer of its own.  One that cannot be copied, fails or draws random
+    numbers is not asked.
+    """
+    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
+    if len(trained) < 2:
+        return
+    stepped = partial(_stepped, trained[0].optimizer, trained[0].updates.groups is not None)
+    try:
+        question = FunctionCopies(stepped, [], torch.device("cpu"))
+        together, apart = question(True), question(False)
+    except Exception:  # of whatever kind
+        return
+    if question.drew or torch.allclose(together, apart, rtol=1e-3, atol=1e-6, equal_nan=True):
+        return
+    warnings.warn(
+        "the optimizer's step of a parameter depends on all of its parameters, as by a norm over "
+        "their gradients, and each stage has an optimizer with its own parameters alone: training "
+        "differs from that by one optimizer for the whole model. Clip by "
+        "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage",
+        stacklevel=2,
+    )
+
+
+def _stepped(optimizer: OptimizerFactory, has_groups: bool, together: bool) -> Tensor:
+    """Return two parameters after two steps of one optimizer, or of one optimizer each."""
+    parameters = [nn.Parameter(torch.linspace(-1, n, 16).reshape(4, 4)) for n in (1, 2)]
+    for some in [parameters] if together else [parameters[:1], parameters[1:]]:
+        stepper = optimizer([{"params": some}] if has_groups else some)
+        for _ in range(2):
+            for parameter in some:
+                parameter.grad = parameter.detach().cos() * parameter.detach().max()
+            stepper.step()
+    return torch.stack([parameter.detach() for parameter in parameters])

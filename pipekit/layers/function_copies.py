@@ -1,0 +1,135 @@
+"""Copies of a user's function, by which it is asked without any effect on what it keeps."""
+
+import copy
+import inspect
+import io
+import pickle
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipekit.devices import random_states_put_back
+from pipekit.layers.module_state import memory_of
+from pipekit.layers.python_state import Variables, global_state
+from pipekit.layers.seeded import Seeded
+
+MOST_BYTES = 256_000_000
+"""Of tensors that are copied or joined for a question."""
+
+
+class FunctionCopies:
+    """Copies of a function as it is now: its closure, its attributes, what it calls in a script.
+
+    Modules of the model stay themselves.  Of an imported file, global variables are put back.
+
+    Args:
+        function: the user's.
+        models: whose modules and tensors the copies share.
+        device: where it computes.
+
+    Attributes:
+        drew: whether any call has drawn random numbers.
+
+    Raises:
+        Exception: it cannot be copied, or has more than 256 MB of tensors.
+    """
+
+    def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
+        self._function, self._device, self.drew = function, device, False
+        self._objects: list[Any] = []
+        file = io.BytesIO()
+        _Pickler(file, self._objects, models).dump(function)
+        self._bytes = file.getvalue()
+
+    def __call__(self, *args: Any) -> Any:
+        """Call a fresh copy; random numbers, and global variables, are then as they were."""
+        with _undisturbed(self._function, self._device) as seeded:
+            before = _drawn_so_far()
+            value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
+            self.drew |= seeded.drew or before != _drawn_so_far()
+        return value
+
+
+def functions_of(function: Any) -> Iterator[FunctionType]:
+    """Yield the functions in Python that a callable consists of."""
+    if isinstance(function, partial):
+        for part in (function.func, *function.args):
+            yield from functions_of(part)
+    elif isinstance(function, MethodType):
+        yield from functions_of(function.__func__)
+    elif isinstance(function, FunctionType):
+        yield inspect.unwrap(function)
+    elif not isinstance(function, type) and callable(function):
+        name = "forward" if isinstance(function, nn.Module) else "__call__"
+        yield from functions_of(inspect.getattr_static(type(function), name, None))
+        for part in getattr(function, "__dict__", {}).values():
+            if isinstance(part, (FunctionType, MethodType)):
+                yield from functions_of(part)
+
+
+def _drawn_so_far() -> tuple[Any, bytes]:
+    return random.getstate(), pickle.dumps(np.random.get_state())
+
+
+@contextmanager
+def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
+    """Put back random states and global variables; what is warned of, the real call will say."""
+    kept = [Variables(*global_state(each)) for each in functions_of(function)]
+    numbers, arrays = random.getstate(), np.random.get_state()
+    try:
+        with warnings.catch_warnings(), random_states_put_back(device), Seeded(0, device) as seeded:
+            warnings.simplefilter("ignore")
+            yield seeded
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(arrays)
+        for variables in kept:
+            variables.put_back()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    def __init__(self, file: io.BytesIO, objects: list[Any], models: Sequence[nn.Module]) -> None:
+        super().__init__(file)
+        self._objects, self._bytes = objects, 0
+        self._modules = {module for model in models for module in model.modules()}
+        tensors = (t for model in models for t in (*model.parameters(), *model.buffers()))
+        self._memory = {*map(memory_of, tensors)} - {0}
+
+    def persistent_id(self, value: Any) -> tuple[int, bool] | None:
+        """Return the place of what is not pickled, and whether it is copied."""
+        if isinstance(value, (type, ModuleType)):
+            is_copied = False
+        elif isinstance(value, Tensor):
+            is_copied = memory_of(value) not in self._memory
+            self._bytes += is_copied * value.nbytes
+            if self._bytes > MOST_BYTES:
+                raise MemoryError("it has too many tensors")
+        elif isinstance(value, nn.Module) and value in self._modules:
+            is_copied = False
+        else:
+            return None
+        self._objects.append(value)
+        return len(self._objects) - 1, is_copied
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, objects: list[Any]) -> None:
+        super().__init__(file)
+        self._objects, self._copies = objects, dict[int, Any]()
+
+    def persistent_load(self, place: tuple[int, bool]) -> Any:
+        value = self._objects[place[0]]
+        if not place[1]:
+            return value
+        if value.is_leaf:
+            return copy.deepcopy(value, self._copies)
+        return self._copies.setdefault(id(value), value.detach().clone())

@@ -1,0 +1,176 @@
+"""Users' optimizers that look at all parameters, and forwards that edit weights."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pipekit as pk
+from pipekit import schedules
+from tests.people.plain import plain_loop
+from tests.people.test_losses import data, equal, net, no_word
+
+CE = F.cross_entropy
+Factory = Callable[[Any], torch.optim.Optimizer]
+
+
+class Normed(torch.optim.SGD):
+    """Divides gradients by their norm over all parameters."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        for parameter in parameters:
+            parameter.grad /= norm
+        super().step()
+
+
+class TrustRatio(torch.optim.SGD):
+    """As LARS: the norms of each parameter alone."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.grad *= parameter.detach().norm() / (parameter.grad.norm() + 1e-8)
+        super().step()
+
+
+class Noisy(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.grad += 0 * torch.randn_like(parameter)
+        super().step()
+
+
+def clipped(parameters: Any) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def clip(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in optimizer.param_groups for p in group["params"]], 0.1
+        )
+
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+def piped(optimizer: Factory, stages: int = 2, **options: Any) -> pk.Pipeline:
+    schedule = schedules.flush(stages, 1)
+    return pk.Pipeline(net(), schedule, optimizer=optimizer, loss=CE, **options)
+
+
+@pytest.mark.parametrize("optimizer", [partial(Normed, lr=0.1), clipped], ids=["own norm", "hook"])
+@pytest.mark.parametrize("groups", [None, lambda name, weight: {}], ids=["alone", "groups"])
+def test_one_that_looks_at_all_parameters_is_warned_of(optimizer: Factory, groups: Any) -> None:
+    pipeline = piped(optimizer, updates=pk.Updates(groups=groups))
+    with pytest.warns(UserWarning, match=r"depends on all of its parameters.*clip_norm") as said:
+        pipeline.train(data())
+    assert len(said) == 1
+    model = net()
+    with no_word():  # one stage has them all
+        pipeline = piped(optimizer, 1)
+        losses = pipeline.train(data()).losses
+    equal(pipeline, losses, model, plain_loop(model, optimizer, CE, data()))
+
+
+RIGHT: dict[str, Factory] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam": partial(torch.optim.Adam, lr=0.1),
+    "adafactor": partial(torch.optim.Adafactor, lr=0.1),
+    "foreach": partial(torch.optim.AdamW, lr=0.1, foreach=True),
+    "trust ratio": partial(TrustRatio, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_one_with_a_rule_for_each_parameter_is_right(name: str) -> None:
+    model = net()
+    with no_word():
+        pipeline = piped(RIGHT[name])
+        losses = pipeline.train(data()).losses
+    equal(pipeline, losses, model, plain_loop(model, RIGHT[name], CE, data()))
+
+
+def test_clipping_by_the_pipelines_own_option_is_right() -> None:
+    model = net()
+
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    with no_word():
+        pipeline = piped(sgd, updates=pk.Updates(clip_norm=0.1))
+        losses = pipeline.train(data()).losses
+    equal(pipeline, losses, model, plain_loop(model, clipped, CE, data()))
+
+
+def test_a_random_one_is_not_asked_and_the_factory_only_for_stages() -> None:
+    made: list[torch.optim.Optimizer] = []
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made.append(Noisy(parameters, lr=0.1))
+        return made[-1]
+
+    torch.manual_seed(3)
+    with no_word():
+        piped(optimizer).train(data(1))
+    assert len(made) == 2
+
+
+class Momentum(nn.Module):
+    """An encoder, and one that follows it: MoCo, BYOL."""
+
+    def __init__(self, gradients: bool) -> None:
+        super().__init__()
+        self.gradients, self.q = gradients, nn.Linear(8, 8)
+        self.k = copy.deepcopy(self.q).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for q, k in zip(self.q.parameters(), self.k.parameters(), strict=True):
+                k.mul_(0.9).add_(q, alpha=0.1)
+        with torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
+            key: Tensor = self.k(x)
+        return key * self.q(x)
+
+
+def momentum(gradients: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), Momentum(gradients), nn.Linear(8, 3))
+
+
+def trained(
+    model: nn.Sequential, m: int, balance: list[int], **options: Any
+) -> tuple[pk.Pipeline, list[float]]:
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=0.1)
+
+    schedule = schedules.flush(2, m)
+    pipeline = pk.Pipeline(model, schedule, optimizer=sgd, loss=CE, balance=balance, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the edits
+        losses = pipeline.train(data()).losses
+    plain = copy.deepcopy(model)
+    equal(pipeline, losses, plain, plain_loop(plain, sgd, CE, data(), microbatches=m))
+    return pipeline, losses
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_a_momentum_encoder_that_a_backward_needs_is_refused(m: int) -> None:
+    with pytest.raises(ValueError, match=r"layer 1 edits 'k.weight'.*under torch.no_grad\(\)"):
+        trained(momentum(True), m, [2, 1])
+
+
+@pytest.mark.parametrize(
+    ("gradients", "m", "balance"),
+    [(False, 2, [2, 1]), (False, 4, [1, 2]), (True, 1, [2, 1]), (True, 4, [1, 2])],
+    ids=["no gradient", "no gradient, last", "one microbatch", "one under way"],
+)
+def test_one_that_no_backward_needs_is_the_plain_loops(
+    gradients: bool, m: int, balance: list[int]
+) -> None:
+    trained(momentum(gradients), m, balance)
