@@ -150,7 +150,7 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
         outputs = [joined, *split(joined, batch.parts, some)]
         targets = [batch.whole_target, *batch.cut_target()]
         return list(zip(outputs, targets, [some, *batch.microbatch_rows], strict=True))
-    inputs = split(batch.input, batch.parts, batch.rows)[:2]
+    inputs = batch.cut_input()[:2]
     both = tree_map(lambda t: t[:some] if t.dim() and len(t) == batch.rows else t, batch.input)
     whole = batch.whole_target
     if some < batch.rows:
