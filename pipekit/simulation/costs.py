@@ -1,6 +1,5 @@
 """What each stage of a schedule costs, from a profile and a plan."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.traces import RECOMPUTE, Trace
+from pipekit.units import MOST
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Costs:
     def __post_init__(self) -> None:
         for name in ("workers", "microbatches", "tasks"):
             for key, value in getattr(self, name).items():
-                if not 0 <= value < math.inf:
+                if not 0 <= value <= MOST:
                     raise ValueError(
-                        f"Costs.{name}[{key!r}] must be 0 or a positive number, not {value}"
+                        f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
+                        f"not {value}"
                     )
 
     @classmethod
