@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_plan_from_a_stranger_prints_none(tmp_path: Path) -> None:
 
 
 def saved(path: Path, **costs: float) -> Path:
-    layer = LayerProfile("a", **{"forward_s": 1.0, "backward_s": 2.0, **costs})
+    layer = replace(LayerProfile("a", 1.0, 2.0), **costs)  # type: ignore[arg-type]
     Profile((layer,) * 4, provenance={"label": "measured"}).save(path)
     return path
 
