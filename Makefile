@@ -6,7 +6,8 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long properties lint models networks devices gpu attack numbers lock \
+.PHONY: help demo reproduce papers predictions test quick long properties lint models people networks devices gpu attack \
+  numbers lock \
   site browser chromium benchmark clean
 
 help: ## show this list
@@ -49,6 +50,10 @@ lint: $(STAMP) ## check style and types only
 models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
 	.venv/bin/python -m pytest tests/partition -m models $(PARALLEL)
+
+people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face's families too (minutes)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
+	.venv/bin/python -m pytest tests/people -m "models or long or not models" $(PARALLEL)
 
 networks: $(STAMP) ## the same networks, and five drawn at random, as a table in results/runs/networks
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'

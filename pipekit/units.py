@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 SECONDS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
+MOST = 1e100
+"""Seconds, bytes or factors that anything costs: sums and products of such numbers are finite."""
 
 
 def readable(number: float, units: dict[str, float]) -> tuple[float, str]:

@@ -148,12 +148,12 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     sent = trace.transfers.groupby("source")["bytes"].sum()
     rows = []
     for worker, events in trace.frame.groupby("worker"):
-        busy = (events["end_s"] - events["start_s"]).sum() / trace.makespan_s
+        busy = float((events["end_s"] - events["start_s"]).sum())
         rows.append(
             [
                 str(worker),
                 str(events["stage"].iloc[0]),
-                f"{busy:.1%}",
+                f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-",
                 f"{sent.get(worker, 0) / 1e6:,.1f}",
                 f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
             ]

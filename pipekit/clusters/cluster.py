@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from pipekit.units import MOST
+
 Library = Literal["", "cuDNN", "XLA"]
 AllReduce = Literal["ring", "parameter server", "sharded parameter server"]
 
@@ -109,7 +111,7 @@ class Level:
                 f"level {self.name!r} joins {self.width} members: its width must be at least 1"
             )
         _require_positive(f"level {self.name!r}'s bandwidth", self.bandwidth)
-        if not 0 <= self.latency_s < math.inf:
+        if not 0 <= self.latency_s <= MOST:
             raise ValueError(
                 f"level {self.name!r}'s latency_s must be 0 or a time in seconds, "
                 f"not {self.latency_s}"
@@ -285,7 +287,7 @@ def require_workers(workers: int) -> None:
 
 
 def _require_positive(what: str, value: float) -> None:
-    if not value > 0:
+    if not value >= 1 / MOST:
         raise ValueError(f"{what} must be above zero, not {value}: use math.inf for no limit")
 
 

@@ -1,11 +1,11 @@
 """What one layer of a model costs, and what layers hand on and share."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from pipekit.schedules import Op
+from pipekit.units import MOST
 
 INPUT_PART = 0.5
 """Of a backward's seconds, those that count for its part for the input where nobody has measured
@@ -66,9 +66,10 @@ class LayerProfile:
             value = getattr(self, item.name)
             if isinstance(value, str) or (value is None and item.default is None):
                 continue
-            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            if not (isinstance(value, (int, float)) and 0 <= value <= MOST):
                 raise ValueError(
-                    f"layer {self.name!r}: {item.name} must be 0 or a positive number, not {value}"
+                    f"layer {self.name!r}: {item.name} must be 0 or a positive number up to "
+                    f"{MOST:g}, not {value}"
                 )
         if (self.backward_input_s is None) != (self.backward_weight_s is None):
             raise ValueError(
@@ -116,7 +117,7 @@ class SkipProfile:
     saved: bool = True
 
     def __post_init__(self) -> None:
-        _require_bytes(f"skip {self.name!r}", self.bytes)
+        require_bytes(f"skip {self.name!r}", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class TieProfile:
         object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
         if len(self.layers) < 2:
             raise ValueError(f"weights are shared by two layers or more, not by {self.layers}")
-        _require_bytes("shared weights", self.bytes)
+        require_bytes("shared weights", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class ValueProfile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "users", tuple(sorted(set(self.users))))
-        _require_bytes(str(self), self.bytes)
+        require_bytes(str(self), self.bytes)
         if self.source is not None and self.source < 0:
             raise ValueError(f"{self}: no such layer exists")
         if self.users and self.users[0] <= (-1 if self.source is None else self.source):
@@ -207,9 +208,10 @@ def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]
                 place = user
 
 
-def _require_bytes(what: str, size: float) -> None:
-    if not 0 <= size < math.inf:
-        raise ValueError(f"{what}: bytes must be 0 or a positive number, not {size}")
+def require_bytes(what: str, size: float) -> None:
+    """Raise ValueError unless a size can be."""
+    if not 0 <= size <= MOST:
+        raise ValueError(f"{what}: bytes must be 0 or a positive number up to {MOST:g}, not {size}")
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:

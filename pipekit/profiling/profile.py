@@ -1,7 +1,6 @@
 """What each layer of a model costs: seconds, bytes and operations."""
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,7 @@ from pipekit.profiling.layer_profile import (
     combined,
     hops,
     renumbered,
+    require_bytes,
 )
 from pipekit.reading import read_json
 
@@ -77,8 +77,7 @@ class Profile:
             raise ValueError("a profile needs at least one layer")
         if not 1 <= self.rows <= _MOST_ROWS:
             raise ValueError(f"a profile is of 1 to {_MOST_ROWS:,} rows, not {self.rows}")
-        if not 0 <= self.input_bytes < math.inf:
-            raise ValueError(f"input_bytes must be 0 or a positive number, not {self.input_bytes}")
+        require_bytes("the input", self.input_bytes)
         for skip in self.skips:
             if not 0 <= skip.source < skip.destination < len(self):
                 raise ValueError(

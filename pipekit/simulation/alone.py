@@ -5,7 +5,6 @@ Then a message takes as long as its connection says, and the clock of all replay
 Whether messages have met is seen afterwards, from when each was under way.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.dependencies import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
+from pipekit.units import MOST
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ class Host:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if not 0 <= value < math.inf:
+            if not 0 <= value <= MOST:
                 raise ValueError(
-                    f"a host's {item.name} must be 0 or a positive number of seconds, not {value}"
+                    f"a host's {item.name} must be 0 or a positive number of seconds up to "
+                    f"{MOST:g}, not {value}"
                 )
 
 

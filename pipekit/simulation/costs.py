@@ -1,6 +1,5 @@
 """What each stage of a schedule costs, from a profile and a plan."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.traces import RECOMPUTE, Trace
+from pipekit.units import MOST
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Costs:
     def __post_init__(self) -> None:
         for name in ("workers", "microbatches", "tasks"):
             for key, value in getattr(self, name).items():
-                if not 0 <= value < math.inf:
+                if not 0 <= value <= MOST:
                     raise ValueError(
-                        f"Costs.{name}[{key!r}] must be 0 or a positive number, not {value}"
+                        f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
+                        f"not {value}"
                     )
 
     @classmethod
@@ -79,6 +80,7 @@ class StageCosts:
         stashes: those to other stages that begin here.
         ties: the weights that it shares with other stages, by number; for layers they have stages.
         copied_bytes: of those of which an earlier stage has a copy, too.
+        has_bytes: whether any layer of the profile has bytes of weights.
     """
 
     whole: LayerProfile
@@ -90,6 +92,7 @@ class StageCosts:
     stashes: Mapping[int, SkipProfile]
     ties: Mapping[int, TieProfile]
     copied_bytes: float
+    has_bytes: bool
 
     @cached_property
     def received_bytes(self) -> float:
@@ -115,12 +118,15 @@ class StageCosts:
     def buckets(self) -> list[list[int]]:
         """The layers whose gradients its workers sum together; none on a single worker.
 
-        Layers without bytes are one bucket: nothing is sent, but an update waits for all workers.
+        A stage without weights has nothing to sum.  If the whole profile has no bytes, nobody knows
+        of weights: then all layers are one bucket, of which nothing is sent, but an update waits
+        until all workers have computed their gradients.
         """
         if len(self.workers) == 1:
             return []
-        sizes = [layer.parameter_bytes for layer in self.layers]
-        return buckets(sizes) or [[*reversed(range(len(sizes)))]]
+        if not self.has_bytes:
+            return [[*reversed(range(len(self.layers)))]]
+        return buckets([layer.parameter_bytes for layer in self.layers])
 
     def bucket_bytes(self, bucket: Sequence[int]) -> float:
         """Return the bytes of some layers' gradients."""
@@ -180,6 +186,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
                 {number: skip for number, skip in enumerate(skips) if skip.source == index},
                 {number: tie for number, tie in enumerate(ties) if index in tie.layers},
                 sum(tie.bytes for tie in ties if index in tie.layers[1:]),
+                profile.parameter_bytes > 0,
             )
         )
     return costs

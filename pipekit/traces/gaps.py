@@ -83,7 +83,7 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
     """
     seconds = (found["end_s"] - found["start_s"]).groupby(found["cause"]).sum()
     total = makespan_s * workers
-    shares = {cause.value: 100 * seconds.get(cause.value, 0.0) / total for cause in CAUSES}
+    shares = {cause.value: 100 * seconds.get(cause.value, 0.0) / total for cause in CAUSES if total}
     told = [f"{share:.1f} % {cause}" for cause, share in shares.items() if share >= 0.05]
     return "idle: " + ", ".join(told) if told else "never idle"
 

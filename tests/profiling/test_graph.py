@@ -167,7 +167,7 @@ class TestErrors:
             ((1, (2, 0), 1.0), "has the user 0"),
             ((None, (-1,), 1.0), "a value of the model's input has the user -1"),
             ((-1, (0,), 1.0), "a value of -1: no such layer exists"),
-            ((0, (1,), -1.0), "bytes must be 0 or a positive number, not -1"),
+            ((0, (1,), -1.0), r"bytes must be 0 or a positive number up to 1e\+100, not -1"),
             ((0, (1,), float("nan")), "bytes must be 0 or a positive number"),
             ((0, (), 1.0, False), "a value of 0 is kept for the backward"),
             ((None, (1,), 1.0, False), "input is kept for the backward"),

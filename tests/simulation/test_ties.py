@@ -137,7 +137,7 @@ def test_layers_that_are_merged_share_what_they_shared() -> None:
     [
         (((1,), 4.0), "two layers or more"),
         (((1, 1), 4.0), "two layers or more"),
-        (((0, 1), -1.0), "0 or a positive number, not -1"),
+        (((0, 1), -1.0), "0 or a positive number up to 1e\\+100, not -1"),
         (((0, 3), 4.0), r"layers \[0, 3\] of 3"),
         (((-1, 2), 4.0), r"layers \[-1, 2\] of 3"),
     ],

@@ -7,6 +7,7 @@ from typing import cast
 
 from pipekit import names
 from pipekit.schedules import Schedule, ScheduleError, replicate
+from pipekit.schedules.methods.flushed import require_positive
 
 Method = Callable[[int | Sequence[int], int], Schedule]
 """(stages, microbatches a batch) to a schedule without end.
@@ -18,6 +19,8 @@ Method = Callable[[int | Sequence[int], int], Schedule]
 def _made(name: str, stages: int | Sequence[int], microbatches: int) -> Schedule:
     """Return a method's schedule."""
     entry = names.METHODS[name]
+    if isinstance(stages, int):
+        require_positive(stages=stages)
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     if entry.replicas == "stages":
         return cast(Schedule, entry.load()(stages))

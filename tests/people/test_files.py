@@ -1,0 +1,242 @@
+"""Files that people bring or that a crash left, and numbers at the edges: right, or one sentence."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.cli import app
+from pipekit.clusters import V100, Cluster, Level, flat
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Schedule, ScheduleError, check, parse, read_csv
+from tests.people.plain import plain_loop
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+
+
+def batches(dtype: torch.dtype = torch.float32) -> Batches:
+    generator = torch.Generator().manual_seed(1)
+    draw = [torch.randn(8, 4, generator=generator).to(dtype) for _ in range(4)]
+    return [(x, torch.randint(3, (8,), generator=generator)) for x in draw]
+
+
+def pipeline(model: nn.Sequential) -> Any:
+    method = schedules.flush(2, 2)
+    return pk.Pipeline(model, method, optimizer=sgd, loss=nn.CrossEntropyLoss(), balance=[2, 1])
+
+
+def interrupted(folder: Path, dtype: torch.dtype) -> None:
+    def data() -> Iterator[tuple[Tensor, Tensor]]:
+        yield from batches(dtype)[:2]
+        raise KeyError("the disk is gone")
+
+    with pytest.raises(KeyError):
+        pipeline(net(dtype)).train(data(), steps=4, checkpoints=pk.Checkpoints(folder, every=1))
+
+
+# --- Checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_checkpoint_goes_on_as_the_plain_loop_does(tmp_path: Path, dtype: torch.dtype) -> None:
+    interrupted(tmp_path, dtype)
+    again = pipeline(net(dtype))
+    again.resume(tmp_path)
+    losses = again.train(batches(dtype), checkpoints=tmp_path).losses
+    plain = plain_loop(net(dtype), sgd, nn.CrossEntropyLoss(), batches(dtype), microbatches=2)
+    assert losses == pytest.approx(plain, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("saved", "here"),
+    [
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float32),
+        (torch.float32, torch.bfloat16),
+    ],
+)
+def test_a_checkpoint_of_another_precision_is_refused(
+    tmp_path: Path, saved: torch.dtype, here: torch.dtype
+) -> None:
+    interrupted(tmp_path, saved)
+    model = net(here)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match=rf"in {saved}, and this model in {here}: build the model"):
+        pipeline(model).resume(tmp_path)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+# --- Tables --------------------------------------------------------------------------------------
+
+
+def said(call: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return [str(each.message) for each in found]
+
+
+def test_a_table_with_sharding_says_what_it_leaves_out() -> None:
+    text = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0RESHARD,0REDUCE_GRAD\n1F0,1B0\n"
+    (message,) = said(lambda: Schedule.from_torch_csv(text))
+    assert "cells of RESHARD and UNSHARD are left out" in message
+
+
+def test_a_plain_table_of_torchs_needs_no_word() -> None:
+    assert said(lambda: Schedule.from_torch_csv("0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n")) == []
+
+
+def test_taking_naive_pipelining_to_torch_says_that_stashing_is_lost() -> None:
+    (message,) = said(schedules.pipedream(2, stashing=False).take(1).to_torch_csv)
+    assert "no place for stashing=False" in message
+
+
+def test_zero_batches_of_a_torch_table_are_refused() -> None:
+    table = schedules.flush(2, 2).to_torch_csv()
+    with pytest.raises(ScheduleError, match="batches must be a whole number of at least 1, not 0"):
+        Schedule.from_torch_csv(table).repeat().take(0)
+
+
+TASK = "worker,op,stage,microbatch,version\n0,FORWARD,0,0,0\n"
+
+
+def test_a_csv_that_says_many_workers_is_refused_at_once() -> None:
+    begin = time.perf_counter()
+    with pytest.raises(ScheduleError, match=r"999,999 workers and 1 tasks: leave out workers"):
+        check(read_csv(f"# x; 999999 workers; stashing on\n{TASK}"))
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_few_idle_workers_are_nobodys_business() -> None:
+    table = read_csv(f"# x; 50 workers; stashing on\n{TASK}")
+    assert len(check(table).peak_in_flight) == 50
+    assert str(table).count("worker") == 50
+
+
+def test_a_picture_that_nobody_can_read_is_not_drawn() -> None:
+    table = parse("\n".join(f"worker {w} | F0" for w in range(4000)))
+    with pytest.raises(ScheduleError, match=r"4,000 workers and 4,000 slots.*to_csv"):
+        str(table)
+
+
+ESCAPE = "\x1b]0;you are mine\x07\x1b[31m"
+
+
+@pytest.mark.parametrize("read", [parse, read_csv])
+def test_a_title_cannot_write_to_the_terminal(read: Callable[[str], Schedule]) -> None:
+    picture = f"# {ESCAPE}mine\nworker 0 | F0 B0^"
+    text = picture if read is parse else f"# {ESCAPE}mine; 1 workers; stashing on\n{TASK}"
+    shown = str(read(text)) + repr(read(text))
+    assert "\x1b" not in shown
+    assert "\\x1b]0;you are mine\\x07\\x1b[31mmine" in shown
+
+
+def test_a_title_keeps_its_letters() -> None:
+    title = "Größe × 2 — 早い [bold]"
+    assert str(parse(f"# {title}\nworker 0 | F0 B0^")).startswith(f"# {title}")
+
+
+def cli(*arguments: object) -> str:
+    return CliRunner().invoke(app, [str(a) for a in arguments]).output
+
+
+def test_the_shell_prints_no_escapes_either(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text(f"# {ESCAPE}\nworker 0 | F0 B0^\n")
+    assert "\x1b" not in cli("schedule", tmp_path / "mine.txt")
+
+
+def test_a_plan_from_a_stranger_prints_none(tmp_path: Path) -> None:
+    plan = pk.Plan.by_hand([2, 2])
+    plan.save(tmp_path / "plan.json")
+    record = json.loads((tmp_path / "plan.json").read_text()) | {"method": ESCAPE, "why": ESCAPE}
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    read = pk.Plan.load(tmp_path / "plan.json")
+    assert read.method == ESCAPE
+    assert "\x1b" not in str(read)
+
+
+# --- Profiles, clusters and the shell's numbers --------------------------------------------------
+
+
+def saved(path: Path, **costs: float) -> Path:
+    layer = replace(LayerProfile("a", 1.0, 2.0), **costs)  # type: ignore[arg-type]
+    Profile((layer,) * 4, provenance={"label": "measured"}).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["forward_s", "parameter_bytes"])
+@pytest.mark.parametrize("value", [1e308, 1e101, -1.0])
+def test_costs_that_no_sum_can_hold_are_refused_in_a_profile(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    path = saved(tmp_path / "p.json")
+    record = json.loads(path.read_text())
+    record["layers"][2][name] = value
+    path.write_text(json.dumps(record))
+    output = " ".join(cli("plan", path, "--workers", 2, "--bandwidth", 1e9).split())
+    assert f"{name} must be 0 or a positive number up to 1e+100" in output
+    assert "p.json" in output
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e50])
+def test_odd_costs_are_planned_with_finite_numbers(tmp_path: Path, value: float) -> None:
+    path = saved(tmp_path / "p.json", forward_s=value, backward_s=value)
+    output = cli("plan", path, "--workers", 2, "--bandwidth", 1e9)
+    assert "simulated" in output
+    assert "inf" not in output
+    assert "nan" not in output
+
+
+def test_a_profile_of_no_time_is_simulated(tmp_path: Path) -> None:
+    path = saved(tmp_path / "p.json", forward_s=0.0, backward_s=0.0)
+    output = cli("simulate", "flush", path, "--stages", 4, "--microbatches", 4)
+    assert "0 s" in output
+    assert "Error" not in output
+
+
+@pytest.mark.parametrize("method", ["gpipe", "pipedream", "interleaved", "dualpipe", "zb-v"])
+@pytest.mark.parametrize("stages", [-1, 0])
+def test_the_shell_repeats_the_number_that_it_refuses(method: str, stages: int) -> None:
+    assert f"at least 1, not {stages}" in cli("schedule", method, "--stages", stages)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan, 1e-320])
+def test_a_bandwidth_that_carries_nothing_is_refused(bandwidth: float) -> None:
+    with pytest.raises(ValueError, match=r"bandwidth must be above zero, not .*math\.inf"):
+        flat(2, bandwidth)
+
+
+# --- Simulation ----------------------------------------------------------------------------------
+
+
+def test_an_update_waits_for_the_other_copy_though_nobody_knows_the_bytes() -> None:
+    links = Cluster("any", V100, (Level("link", 4, math.inf, latency_s=0.5),))
+    trace = pk.simulate(schedules.chimera(4, 7), Profile.uniform(4), cluster=links, batches=3)
+    assert trace.makespan_s == 106.5
+
+
+def test_a_stage_without_weights_waits_for_nobody_as_in_the_engine() -> None:
+    layers = (LayerProfile("pool", 1, 2), LayerProfile("linear", 1, 2, parameter_bytes=8.0))
+    frame = pk.simulate(schedules.pipedream([2, 1]).take(2), Profile(layers)).frame
+    first = frame[(frame["stage"] == 0) & (frame["op"] == "UPDATE")]["start_s"].tolist()
+    assert len(set(first)) == 2, "one worker's backward ends before the other's"
