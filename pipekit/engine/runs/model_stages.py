@@ -16,6 +16,7 @@ from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
+from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.partition import Partition, PartitionStage, cut, partition
@@ -116,6 +117,13 @@ class ModelStages:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
         return None
+
+    def set_attributes(self, changed: Sequence[Attribute]) -> None:
+        """Let the stages' modules have attributes that the user has changed in the model."""
+        if self._partition is None:
+            set_attributes(self._model, changed)
+        elif changed:
+            self._replace(partial(_with_attributes, changed=changed))
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         if self.balance is None:
@@ -302,3 +310,10 @@ def _edited(config: StageConfig, function: Edit) -> StageConfig:
         return config
     function(stage.weights.optimizer, stage.weights.lr_scheduler)
     return stage.to_config(with_slots=bool(config.slots))
+
+
+def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
+    """Return the config of a stage whose modules have other attributes."""
+    for module in (config.module, *config.slots):
+        set_attributes(module, changed)
+    return replace(config)

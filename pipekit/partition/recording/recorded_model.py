@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from pipekit.layers.module_state import exceptions, in_evaluation
+from pipekit.layers.python_state import Attributes
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames
 from pipekit.partition.recording.program import Made, Program, RecordedStep
@@ -50,11 +51,13 @@ class RecordedModel:
         layers: the steps of each in both.
         trial: what it is to be verified with.
         kept: the modules that stay in evaluation mode.
+        attributes: of its modules, as they were recorded.
     """
 
     def __init__(self, model: nn.Module, programs: tuple[Program, Program], trial: Trial) -> None:
         self.model, self.programs, self.trial = model, programs, trial
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
+        self.attributes = Attributes(model.named_modules())
         self._names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)
