@@ -1,15 +1,13 @@
 """Copies of a user's function, by which it is asked without any effect on what it keeps."""
 
 import copy
-import inspect
 import io
 import pickle
 import random
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
+from pipekit.layers.function_state import functions_of
 from pipekit.layers.module_state import memory_of
 from pipekit.layers.python_state import Variables, global_state
 from pipekit.layers.seeded import Seeded
@@ -57,23 +56,6 @@ class FunctionCopies:
             value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
             self.drew |= seeded.drew or before != _drawn_so_far()
         return value
-
-
-def functions_of(function: Any) -> Iterator[FunctionType]:
-    """Yield the functions in Python that a callable consists of."""
-    if isinstance(function, partial):
-        for part in (function.func, *function.args):
-            yield from functions_of(part)
-    elif isinstance(function, MethodType):
-        yield from functions_of(function.__func__)
-    elif isinstance(function, FunctionType):
-        yield inspect.unwrap(function)
-    elif not isinstance(function, type) and callable(function):
-        name = "forward" if isinstance(function, nn.Module) else "__call__"
-        yield from functions_of(inspect.getattr_static(type(function), name, None))
-        for part in getattr(function, "__dict__", {}).values():
-            if isinstance(part, (FunctionType, MethodType)):
-                yield from functions_of(part)
 
 
 def _drawn_so_far() -> tuple[Any, bytes]:

@@ -16,7 +16,7 @@ from pipekit.layers.read_state import generators, generators_untouched
 
 TORCHS = frozenset(vars(nn.Module()))
 """What torch keeps in every module for itself: tensors, children, hooks, the mode."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 
@@ -95,7 +95,7 @@ class Variables:
 
     def __init__(self, variables: dict[str, Any], named: Iterable[str] | None = None) -> None:
         self._variables, self._named = variables, named
-        self._before = {name: _Kept(variables[name]) for name in self._names()}
+        self._before = {name: Kept(variables[name]) for name in self._names()}
 
     def changes(self) -> Iterator[tuple[str, bool]]:
         """Yield the name of each that is not as it was, and whether it is new."""
@@ -119,19 +119,19 @@ class Variables:
         return [name for name in self._variables if name not in TORCHS]
 
 
-class _Kept:
+class Kept:
     """A value and what is in it, as it was."""
 
     def __init__(self, value: Any, depth: int = 0) -> None:
         self._value = value
         self._copy: Any = None
         self._version = 0
-        self._within: list[_Kept] = []
+        self._within: list[Kept] = []
         if isinstance(value, _CONTAINERS):
             self._copy = copy.copy(value)
             if depth < _DEEP and len(value) <= _LONG:
                 within = value.values() if isinstance(value, dict) else value
-                self._within = [_Kept(each, depth + 1) for each in within]
+                self._within = [Kept(each, depth + 1) for each in within]
         elif type(value) is Tensor and not value.is_inference():
             self._copy, self._version = value.detach().clone(), value._version
 
@@ -184,7 +184,7 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, _PLAIN) and one == other
+    return isinstance(one, PLAIN) and one == other
 
 
 def global_state(function: Any) -> tuple[dict[str, Any], list[str]]:
@@ -194,7 +194,7 @@ def global_state(function: Any) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     known = function.__globals__
     named = (name for name in names_in(function) if name in known)
-    return known, sorted(n for n in named if isinstance(known[n], _PLAIN + _CONTAINERS))
+    return known, sorted(n for n in named if isinstance(known[n], PLAIN + _CONTAINERS))
 
 
 def names_in(function: FunctionType) -> set[str]:
@@ -204,6 +204,75 @@ def names_in(function: FunctionType) -> set[str]:
         code = codes.pop()
         found.update(code.co_names)
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found
+
+
+class Attribute(NamedTuple):
+    """An attribute of a module: the module's name, the module, its key, and its value."""
+
+    owner: str
+    module: nn.Module
+    key: str
+    value: Any
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the forward names it, or a method of the module that the forward names."""
+        return self.key in _named_by(self.module, "forward")
+
+    @property
+    def is_mode(self) -> bool:
+        """Whether the module's own ``train()`` may set it."""
+        return self.key in _named_by(self.module, "train")
+
+
+class Attributes:
+    """The plain attributes of modules (numbers, flags, strings), as they were last looked at."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
+        self._known = [
+            Attribute(name, module, key, value)
+            for name, module in named
+            for key, value in vars(module).items()
+            if key not in TORCHS and isinstance(value, PLAIN)
+        ]
+
+    def changed(self, known: bool = True) -> list[Attribute]:
+        """Return those that have other values now, which are then the known ones."""
+        found = []
+        for place, (name, module, key, value) in enumerate(self._known):
+            now = vars(module).get(key, value)
+            if now is not value and now != value and isinstance(now, PLAIN):
+                found.append(Attribute(name, module, key, now))
+                if known:
+                    self._known[place] = found[-1]
+        return found
+
+
+def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
+    """Set attributes of the modules with the owners' names, where a model has such."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for owner, _, key, value in attributes:
+        if owner in modules:
+            modules[owner].__dict__[key] = value
+
+
+def _named_by(module: nn.Module, method: str) -> set[str]:
+    """Return the names in the code of a method, and of the user's methods that it names."""
+    return set[str]().union(*map(names_in, methods_named(module, [method])))
+
+
+def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:
+    """Return an object's methods and properties with these names, and those that they name."""
+    left, found = [*names], list[FunctionType]()
+    while left:
+        function = inspect.getattr_static(type(owner), left.pop(), None)
+        function = function.fget if isinstance(function, property) else function
+        if not isinstance(function, FunctionType) or function in found:
+            continue
+        if not function.__module__.startswith("torch"):
+            found.append(function)
+            left += names_in(function)
     return found
 
 

@@ -134,8 +134,9 @@ class Momentum(nn.Module):
             for q, k in zip(self.q.parameters(), self.k.parameters(), strict=True):
                 k.mul_(0.9).add_(q, alpha=0.1)
         with torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
-            key: Tensor = self.k(x)
-        return key * self.q(x)
+            key = self.k(x)
+        product: Tensor = key * self.q(x)
+        return product
 
 
 def momentum(gradients: bool) -> nn.Sequential:

@@ -14,6 +14,7 @@ from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
+from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.partition import Partition, cut, partition
@@ -115,6 +116,13 @@ class ModelStages:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
         return None
+
+    def set_attributes(self, changed: Sequence[Attribute]) -> None:
+        """Let the stages' modules have attributes that the user has changed in the model."""
+        if self._partition is None:
+            set_attributes(self._model, changed)
+        elif changed:
+            self._replace(partial(_with_attributes, changed=changed))
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         if self.balance is None:
@@ -297,3 +305,10 @@ class ModelStages:
             replace(config, state=point.state_for(config), slots=()) for config in self.configs
         ]
         self._replicas = {}
+
+
+def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
+    """Return the config of a stage whose modules have other attributes."""
+    for module in (config.module, *config.slots):
+        set_attributes(module, changed)
+    return replace(config)

@@ -19,6 +19,7 @@ from pipekit.engine.runs.loaders import Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
+from pipekit.engine.runs.user_changes import UserChanges, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.schedules import Schedule, Steps
@@ -39,6 +40,7 @@ class Workers:
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._updates, self._execution = loss, updates, execution
+        self._changes = UserChanges(model.original)
         self.close = runner.close
         self._require_joint(tables.schedule)
 
@@ -57,7 +59,9 @@ class Workers:
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = first.cut_input()[0]
+        self._model.set_attributes(self._changes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
+        self._changes.warn(tried)
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._updates.rule, schedule)
@@ -103,6 +107,8 @@ class Workers:
     ) -> list[WorkerReport]:
         """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
+        if on_batch and self._runner.copies_loss:
+            on_batch = watched(on_batch, self._loss)
         bar = LossBar(
             map(len, batches.each_batch()),
             batches.total,
@@ -124,6 +130,8 @@ class Workers:
                 keeps=keeps,
             )
         self._model.take(reports)
+        if on_batch:
+            self._changes.warn_within()
         return reports
 
     def run(

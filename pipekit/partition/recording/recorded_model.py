@@ -11,6 +11,7 @@ from torch import nn
 
 from pipekit.layers.modes import exceptions
 from pipekit.layers.module_state import in_evaluation
+from pipekit.layers.python_state import Attributes
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames
 from pipekit.partition.recording.program import Made, Program, RecordedStep
@@ -52,6 +53,7 @@ class RecordedModel:
         trial: what it is to be verified with.
         traced: whether the forwards were told that they are traced.
         kept: the modules that stay in evaluation mode.
+        attributes: of its modules, as they were recorded.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RecordedModel:
     ) -> None:
         self.model, self.programs, self.trial, self.traced = model, programs, trial, traced
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
+        self.attributes = Attributes(model.named_modules())
         self._names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)

@@ -36,6 +36,8 @@ class ProcessRunner(Runner):
     They end with this object, by :meth:`close`, with this process, or when anything fails.
     """
 
+    copies_loss = True
+
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None

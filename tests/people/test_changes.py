@@ -1,0 +1,151 @@
+"""Attributes and losses that users change between calls, or in ``on_batch``."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.layers.function_state import FunctionState
+from tests.people.test_losses import data, no_word
+
+CE = F.cross_entropy
+
+
+class Tau(nn.Module):
+    """A temperature, a flag, and what its forward keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tau, self.flag, self.unread, self.seen = 1.0, True, 1, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1.0
+        return x / self.tau if self.flag else x
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 3)])
+        self.tau = 1.0
+
+    def forward(self, x: Tensor) -> Any:
+        return self.blocks[1](self.blocks[0](x).tanh()) / self.tau
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), Tau(), nn.Dropout(0.0), nn.Linear(8, 3))
+
+
+def piped(model: Any, loss: Any = CE, **options: Any) -> pk.Pipeline:
+    def still(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.0)
+
+    return pk.Pipeline(model, schedules.two_bw(2, 2), optimizer=still, loss=loss, **options)
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_number_that_is_annealed_between_calls_takes_effect(restart: bool) -> None:
+    model: Any = layers()
+    pipeline = piped(model)
+    x, y = data(1)[0]
+    for tau in (2.0, 1.0, 0.5):
+        model[1].tau = tau
+        losses = pipeline.train([(x, y)], restart=restart).losses
+        assert losses == pytest.approx([CE(model(x), y).item()])
+        assert pipeline.evaluate([(x, y)]) == pytest.approx(losses[0])
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_what_forwards_and_modes_set_stays_the_stages_own() -> None:
+    model: Any = layers()
+    pipeline = piped(model)
+    pipeline.train(data(1))
+    model(data(1)[0][0])  # the user's modules count, too
+    model.eval()
+    model[1].unread = 2
+    with no_word():
+        pipeline.train(data(1))
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_a_flag_is_warned_of() -> None:
+    model: Any = layers()
+    pipeline = piped(model)
+    pipeline.train(data(1))
+    model[1].flag = False
+    with pytest.warns(UserWarning, match=r"1.flag of the model changed.*state_dict"):
+        pipeline.train(data(1))
+    with no_word():
+        pipeline.train(data(1))
+
+
+def test_what_was_recorded_is_warned_of() -> None:
+    model = Net()
+    pipeline = piped(pk.stages(model, torch.randn(4, 8)))
+    with no_word():
+        pipeline.train(data(1))
+    model.tau = 0.5
+    with pytest.warns(UserWarning, match=r"tau of the model changed.*record it again"):
+        pipeline.train(data(1))
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
+    model: Any = layers()
+
+    def anneal(done: Any) -> None:
+        model[1].tau *= 0.5
+
+    with pytest.warns(UserWarning, match=r"1.tau of the model changed within.*between calls"):
+        piped(model).train(data(2), on_batch=anneal)
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta, self.steps, self.inner = 1.0, 0, nn.CrossEntropyLoss()
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.inner(output, target) * self.scale()
+        return loss
+
+    def scale(self) -> float:
+        return self.beta
+
+
+def test_a_loss_that_on_batch_changes_is_warned_of_over_processes() -> None:
+    loss = Loss()
+
+    def anneal(done: Any) -> None:
+        loss.beta += 1
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    pipeline = piped(model, loss, transport="distributed")
+    with pytest.warns(UserWarning, match=r"beta of the loss changed within.*threads"):
+        pipeline.train(data(3), on_batch=anneal)
+    pipeline.close()
+
+
+def test_what_a_loss_reads_is_known() -> None:
+    loss, options = Loss(), {"beta": 1.0}
+    scale = 1.0
+
+    def closure(output: Tensor, target: Tensor) -> Any:
+        return loss(output, target) * scale * options["beta"]
+
+    state = FunctionState(closure)
+    loss.steps += 1  # which the loss does not read
+    assert state.changed() == []
+    loss.beta, loss.inner.label_smoothing = 2.0, 0.1
+    assert sorted(state.changed()) == ["beta", "label_smoothing"]
+    options["beta"], scale = 2.0, 3.0
+    assert sorted(state.changed()) == ["options", "scale"]
+    assert state.changed() == []
