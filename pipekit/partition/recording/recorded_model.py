@@ -51,6 +51,7 @@ class RecordedModel:
         layers: the steps of each in both.
         trial: what it is to be verified with.
         traced: whether the forwards were told that they are traced.
+        edited: the names of tensors that a forward has edited.
         kept: the modules that stay in evaluation mode.
     """
 
@@ -59,9 +60,11 @@ class RecordedModel:
         model: nn.Module,
         programs: tuple[Program, Program],
         trial: Trial,
-        traced: bool = False,
+        traced: bool,
+        edited: Set[str],
     ) -> None:
-        self.model, self.programs, self.trial, self.traced = model, programs, trial, traced
+        self.model, self.programs, self.trial = model, programs, trial
+        self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))

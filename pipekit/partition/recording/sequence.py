@@ -12,7 +12,6 @@ from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, called, span
 from pipekit.units import bytes_text
 
-
 _TRACED = (
     "recorded as under tracing: masks are applied where they hide nothing, too, by kernels that "
     "may round otherwise than the model's without a mask",

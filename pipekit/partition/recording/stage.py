@@ -29,7 +29,6 @@ from pipekit.partition.recording.templates import (
 )
 from pipekit.trees import Tree
 
-
 _LOOKS = 100
 """In so many microbatches, what Python read from tensors is compared with the example's."""
 
