@@ -1,14 +1,13 @@
 """Modes of modules put back, with what a ``train()`` of their own does beside."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch import nn
 
+from pipekit.layers.module_state import WrittenTensors
 from pipekit.layers.python_state import PythonState
 
 
@@ -32,8 +31,9 @@ def modes_put_back(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterator[None]:
     """Put back what modules change as they go from mode to mode, their modes, too."""
-    state, written = PythonState(model, own), _Written(model)
+    state, written = PythonState(model, own), WrittenTensors(model)
     held = {module: _held(module) for module in model.modules()}
+    attributes = {module: dict(vars(module)) for module in own}
     modes = {module: module.training for module in held}
 
     def put_back() -> None:
@@ -41,6 +41,8 @@ def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterato
             vars(module).update({name: dict(each) for name, each in parts.items()})
             module.training = modes[module]
         state.put_back()
+        for module, before in attributes.items():  # that were taken away
+            vars(module).update({key: before[key] for key in before.keys() - vars(module).keys()})
         written.put_back()
 
     with written, torch.no_grad():  # a trial, so that only what they write is copied
@@ -69,31 +71,3 @@ def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
 
 def _held(module: nn.Module) -> dict[str, dict[str, Any]]:
     return {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")}
-
-
-class _Written(TorchDispatchMode):
-    """Copies each tensor of a model, while it is entered, before the first operator edits it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        every = (*model.parameters(), *model.buffers())
-        self._known = {t.data_ptr(): t for t in every if t.layout is torch.strided and t.numel()}
-        self._data = {t: t.data for t in self._known.values()}
-        self._copies: dict[Tensor, Tensor] = {}
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func._schema.is_mutable:  # type: ignore[attr-defined]
-            for each in tree_iter((args, kwargs)):
-                known = self._known.get(each.data_ptr()) if isinstance(each, Tensor) else None
-                if known is not None and known not in self._copies:
-                    self._copies[known] = self._data[known].clone()
-        return func(*args, **(kwargs or {}))
-
-    def put_back(self) -> None:
-        for tensor, data in self._data.items():
-            if tensor.data_ptr() != data.data_ptr():
-                tensor.data = data
-        for tensor, copy in self._copies.items():
-            self._data[tensor].copy_(copy)

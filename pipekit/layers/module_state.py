@@ -1,13 +1,15 @@
 """Buffers, weights and modes of modules: left alone, read, and put back."""
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 
 @contextmanager
@@ -91,13 +93,17 @@ class KeptWeights:
 
     A forward edits weights that normalizes or clips them, or follows them with others: an
     embedding with ``max_norm``, a momentum encoder.
+
+    Args:
+        module: any.
+        names: of those that may be edited; None: all.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, names: Collection[str] | None = None) -> None:
         self._kept: dict[str, tuple[nn.Parameter, Tensor, Tensor]] = {
             name: (weight, weight.data, weight.detach().clone())
             for name, weight in module.named_parameters()
-            if not isinstance(weight, UninitializedParameter) and _is_plain(weight.data)
+            if (names is None or name in names) and _is_plain(weight)
         }
 
     def edited(self) -> list[str]:
@@ -123,9 +129,11 @@ class KeptWeights:
 
 
 @contextmanager
-def weights_untouched(module: nn.Module) -> Iterator[KeptWeights]:
-    """Put back what a forward has done to the weights."""
-    kept = KeptWeights(module)
+def weights_untouched(
+    module: nn.Module, names: Collection[str] | None = None
+) -> Iterator[KeptWeights]:
+    """Put back what a forward has done to the weights, of these names, or to all."""
+    kept = KeptWeights(module, names)
     try:
         yield kept
     finally:
@@ -140,12 +148,73 @@ def memory_of(tensor: Tensor) -> int:
         return 0
 
 
+class OperatorMode(TorchDispatchMode):
+    """Sees every operator of PyTorch; none is entered while ``torch.compile`` traces."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare each operator, and whoever compiles nothing, what keeps the compiler out."""
+        return False
+
+
+class WrittenTensors(OperatorMode):
+    """Copies each tensor of a model, while it is entered, before the first operator edits it.
+
+    Edits by what is no operator of PyTorch, a pointer handed to C say, are not seen.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        named = (*model.named_parameters(), *model.named_buffers())
+        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
+        self._places: dict[int, list[str]] = {}
+        for name, (_, data) in self._data.items():
+            self._places.setdefault(data.untyped_storage().data_ptr(), []).append(name)
+        self._copies: dict[str, Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.look_at(func, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    def look_at(self, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Copy what an operator is about to edit."""
+        if func._schema.is_mutable:  # type: ignore[attr-defined]
+            for each in tree_iter((args, kwargs)):
+                if isinstance(each, Tensor) and each.layout is torch.strided:
+                    for name in self._places.get(each.untyped_storage().data_ptr(), ()):
+                        if name not in self._copies:
+                            self._copies[name] = self._data[name][1].clone()
+
+    def names(self) -> set[str]:
+        """Return the names of tensors that were edited, or became others."""
+        return set(self._copies) | {
+            name
+            for name, (tensor, data) in self._data.items()
+            if tensor.data_ptr() != data.data_ptr()
+        }
+
+    def put_back(self) -> None:
+        """Let all be as they were, in the same memory."""
+        for name in self.names():
+            tensor, data = self._data[name]
+            if tensor.data_ptr() != data.data_ptr():
+                tensor.data = data
+            if name in self._copies:
+                data.copy_(self._copies[name])
+
+
 def _is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
-    return type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    if isinstance(tensor, UninitializedParameter) or type(tensor.data) is not Tensor:
+        return False
+    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have the same bits, be they of any type or no numbers at all."""
-    pair = (tensor.reshape(-1).view(torch.uint8) for tensor in (one, other))
+    pair = [tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    if not pair[0].numel() % 8 and not any(each.storage_offset() % 8 for each in pair):
+        pair = [each.view(torch.int64) for each in pair]  # eight at a time
     return one.shape == other.shape and torch.equal(*pair)

@@ -101,7 +101,7 @@ def _compare(
             set_mode(part, case.training, recorded.kept)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the trial is not as the example was
-            return _outcome(model, parts, trial.batch, case, seconds)
+            return _outcome(recorded, parts, trial.batch, case, seconds)
 
     with _said("the unsplit model fails", mode):
         try:
@@ -110,8 +110,12 @@ def _compare(
             if case.training and case.tracked and batches.LEAVES_ALONE in str(error):
                 return
             raise
-    with _said("the model cut into stages fails", mode):
-        found = run({stage: stage for stage in stages}, seconds)
+    cut: _Parts = {stage: stage for stage in stages}
+    with _said("the model cut into stages fails", mode), _dropped_if_equal(model, expected, equal):
+        found = run(cut, seconds)
+    if _first_difference(expected, found, equal) is None:
+        return
+    expected, found = run(whole), run(cut)  # anew, with the gradients that were dropped
     name = _first_difference(expected, found, equal)
     if name is None:
         return
@@ -127,6 +131,33 @@ def _compare(
 
 
 @contextmanager
+def _dropped_if_equal(model: nn.Module, expected: _Outcome, equal: Equal) -> Iterator[None]:
+    """Drop each gradient that is the expected one, and that one, so that not all are there twice.
+
+    One that comes in several parts stays, or differs from the one that was dropped.
+    """
+
+    def compare(key: str, parameter: Tensor) -> None:
+        if expected.get(key) is not None and equal(expected[key], parameter.grad):
+            expected[key] = parameter.grad = None
+
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(partial(compare, _of_gradient(name)))
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _of_gradient(name: str) -> str:
+    return f"the gradient of {name!r}"
+
+
+@contextmanager
 def _said(what: str, mode: str) -> Iterator[None]:
     """Refuse a model that fails with a batch made from the example, whatever it raises."""
     try:
@@ -137,9 +168,10 @@ def _said(what: str, mode: str) -> Iterator[None]:
 
 
 def _outcome(
-    model: nn.Module, parts: _Parts, batch: Any, case: _Case, seconds: list[float] | None
+    recorded: RecordedModel, parts: _Parts, batch: Any, case: _Case, seconds: list[float] | None
 ) -> _Outcome:
     """Return what a forward of the model's parts leaves, and in training a backward."""
+    model = recorded.model
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in kept:
         parameter.grad = None
@@ -150,7 +182,7 @@ def _outcome(
     try:
         with (
             state_untouched(nn.ModuleList(parts)),
-            weights_untouched(model) as weights,
+            weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
             output, cuts = _run(parts, sample, case.training, seconds)
@@ -162,7 +194,7 @@ def _outcome(
                 for cut in reversed(cuts):
                     cut.backward()
                 for name, parameter in model.named_parameters():
-                    outcome[f"the gradient of {name!r}"] = parameter.grad
+                    outcome[_of_gradient(name)] = parameter.grad
                 for number, tensor in enumerate(inputs):
                     outcome[f"the gradient of floating-point input {number}"] = tensor.grad
             for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
@@ -303,7 +335,7 @@ def mixed_rows(recorded: RecordedModel) -> str | None:
         try:
             outputs = []
             for batch in (whole, batches.without_first_row(whole)):
-                with run_to_look_at(model):
+                with run_to_look_at(model, recorded.edited):
                     outputs.append(tensors(batches.call(model, batch)))
         except Exception:  # of one row less: whatever it says of that
             return None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipekit import Pipeline, oracle, schedules
+from pipekit import Pipeline, oracle
 from pipekit.partition.stages import stages
 from pipekit.trees import tree_map
 from tests.engine.examples import values

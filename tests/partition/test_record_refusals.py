@@ -379,7 +379,7 @@ def test_a_mask_whose_contents_are_looked_at_may_be_frozen() -> None:
         return x
 
     mask = torch.tensor([1, 0, 1, 1, 1, 0]).bool()
-    with pytest.raises(NotRecordable, match="reads numbers of a tensor.*freeze=True"):
+    with pytest.raises(NotRecordable, match=r"reads numbers of a tensor.*freeze=True"):
         stages(Net(forward), (X, mask))
     with pytest.warns(UserWarning, match=": False"):
         layers = stages(Net(forward), (X, mask), freeze=True)

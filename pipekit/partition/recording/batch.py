@@ -3,7 +3,7 @@
 import pickle
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -157,9 +157,9 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def run_to_look_at(model: nn.Module) -> Iterator[None]:
-    """Let a forward leave nothing in a model: no weights, no buffers, nothing in Python."""
-    with state_untouched(model), weights_untouched(model):
+def run_to_look_at(model: nn.Module, edited: Collection[str]) -> Iterator[None]:
+    """Let a forward leave nothing: no buffers, nothing in Python, none of the weights it edits."""
+    with state_untouched(model), weights_untouched(model, edited):
         yield
 
 

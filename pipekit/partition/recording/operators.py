@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import resolve_name as name_for_torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipekit.devices import random_states
+from pipekit.layers.module_state import OperatorMode, WrittenTensors
 from pipekit.partition.recording.refusal import NotRecordable, caller
 
 _CONVERSIONS = ("array", "bool", "complex", "contains", "float", "index", "int")
@@ -58,16 +58,17 @@ def last_name(func: Callable[..., Any]) -> str:
     return str(getattr(func, "__name__", ""))
 
 
-class OperatorKinds(TorchDispatchMode):
+class OperatorKinds(OperatorMode):
     """Notes, while it is entered, what kinds of operators have run since the last reset.
 
     ``drew``: a generator's state has changed.  An operator's tag alone would not say so: attention
     has it also where nothing is dropped.  ``shape_from_data``: the shape of an operator's output
-    depended on numbers in its input.
+    depended on numbers in its input.  ``written`` is shown each operator before it runs.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, written: WrittenTensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._written = written
         self._states = random_states(device)
         self.reset()
 
@@ -78,6 +79,7 @@ class OperatorKinds(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        self._written.look_at(func, args, kwargs)
         tags = func.tags  # type: ignore[attr-defined]
         if torch.Tag.dynamic_output_shape in tags:
             self.shape_from_data |= not _indexes_by_integers(func, args)

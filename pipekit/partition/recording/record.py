@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pipekit.layers.module_state import in_evaluation, set_mode
+from pipekit.layers.module_state import WrittenTensors, in_evaluation, set_mode
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import (
@@ -23,7 +23,7 @@ from pipekit.partition.recording.batch import (
 from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
-from pipekit.partition.recording.recorder import Recorder, Way
+from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
@@ -45,7 +45,7 @@ class _FreeLength(NamedTuple):
 
 
 def record(
-    model: nn.Module, example: Any, wish: Wish | None = None, way: Way = Way()
+    model: nn.Module, example: Any, wish: Wish | None = None, way: Way = PLAIN
 ) -> list[RecordedModel]:
     """Return a module as a row of layers: its blocks as they are, the operations between recorded.
 
@@ -62,7 +62,7 @@ def record(
         recorded = forwards.record(example)
         few, others, programs = _of_other_rows(forwards, example, recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
-        fixed = RecordedModel(model, programs, trial, way.traced)
+        fixed = RecordedModel(model, programs, trial, way.traced, forwards.edited)
         free = list(_free_lengths(forwards, example, few, others))
         longer_or_shorter = _trial(forwards, example, free) if free else None
         if longer_or_shorter is None:
@@ -76,7 +76,7 @@ def record(
             programs = forwards.programs(recordings)
         except NotRecordable:  # of several lengths together
             return [fixed]
-    varying = RecordedModel(model, programs, longer_or_shorter, way.traced)
+    varying = RecordedModel(model, programs, longer_or_shorter, way.traced, forwards.edited)
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
     return [varying, fixed] if len(varying) == len(fixed) else [fixed]
 
@@ -87,6 +87,7 @@ class _Forwards:
     def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
         self.model, self.device = model, device_of(model)
         self._tracked = True
+        self.edited: set[str] = set()  # names of weights that a forward has edited
         self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
 
     def record(self, batch: Any) -> Programs:
@@ -103,11 +104,12 @@ class _Forwards:
         set_mode(self.model, training, self._kept)
         sample = batches.copied(batch, tracked=[] if self._tracked else None)
         with (
-            run_to_look_at(self.model),
+            run_to_look_at(self.model, ()),
             stateless(self._blocks.outer, self.model),
             torch.enable_grad(),
         ):
-            recorder = Recorder(self.model, self._blocks.whole, self.device, self._way)
+            written = WrittenTensors(self.model)
+            recorder = Recorder(self.model, self._blocks.whole, self.device, self._way, written)
             try:
                 return recorder.run(partial(batches.call, self.model), sample)
             except Exception as error:
@@ -120,6 +122,10 @@ class _Forwards:
                         "name: leave out what only the loss takes)"
                     )
                 raise
+            finally:
+                self.edited |= written.names()
+                with torch.no_grad():
+                    written.put_back()
 
     def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
         """Return the programs, in training and in evaluation mode, of batches of several sizes."""
@@ -142,7 +148,7 @@ class _Forwards:
     def runs(self, batch: Any) -> bool:
         """Return whether the model takes a batch; beyond its tables' ends, say, it does not."""
         try:
-            with run_to_look_at(self.model), torch.no_grad():
+            with run_to_look_at(self.model, self.edited), torch.no_grad():
                 batches.call(self.model, batch)
         except Exception:  # whatever it says of that batch
             return False

@@ -52,6 +52,7 @@ class RecordedModel:
         layers: the steps of each in both.
         trial: what it is to be verified with.
         traced: whether the forwards were told that they are traced.
+        edited: the names of tensors that a forward has edited.
         kept: the modules that stay in evaluation mode.
         attributes: of its modules, as they were recorded.
     """
@@ -61,9 +62,11 @@ class RecordedModel:
         model: nn.Module,
         programs: tuple[Program, Program],
         trial: Trial,
-        traced: bool = False,
+        traced: bool,
+        edited: Set[str],
     ) -> None:
-        self.model, self.programs, self.trial, self.traced = model, programs, trial, traced
+        self.model, self.programs, self.trial = model, programs, trial
+        self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self.attributes = Attributes(model.named_modules())
         self._names = ModelNames(model)

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pipekit.layers.module_state import WrittenTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
@@ -48,6 +49,9 @@ class Way(NamedTuple):
     freeze: bool = False
 
 
+PLAIN = Way()
+
+
 class _Before(NamedTuple):
     """A call's arguments, which it may change, and its modes, as they were before it."""
 
@@ -73,6 +77,7 @@ class Recorder(TorchFunctionMode):
         opaque: Mapping[nn.Module, str],
         device: torch.device,
         way: Way,
+        written: WrittenTensors,
     ) -> None:
         super().__init__()
         self._opaque, self._way = opaque, way
@@ -83,7 +88,7 @@ class Recorder(TorchFunctionMode):
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
         self._storages = Storages(model)
-        self._kinds = OperatorKinds(device)
+        self._kinds = OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
