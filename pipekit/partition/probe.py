@@ -19,6 +19,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
+from pipekit.partition.handed_on import HandedOn
 from pipekit.trees import Tree, leaves, tree_map
 
 
@@ -32,6 +33,8 @@ class Probe:
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
         edited_buffers: buffers of the model that its forward edits or replaces.
+        handed_on: pairs of layers, the second of which reads a tensor that the first has left in
+            Python.
         output: what the model gave.
     """
 
@@ -39,6 +42,7 @@ class Probe:
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
     edited_buffers: frozenset[Tensor]
+    handed_on: frozenset[tuple[int, int]]
     output: Tree
 
 
@@ -73,13 +77,19 @@ def probe(
             to_training(model)
         else:
             model.eval()
-        copies = named_buffers(model)
+        copies, handed_on = named_buffers(model), HandedOn()
         x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
+            handed_on.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
-            with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
+            with (
+                handed_on,
+                as_before as weights,
+                drawing,
+                FlopCounterMode(display=False) as counter,
+            ):
                 x, under_way = _run(layer, number, x, under_way)
                 edited += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
@@ -97,7 +107,8 @@ def probe(
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), edited_buffers, x)
+    edits = frozenset(edited_inputs), tuple(edited), edited_buffers
+    return Probe(tuple(flops), *edits, frozenset(handed_on.found), x)
 
 
 def _run(

@@ -23,6 +23,7 @@ from pipekit.engine.options import Watch, refusing_fields, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
+from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.python_state import twin
 from pipekit.partition.checks import (
     require_balance,
@@ -283,6 +284,7 @@ class PipelinedModule(nn.Module):
 
     def _probe(self, sample: Tree) -> list[PassConfig]:
         """Return how each stage's passes are run."""
+        warn_of_modes()
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]

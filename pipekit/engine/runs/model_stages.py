@@ -18,6 +18,7 @@ from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
+from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.partition import Partition, PartitionStage, cut, partition
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
@@ -142,6 +143,7 @@ class ModelStages:
             tried = probe(layers, sample, autocast, devices)
         parts = [config.passes.part for config in self._configs]
         assert self.balance is not None
+        require_handed_on_within(self.balance, tried.handed_on)
         require_own_edits(self._original, self.balance, tried.edited_weights)
         self._stages = [
             replace(config, passes=replace(config.passes, part=part.with_edits(tried)))

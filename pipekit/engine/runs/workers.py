@@ -24,7 +24,7 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
-from pipekit.layers.pass_state import autocast
+from pipekit.layers.pass_state import autocast, warn_of_modes
 from pipekit.losses.checks import is_torchs, warn_of_other_means
 from pipekit.schedules import Schedule, Steps
 from pipekit.trees import Tree, leaves
@@ -58,6 +58,7 @@ class Workers:
         schedule, begin = extent.start.schedule, extent.begin
         size = len(next(schedule.each_batch(begin)))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
+        warn_of_modes()
         try:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
