@@ -440,8 +440,10 @@ class Get(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(self.store, dict):
-            return x + self.store["x"]
-        return x + (self.store[0] if isinstance(self.store, list) else self.store.x)
+            kept: Tensor = self.store["x"]
+        else:
+            kept = self.store[0] if isinstance(self.store, list) else self.store.x
+        return x + kept
 
 
 def storing(store: Any) -> nn.Sequential:
@@ -533,7 +535,41 @@ def test_a_log_that_no_layer_reads_is_none_either() -> None:
             self.log.append(x.detach())
             return super().forward(x)
 
-    model, log = nn.Sequential(*(Logged(8, 8) for _ in range(3))), list[Tensor]()
-    for layer in model:
+    layers, log = [Logged(8, 8) for _ in range(3)], list[Tensor]()
+    for layer in layers:
         layer.log = log
-    pipe(model, balance=[1, 2]).train(batches())
+    pipe(nn.Sequential(*layers), balance=[1, 2]).train(batches())
+
+
+# --- the user's model, changed after the pipeline has copied it
+
+
+def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:
+    model, data = network(nn.Tanh()), batches()
+    pipeline = pipe(model)
+    model.load_state_dict({name: entry * 0.5 for name, entry in model.state_dict().items()})
+    with pytest.warns(UserWarning, match=r"has changed since .*load_state_dict\(\)"):
+        pipeline.train(data)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_layers_unfrozen_in_the_users_model_later_are_warned_of(first: bool) -> None:
+    model, data = network(nn.Tanh()), batches()
+    model[0].requires_grad_(False)
+    pipeline = pipe(model)
+    if not first:
+        pipeline.train(data)
+    model[0].requires_grad_(True)
+    with pytest.warns(UserWarning, match=r"0\.weight\.requires_grad say.*build the pipeline after"):
+        pipeline.train(data)
+
+
+def test_a_pipeline_that_is_given_the_weights_trains_on_them() -> None:
+    model, data = network(nn.Tanh()), batches()
+    pipeline = pipe(model)
+    model.load_state_dict({name: entry * 0.5 for name, entry in model.state_dict().items()})
+    pipeline.load_state_dict(model.state_dict())
+    pipeline.train(data)
+    pipeline.load_into(model)
+    pipeline.train(data)
+    assert any(not torch.equal(t, model.state_dict()[n]) for n, t in pipeline.state_dict().items())

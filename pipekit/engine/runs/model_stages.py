@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import ModelStage, StageConfig
+from pipekit.engine.runs.watched_model import WatchedModel
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
 from pipekit.partition.balance import balance_by_cost
@@ -63,6 +64,7 @@ class ModelStages:
         configure: Callable[[PartitionStage], StageConfig],
     ) -> None:
         self._original, self._model = original, model
+        self._watched = WatchedModel(original)
         self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -107,6 +109,7 @@ class ModelStages:
 
         Returns the model's output for the sample, if it was tried.
         """
+        self._watched.compare(self._model if self._partition is None else None)
         if self._partition is None:
             with original_unused(self._original):
                 tried = probe(self._model, sample, autocast, training=training)
