@@ -57,7 +57,8 @@ class PipelinedModule(nn.Module):
     order.  Autograd's graph enforces that of the backwards
     (``backward_order.py``).  To autograd it is one operation: hooks, gradients and
     ``torch.autograd.grad`` come to each parameter once a backward, so that
-    ``DistributedDataParallel`` may wrap it.  It cannot be differentiated twice.
+    ``DistributedDataParallel`` may wrap it.  Its gradients
+    cannot be differentiated again, which is refused when it is tried.
 
     Args:
         sequential: the layers, an ``nn.Sequential`` or a list; they are shared and not copied, and
