@@ -9,6 +9,7 @@ from torch import nn
 
 from pipekit.layers.module_state import named_buffers
 from pipekit.layers.skips import Name, Skip, between, links
+from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
 from pipekit.schedules.lowering.steps import FIRST_TIE
@@ -88,6 +89,7 @@ class Partition:
 
 def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
     """Cut a model; the layers are its own."""
+    require_handed_on_within(balance, tried.handed_on)
     skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))

@@ -17,6 +17,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, module_names, state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
+from pipekit.partition.handed_on import HandedOn
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
@@ -31,6 +32,8 @@ class Probe:
         edited_weights: layers, and names of weights in them that their forward edits.
         needed_weights: those of them that the backward of an earlier forward needs.
         edited_buffers: buffers of the model that its forward edits or replaces.
+        handed_on: pairs of layers, the second of which reads a tensor that the first has left in
+            Python.
         output: what the model gave.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
@@ -42,6 +45,7 @@ class Probe:
     edited_weights: tuple[tuple[int, str], ...]
     needed_weights: tuple[tuple[int, str], ...]
     edited_buffers: frozenset[Tensor]
+    handed_on: frozenset[tuple[int, int]]
     output: Tree
     edits_batch: bool
     set_attributes: tuple[tuple[int, str, Any], ...]
@@ -80,15 +84,16 @@ def probe(
             to_training(model)
         else:
             model.eval()
-        copies = named_buffers(model)
+        copies, handed_on = named_buffers(model), HandedOn()
         batch = x = tree_map(lambda t: t.to(devices[0], copy=True), x)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             if number:  # the first layer is given the very batch, as it may edit a dict
                 x, under_way = moved((x, under_way), device)
+            handed_on.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
-            with as_before as weights, drawing, FlopCounter() as counter:
+            with handed_on, as_before as weights, drawing, FlopCounter() as counter:
                 x, under_way = _run(layer, number, x, under_way)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
@@ -121,6 +126,7 @@ def probe(
         tuple(edited),
         tuple(needed),
         edited_buffers,
+        frozenset(handed_on.found),
         x,
         again,
         set_attributes,

@@ -1,6 +1,8 @@
 """Models that change on the way: buffers, generators, modes, weights loaded, layers unfrozen."""
 
+import contextvars
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils.flop_counter import FlopCounterMode
 
 import pipekit as pk
 from pipekit import schedules
@@ -330,3 +333,243 @@ def test_processes_draw_alike() -> None:
     plain_loop(plain, SGD, CE, data, microbatches=4)
     require_equal(pipeline.state_dict(), plain.state_dict())
     pipeline.close()
+
+
+# --- what the calling thread alone has
+
+SCALE = contextvars.ContextVar("SCALE", default=1.0)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * SCALE.get()
+
+
+class Doubled(torch.overrides.TorchFunctionMode):
+    """Changes a function of torch."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is nn.functional.softplus else result
+
+
+@pytest.fixture
+def scaled() -> Iterator[None]:
+    token = SCALE.set(3.0)
+    yield
+    SCALE.reset(token)
+
+
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_layers_see_the_callers_context_variables(scaled: None, recompute: Any) -> None:
+    model, data = network(Scaled()), batches()
+    plain = copy.deepcopy(model)
+    pipeline = pipe(model, execution=pk.Execution(recompute=recompute))
+    pipeline.train(data)
+    plain_loop(plain, SGD, CE, data, microbatches=4)
+    require_equal(pipeline.state_dict(), plain.state_dict())
+    outputs = pipeline.predict([data[0][0]])
+    assert torch.equal(outputs[0], plain.eval()(data[0][0]))
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_a_pipelined_modules_layers_see_those_of_the_forward(checkpoint: Any) -> None:
+    model, (x, y) = network(Scaled()), batches(1)[0]
+    module = pk.PipelinedModule(copy.deepcopy(model), [1, 2], chunks=1, checkpoint=checkpoint)
+    for each in model, module:
+        token = SCALE.set(3.0)
+        loss = CE(each(x), y)
+        SCALE.reset(token)
+        loss.backward()
+    for one, other in zip(model.parameters(), module.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_modes_of_the_calling_thread_are_warned_of() -> None:
+    softplus = network(nn.Softplus())
+    with Doubled(), pytest.warns(UserWarning, match="mode Doubled of this one does not act"):
+        pipe(softplus).train(batches())
+    module = pk.PipelinedModule(softplus, [2, 1], chunks=2)
+    with Doubled(), pytest.warns(UserWarning, match="mode Doubled of this one does not act"):
+        module(batches()[0][0])
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    with hooks, pytest.warns(UserWarning, match="mode saved_tensors_hooks"):
+        pipe(softplus).train(batches())
+    counter = FlopCounterMode(display=False)
+    with counter, pytest.warns(UserWarning, match="FlopCounterMode"):
+        pipe(softplus).train(batches())
+
+
+def test_a_default_device_is_no_such_mode() -> None:
+    with torch.device("cpu"):
+        pipe(network(nn.Softplus())).train(batches())
+
+
+# --- tensors that layers hand on in Python
+
+
+class Store:
+    """Any object that layers share."""
+
+    x: Tensor | None = None
+
+
+class Put(nn.Module):
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.linear, self.store = nn.Linear(8, 8), store
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.store, dict):
+            self.store["x"] = x
+        elif isinstance(self.store, list):
+            self.store[:] = [x]
+        else:
+            self.store.x = x
+        return multiplied(self.linear(x), x.new_ones(()))
+
+
+class Get(nn.Module):
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.store = store
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.store, dict):
+            kept: Tensor = self.store["x"]
+        else:
+            kept = self.store[0] if isinstance(self.store, list) else self.store.x
+        return x + kept
+
+
+def storing(store: Any) -> nn.Sequential:
+    return nn.Sequential(Put(store), nn.Linear(8, 8), Get(store), nn.Linear(8, 3))
+
+
+STORES = [dict, list, Store]
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("balance", [[1, 3], [2, 2]], ids=str)
+def test_what_layers_of_two_stages_hand_on_in_python_is_refused(
+    kind: Callable[[], Any], balance: list[int]
+) -> None:
+    said = r"layer 2 reads a tensor that layer 0 has left .* stages 1 and 0, .*choose a balance"
+    with pytest.raises(ValueError, match=said), warnings.catch_warnings(action="ignore"):
+        pipe(storing(kind()), balance=balance).train(batches())
+    module = pk.PipelinedModule(storing(kind()), balance, chunks=2)
+    with pytest.raises(ValueError, match=said), warnings.catch_warnings(action="ignore"):
+        module(batches()[0][0])
+
+
+def test_what_they_hand_on_in_training_only_is_refused_after_an_evaluation() -> None:
+    class PutInTraining(Put):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if self.training else x
+
+    class GetInTraining(Get):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if self.training else x
+
+    store = Store()
+    layers = nn.Sequential(PutInTraining(store), GetInTraining(store), nn.Linear(8, 3))
+    pipeline = pipe(layers, balance=[1, 2])
+    pipeline.evaluate(batches())
+    with pytest.raises(ValueError, match="has left in Python"):
+        pipeline.train(batches())
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_within_a_stage_it_arrives(kind: Callable[[], Any]) -> None:
+    model, data = storing(kind()), batches()
+    plain = copy.deepcopy(model)
+    pipeline = pipe(model, balance=[3, 1])
+    pipeline.train(data)
+    plain_loop(plain, SGD, CE, data, microbatches=4)
+    require_equal(pipeline.state_dict(), plain.state_dict())
+
+
+class Positions(nn.Module):
+    """Keeps a table that it makes when it is first used, as rotary embeddings do."""
+
+    table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.arange(x.shape[1]) * x.new_full((), 0.1)
+        return x + self.table
+
+
+class Positioned(nn.Module):
+    def __init__(self, positions: Positions) -> None:
+        super().__init__()
+        self.positions, self.linear = positions, nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = self.linear(self.positions(x))
+        return moved
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_a_table_that_layers_of_two_stages_share_is_no_such_tensor() -> None:
+    positions = Positions()
+    model, data = nn.Sequential(*(Positioned(positions) for _ in range(3))), batches()
+    plain = copy.deepcopy(model)
+    pipeline = pipe(model, balance=[1, 2])
+    pipeline.train(data)
+    plain_loop(plain, SGD, CE, data, microbatches=4)
+    require_equal(pipeline.state_dict(), plain.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_a_log_that_no_layer_reads_is_none_either() -> None:
+    class Logged(nn.Linear):
+        log: list[Tensor]
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.log.append(x.detach())
+            return super().forward(x)
+
+    layers, log = [Logged(8, 8) for _ in range(3)], list[Tensor]()
+    for layer in layers:
+        layer.log = log
+    pipe(nn.Sequential(*layers), balance=[1, 2]).train(batches())
+
+
+# --- the user's model, changed after the pipeline has copied it
+
+
+def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:
+    model, data = network(nn.Tanh()), batches()
+    pipeline = pipe(model)
+    model.load_state_dict({name: entry * 0.5 for name, entry in model.state_dict().items()})
+    with pytest.warns(UserWarning, match=r"has changed since .*load_state_dict\(\)"):
+        pipeline.train(data)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_layers_unfrozen_in_the_users_model_later_are_warned_of(first: bool) -> None:
+    model, data = network(nn.Tanh()), batches()
+    model[0].requires_grad_(False)
+    pipeline = pipe(model)
+    if not first:
+        pipeline.train(data)
+    model[0].requires_grad_(True)
+    with pytest.warns(UserWarning, match=r"0\.weight\.requires_grad say.*build the pipeline after"):
+        pipeline.train(data)
+
+
+def test_a_pipeline_that_is_given_the_weights_trains_on_them() -> None:
+    model, data = network(nn.Tanh()), batches()
+    pipeline = pipe(model)
+    model.load_state_dict({name: entry * 0.5 for name, entry in model.state_dict().items()})
+    pipeline.load_state_dict(model.state_dict())
+    pipeline.train(data)
+    pipeline.load_into(model)
+    pipeline.train(data)
+    assert any(not torch.equal(t, model.state_dict()[n]) for n, t in pipeline.state_dict().items())

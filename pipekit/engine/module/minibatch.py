@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 
 import torch
@@ -48,6 +49,7 @@ class Minibatch:
         inputs: Sequence[Tree],
         keeps: bool,
     ) -> None:
+        self._context = copy_context()  # autograd may have another thread run the backward
         self._runtime, self._recompute, self._keeps = runtime, recompute, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
@@ -199,7 +201,8 @@ class Minibatch:
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            functions = [partial(work, stage) for stage in stages]
+            contexts = [self._context.copy() for _ in stages]
+            functions = [partial(contexts[n].run, partial(work, n)) for n in stages]
             runtime.threads.run(functions, network.abort, on_wait=watchdog.look)
             for watched in self._watched if last else ():
                 watched.end()

@@ -23,6 +23,7 @@ from pipekit.engine.options import Watch, refusing_fields, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
+from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.python_state import twin
 from pipekit.partition.checks import (
     require_balance,
@@ -56,7 +57,8 @@ class PipelinedModule(nn.Module):
     order.  Autograd's graph enforces that of the backwards
     (``backward_order.py``).  To autograd it is one operation: hooks, gradients and
     ``torch.autograd.grad`` come to each parameter once a backward, so that
-    ``DistributedDataParallel`` may wrap it.  It cannot be differentiated twice.
+    ``DistributedDataParallel`` may wrap it.  Its gradients
+    cannot be differentiated again, which is refused when it is tried.
 
     Args:
         sequential: the layers, an ``nn.Sequential`` or a list; they are shared and not copied, and
@@ -283,6 +285,7 @@ class PipelinedModule(nn.Module):
 
     def _probe(self, sample: Tree) -> list[PassConfig]:
         """Return how each stage's passes are run."""
+        warn_of_modes()
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]

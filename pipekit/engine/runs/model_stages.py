@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
+from pipekit.engine.runs.watched_model import WatchedModel
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
 from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
+from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.partition import Partition, cut, partition
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
@@ -59,6 +61,7 @@ class ModelStages:
         configure: Callable[..., StageConfig],
     ) -> None:
         self.original, self._model = original, model
+        self._watched = WatchedModel(original)
         self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -105,6 +108,7 @@ class ModelStages:
 
         Returns what the sample has told, if the model was tried.
         """
+        self._watched.compare(self._model if self._partition is None else None)
         if self._partition is None:
             with original_unused(self.original):
                 tried = probe(self._model, sample, autocast, training=training)
@@ -154,6 +158,7 @@ class ModelStages:
         tried = self.probe(sample, autocast, training=True)
         parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
+        require_handed_on_within(self.balance, tried.handed_on)
         require_own_edits(self.original, self.balance, tried.edited_weights)
         self.edits_batch = tried.edits_batch
         self._stages = [

@@ -22,6 +22,7 @@ from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.runs.user_changes import UserChanges, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
+from pipekit.layers.pass_state import warn_of_modes
 from pipekit.schedules import Schedule, Steps
 
 
@@ -54,6 +55,7 @@ class Workers:
         schedule, begin = extent.start.schedule, extent.begin
         size = len(next(schedule.each_batch(begin)))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
+        warn_of_modes()
         try:
             first = read(next(extent.batches), size, 0)
         except StopIteration:

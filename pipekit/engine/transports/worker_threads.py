@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -53,6 +54,7 @@ class WorkerThreads:
     ) -> list[T]:
         """Run functions in a thread each, which share the cores, and return what they return.
 
+        They see this thread's context variables; what they set stays theirs.
         Each gets a function that hands an event to ``on_event``, which is called in this thread;
         between events, ``on_wait`` is called now and then, and may raise.  ``stop`` makes all of
         them return soon: it is called when one has failed or this thread is interrupted.
@@ -88,7 +90,7 @@ class WorkerThreads:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
                 threads = self._take(len(functions))
                 for index, thread in enumerate(threads):
-                    thread.begin(partial(run, index), f"pipekit worker {index}")
+                    thread.begin(partial(copy_context().run, run, index), f"pipekit worker {index}")
             begun.set()
             while len(results) < len(threads):
                 try:
