@@ -1,0 +1,451 @@
+"""Processes as people use them: the plain loop's losses, or a sentence that says what to do."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine.transports import torchrun, watchdog
+from pipekit.engine.transports.processes import runner, worker_pool
+from tests.engine.gloo import over_gloo
+from tests.engine.test_failures import LIMIT_S, wait_until
+from tests.people.plain import plain_loop
+
+Batches = list[tuple[Tensor, Tensor]]
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def model(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), *more, nn.Linear(6, 6), nn.Linear(6, 3))
+
+
+def batches(count: int = 4, seed: int = 1) -> Batches:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(8, 6, generator=generator), torch.randn(8, 3, generator=generator))
+        for _ in range(count)
+    ]
+
+
+def piped(layers: nn.Sequential, loss: Any = None, schedule: Any = None, **how: Any) -> pk.Pipeline:
+    return pk.Pipeline(
+        layers,
+        schedule or schedules.flush(2, 4),
+        balance=[2, len(layers) - 2],
+        optimizer=SGD,
+        loss=loss or nn.MSELoss(),
+        transport="distributed",
+        **how,
+    )
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", -1))
+
+
+def losses_of(read: Callable[[], Any], loss: Any = None, **how: Any) -> list[float]:
+    """Train in two processes, each of which reads its data by a function."""
+    train = partial(_train, read, loss, **how)
+    return [*over_gloo(train, 2)[0]]
+
+
+def _train(read: Callable[[], Any], loss: Any, steps: int | None = None, **how: Any) -> list[float]:
+    return piped(model(), loss, **how).train(read(), steps=steps).losses
+
+
+def plain(read: Batches) -> list[float]:
+    return plain_loop(model(), SGD, nn.MSELoss(), read, 4)
+
+
+# Under torchrun every process reads all data itself.
+
+REMEDY = "under torchrun every process reads all data itself, .* seed alike in every process"
+
+
+def test_the_same_data_in_each_process_train_as_in_the_plain_loop() -> None:
+    assert losses_of(batches) == plain(batches())
+
+
+def reordered() -> Batches:
+    read = batches()
+    return read[::-1] if rank() == 1 else read
+
+
+def one_other() -> Batches:
+    read = batches()
+    if rank() == 1:
+        read[2] = read[3]
+    return read
+
+
+def rows_in_another_order() -> Batches:
+    return [(x, y.flip(0)) if rank() == 1 else (x, y) for x, y in batches()]
+
+
+def fewer_rows() -> Batches:
+    return [(x[: 8 - rank()], y[: 8 - rank()]) for x, y in batches()]
+
+
+def to_themselves() -> Batches:
+    """Each process adds noise of its own to what is input and target."""
+    return [(x[:, :3].repeat(1, 2), x[:, :3]) for x, _ in batches(seed=rank())]
+
+
+def as_dicts(seed: int, labels: int) -> Any:
+    pairs = zip(batches(seed=seed), batches(seed=labels), strict=True)
+    return [{"x": x, "label": y, "name": ["a", "b"] * 4} for (x, _), (_, y) in pairs]
+
+
+def named_otherwise() -> Any:
+    return [each | {"name": [str(rank())] * 8} for each in as_dicts(1, 1)]
+
+
+def by_label(output: Tensor, batch: Any) -> Tensor:
+    return nn.functional.mse_loss(output, batch["label"])
+
+
+@pytest.mark.parametrize(
+    ("read", "first"),
+    [
+        (reordered, 0),
+        (one_other, 2),
+        (rows_in_another_order, 0),
+        (fewer_rows, 0),
+        (to_themselves, 0),
+    ],
+)
+def test_other_data_in_a_process_are_named(read: Callable[[], Batches], first: int) -> None:
+    said = f"batch {first} of worker 1 differs from that of worker 0: {REMEDY}"
+    with pytest.raises(Exception, match=said):
+        losses_of(read)
+
+
+@pytest.mark.parametrize("read", [lambda: as_dicts(1, rank()), named_otherwise])
+def test_other_entries_beside_the_input_are_named(read: Callable[[], Any]) -> None:
+    execution = pk.Execution(inputs="x")
+    with pytest.raises(Exception, match="batch 0 of worker 1 differs from that of worker 0"):
+        losses_of(read, by_label, execution=execution)
+
+
+def test_inputs_that_each_process_augments_otherwise_may_differ() -> None:
+    """The last stage reads its targets alone; it trains on the first stage's inputs."""
+
+    def augmented(seed: int | None = None) -> Batches:
+        noise = batches(seed=2 + (rank() if seed is None else seed))
+        return [(x + n, y) for (x, y), (n, _) in zip(batches(), noise, strict=True)]
+
+    assert losses_of(augmented) == plain(augmented(0))
+
+
+def test_so_may_the_models_entries_of_a_dict() -> None:
+    execution = pk.Execution(inputs="x")
+    found = losses_of(lambda: as_dicts(1 + rank(), 1), by_label, execution=execution)
+    assert found == plain(batches())
+
+
+def test_other_data_of_an_evaluation_are_named() -> None:
+    def evaluate() -> float:
+        return piped(model()).evaluate(reordered())
+
+    with pytest.raises(Exception, match="batch 0 of worker 1 differs"):
+        over_gloo(evaluate, 2)
+
+
+def test_a_prediction_needs_its_inputs_in_the_first_process_alone() -> None:
+    def predict() -> list[Tensor]:
+        return piped(model()).predict(
+            [x for x, _ in batches()] if rank() == 0 else [x for x, _ in batches(seed=5)]
+        )
+
+    expected = [model()(x).detach() for x, _ in batches()]
+    assert all(map(torch.allclose, over_gloo(predict, 2)[0], expected))
+
+
+@pytest.mark.parametrize("method", [schedules.flush(2, 4), schedules.two_bw(2, 4)])
+def test_a_stream_that_ends_before_its_steps_ends_the_run(method: Any) -> None:
+    """It hung, since microbatches before the end were skipped as well."""
+    here = pk.Pipeline(model(), method, balance=[2, 2], optimizer=SGD, loss=nn.MSELoss())
+    assert (
+        losses_of(lambda: iter(batches()), steps=9, schedule=method) == here.train(batches()).losses
+    )
+
+
+def test_a_list_that_is_shorter_in_a_process_is_refused_before_training() -> None:
+    with pytest.raises(ValueError, match=f"worker 0 has 5 and worker 1 has 4; {REMEDY}"):
+        losses_of(lambda: batches(5 - rank()))
+
+
+@pytest.mark.parametrize("shorter", [0, 1])
+def test_a_stream_that_is_shorter_in_a_process_is_said_and_does_not_hang(
+    shorter: int, tmp_path: Path
+) -> None:
+    sign = tmp_path / "said"
+
+    def run() -> None:
+        # In place of the process's end.
+        torchrun._end = lambda stalled: sign.write_text(str(stalled)) and None
+        read = iter(batches(5 - 2 * (rank() == shorter)))
+        train = partial(piped(model()).train, read, steps=9)
+        threading.Thread(target=train, daemon=True).start()
+        wait_until(sign.exists, LIMIT_S)
+        raise RuntimeError(sign.read_text())  # else they would meet, each in the midst of a run
+
+    said = f"worker {shorter} has 3 and worker {1 - shorter} has [45] or more; {REMEDY}"
+    with pytest.raises(RuntimeError, match=said):
+        over_gloo(run, 2)
+
+
+SCRIPT = """
+    import sys
+    import torch
+    from pipekit import schedules
+    from tests.people.test_processes import Fails, batches, model, piped, rank
+
+    class Slow(list):
+        def __iter__(self):
+            for number, batch in enumerate(list.__iter__(self)):
+                if number == 2:
+                    print("begun", flush=True)
+                    if sys.argv[1] == "agent":
+                        import time
+                        time.sleep(1000)
+                yield batch
+
+    piped(model(Fails(ZeroDivisionError, "in a layer"))).train(Slow(batches(8)))
+"""
+
+
+def torchrun_of(kind: str, tmp_path: Path, repository: Path) -> "subprocess.Popen[str]":
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [sys.executable, *launch, str(script), kind],
+        env={**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.long
+def test_torchrun_says_the_cause_in_one_line(tmp_path: Path, repository: Path) -> None:
+    """There were three tracebacks of 50 lines, and the neighbour was to blame."""
+    with torchrun_of("fails", tmp_path, repository) as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    cause = "ZeroDivisionError: in a layer (raised in F5 of stage 1)"
+    assert f"[rank0]: pipekit: worker 1 has failed: {cause}\n" in said
+    assert f"traceback : {cause}" in said, "torchrun's own summary says it as well"
+    mine = [line for line in said.splitlines() if line.startswith("[rank")]
+    assert len(mine) < 15
+    assert sum("Traceback" in line for line in mine) == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="by a means of Linux")
+def test_a_killed_torchrun_leaves_no_worker_even_a_stopped_one(
+    tmp_path: Path, repository: Path
+) -> None:
+    with torchrun_of("agent", tmp_path, repository) as job:
+        assert job.stdout
+        job.stdout.readline()
+        workers = children(job.pid)
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGSTOP)
+        job.kill()
+        wait_until(lambda: not any(map(is_alive, workers)), LIMIT_S)
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# Processes that are started here.
+
+
+class Fails(nn.Module):
+    """Raises an error in its sixth forward in training."""
+
+    def __init__(self, kind: type[BaseException], *words: str) -> None:
+        super().__init__()
+        self.kind, self.words, self.left = kind, words, 6
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if not self.left:
+                raise self.kind(*self.words)
+        return x
+
+
+class OfTwo(Exception):
+    """Cannot be made of its text alone, as an unpickled one is."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+class Bare(Exception):
+    def __reduce__(self) -> Any:
+        return Bare, self.args
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "kind", "says"),
+    [
+        (ZeroDivisionError, ["in a layer"], ZeroDivisionError, "in a layer"),
+        (KeyError, ["gone"], KeyError, "gone"),
+        (OfTwo, ["in a", "layer"], RuntimeError, "OfTwo: in a layer"),
+        (Bare, ["bare"], Bare, "bare"),
+        (MemoryError, [], MemoryError, "a worker's process has no memory left: give it more, or"),
+    ],
+)
+def test_an_error_keeps_its_note_of_stage_and_microbatch(
+    error: type[Exception], words: list[str], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as caught:
+        piped(model(Fails(error, *words))).train(batches())
+    assert caught.value.__notes__ == ["(raised in F5 of stage 1)"]
+
+
+def processes(pipe: pk.Pipeline) -> list[int]:
+    pool: Any = vars(vars(pipe)["_runner"])["_pool"]
+    return [handle.process.pid for handle in vars(pool)["_handles"]]
+
+
+class Waits(nn.Module):
+    """Says that it is in its sixth forward, and takes long."""
+
+    def __init__(self, sign: Path) -> None:
+        super().__init__()
+        self.sign, self.left = sign, 6
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if not self.left:
+                self.sign.touch()
+                time.sleep(LIMIT_S)
+        return x
+
+
+def test_a_killed_worker_is_said_to_have_been_at_a_task(tmp_path: Path) -> None:
+    pipe = piped(model(Waits(tmp_path / "sign")))
+
+    def kill() -> None:
+        wait_until((tmp_path / "sign").exists, LIMIT_S)
+        os.kill(processes(pipe)[1], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(pk.WorkerDied, match=r"SIGKILL.*last seen: worker 1 computes F5 of stage 1"):
+        pipe.train(batches())
+    thread.join()
+
+
+@pytest.mark.parametrize("at", ["train", "state_dict"])
+def test_a_stopped_worker_is_named_and_goes_on_when_it_is_let(
+    at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for module in (watchdog, worker_pool):
+        monkeypatch.setattr(module, "NOTICE_S", 0.5)
+    pipe = piped(model())
+    first = pipe.train(batches()).losses
+    stopped = processes(pipe)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    said = f"worker 1's process {stopped} is stopped: kill -CONT {stopped} lets it go on"
+    heard: list[str] = []
+
+    def let_go_on() -> None:
+        def is_said() -> bool:
+            heard.append(capfd.readouterr().err)
+            return said in "".join(heard)
+
+        try:
+            wait_until(is_said, LIMIT_S)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+    thread = threading.Thread(target=let_go_on)
+    thread.start()
+    second = pipe.train(batches(6)[4:]).losses if at == "train" else []
+    weights = pipe.state_dict()
+    thread.join()
+    assert said in "".join(heard)
+    expected = piped(model())
+    assert first == expected.train(batches()).losses
+    assert second == (expected.train(batches(6)[4:]).losses if at == "train" else [])
+    assert all(map(torch.equal, weights.values(), expected.state_dict().values()))
+
+
+def test_a_pipeline_starts_what_starts_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch takes seconds, which pass while the program makes its data."""
+    begun = []
+    monkeypatch.setattr(runner, "forkserver", lambda: begun.append(True))
+    pk.Pipeline(model(), schedules.flush(2, 4), optimizer=SGD, loss=nn.MSELoss())
+    assert begun == []
+    piped(model())
+    assert begun == [True]
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_close_within_a_callback_is_refused_and_the_weights_stay_whole(transport: str) -> None:
+    pipe = pk.Pipeline(
+        model(),
+        schedules.flush(2, 4),
+        balance=[2, 2],
+        optimizer=SGD,
+        loss=nn.MSELoss(),
+        transport=transport,
+    )
+    with pytest.raises(RuntimeError, match="call this after train"):
+        pipe.train(batches(), on_batch=lambda done: pipe.close())
+    assert set(pipe.state_dict()) == set(model().state_dict())
+    pipe.close()
+    assert len(pipe.train(batches()).losses) == 4
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="by a means of Linux")
+def test_a_stopped_worker_does_not_outlive_its_killed_program(repository: Path) -> None:
+    program = """
+        from tests.people.test_processes import batches, model, piped, processes
+        pipe = piped(model())
+        pipe.train(batches())
+        print(*processes(pipe), flush=True)
+        input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout
+        workers = [int(each) for each in job.stdout.readline().split()]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGSTOP)
+        job.kill()
+        wait_until(lambda: not any(map(is_alive, workers)), LIMIT_S)
