@@ -30,7 +30,7 @@ from experiments.attacks.left import Snapshot, left, start_fork_server
 from experiments.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
 from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
-from tests.engine.killing import Struck, differences, worker_processes
+from tests.engine.checkpoints.killing import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
 LIMIT_S = 120.0  # until a program writes a checkpoint, and until all of its processes are gone

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipekit import Pipeline, Stalled
-from tests.engine.killing import kill
+from tests.engine.checkpoints.killing import kill
 
 Printed = Callable[[str], str]
 

@@ -8,8 +8,8 @@ import torch
 
 from pipekit import Checkpoints
 from pipekit.engine.checkpoints import files as checkpoints
+from tests.engine.checkpoints.killing import differences
 from tests.engine.examples import data, different, mixed, pipeline
-from tests.engine.killing import differences
 from tests.engine.under_torchrun import under_torchrun
 
 SCRIPT = """
@@ -17,7 +17,7 @@ SCRIPT = """
     from pathlib import Path
 
     import torch
-    from tests.engine.killing import Struck
+    from tests.engine.checkpoints.killing import Struck
     from pipekit import Checkpoints
     from pipekit.engine.checkpoints import files as checkpoints
     from tests.engine.examples import data, mixed, pipeline

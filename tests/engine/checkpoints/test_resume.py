@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.checkpoints import files as checkpoints
+from tests.engine.checkpoints.killing import Struck, differences, kill
 from tests.engine.examples import (
     METHODS,
     MODELS,
@@ -24,7 +25,6 @@ from tests.engine.examples import (
     mixed,
     pipeline,
 )
-from tests.engine.killing import Struck, differences, kill
 from tests.engine.test_skips import model as model_with_skips
 from tests.engine.updates.test_ties import TIES, tied
 

@@ -24,8 +24,8 @@ from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
+from tests.engine.checkpoints.killing import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
-from tests.engine.killing import Struck
 from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
 
 BATCHES = 4000
