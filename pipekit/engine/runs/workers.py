@@ -21,6 +21,7 @@ from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
+from pipekit.layers.function_copies import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, Steps
 
 
@@ -52,10 +53,12 @@ class Workers:
         schedule, begin = extent.start.schedule, extent.begin
         size = len(next(schedule.each_batch(begin)))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
+        numbers = numbers_so_far()
         try:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        drawn = drawn_since(numbers) if len(self._devices) > 1 else set()
         sample = first.cut_input()[0]
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         if schedule.trains:
@@ -67,7 +70,9 @@ class Workers:
                 )
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
-                ask_loss(self._loss, FirstBatch(first, tried, evaluate, model.original, dtype))
+                ask_loss(
+                    self._loss, FirstBatch(first, tried, evaluate, model.original, dtype, drawn)
+                )
                 ask_optimizer(model.configs)
         each = partial(schedule.each_batch, begin)
         return BatchSource(
