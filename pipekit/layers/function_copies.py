@@ -37,6 +37,7 @@ class FunctionCopies:
 
     Attributes:
         drew: whether any call has drawn random numbers.
+        shared: libraries from whose generators, which all threads share, it has drawn.
 
     Raises:
         Exception: it cannot be copied, or has more than 256 MB of tensors.
@@ -44,6 +45,7 @@ class FunctionCopies:
 
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
         self._function, self._device, self.drew = function, device, False
+        self.shared: set[str] = set()
         self._objects: list[Any] = []
         file = io.BytesIO()
         _Pickler(file, self._objects, models).dump(function)
@@ -52,14 +54,21 @@ class FunctionCopies:
     def __call__(self, *args: Any) -> Any:
         """Call a fresh copy; random numbers, and global variables, are then as they were."""
         with _undisturbed(self._function, self._device) as seeded:
-            before = _drawn_so_far()
+            before = numbers_so_far()
             value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
-            self.drew |= seeded.drew or before != _drawn_so_far()
+            self.shared |= drawn_since(before)
+            self.drew |= seeded.drew or bool(self.shared)
         return value
 
 
-def _drawn_so_far() -> tuple[Any, bytes]:
-    return random.getstate(), pickle.dumps(np.random.get_state())
+def numbers_so_far() -> dict[str, Any]:
+    """Return the states of the generators that all threads share, by their libraries."""
+    return {"Python": random.getstate(), "NumPy": pickle.dumps(np.random.get_state())}
+
+
+def drawn_since(before: dict[str, Any]) -> set[str]:
+    """Return the libraries from whose generators somebody has drawn meanwhile."""
+    return {name for name, state in numbers_so_far().items() if state != before[name]}
 
 
 @contextmanager

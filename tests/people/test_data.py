@@ -1,12 +1,14 @@
 """Data as people have them: edited in place, of several forms, random, with and without rows."""
 
 import copy
+import random
 import re
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -323,3 +325,104 @@ def test_an_entry_of_the_models_input_may_be_none() -> None:
     data = [({"x": X, "mask": None}, Y), ({"x": X, "mask": torch.ones(8, 1)}, Y)]
     want = plain_loop(network(), SGD, F.cross_entropy, [(X, Y)] * 2, 2)
     assert pipeline(network(Masked())).train(data).losses == pytest.approx(want, rel=1e-6)
+
+
+# --- tables and rows, random numbers -------------------------------------------------------------
+
+
+def with_table(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(output, batch["y"]) * batch["table"].mean()
+
+
+def weighted(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return (F.cross_entropy(output, batch["y"], reduction="none") * batch["table"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "said", "warns"),
+    [
+        (with_table, None, 1),
+        (with_table, {"table": False}, 0),
+        (with_table, {"table": True}, 0),
+        (weighted, None, 0),
+    ],
+)
+def test_a_table_as_long_as_the_rows_is_warned_of(loss: Any, said: Any, warns: int) -> None:
+    how = Execution(inputs="x", rows=said)
+    batch = {"x": X, "y": Y, "table": torch.arange(1.0, 9.0), "names": [*"abcdefgh"]}
+    made = pipeline(network(), loss=loss, execution=how)
+    found = warned(lambda: made.train([batch] * 2), "batch['table']", "Execution(rows=")
+    assert len(found) == warns
+
+
+def test_an_entry_that_has_rows_in_some_batches_only_is_warned_of_once() -> None:
+    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output, batch["y"])
+
+    table = torch.arange(8.0)
+    batches = [{"x": X[:rows], "y": Y[:rows], "table": table} for rows in (8, 6, 8, 6)]
+    made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
+    assert len(warned(lambda: made.train(batches), "batch['table']", "in batch 0 alone")) == 1
+    made = pipeline(network(), loss=loss, execution=Execution(inputs="x", rows={"table": False}))
+    assert not warned(lambda: made.train(batches), "table")
+
+
+class Adds(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch["x"] + batch["places"]
+
+
+def test_an_entry_of_the_model_stays_whole_where_the_user_says_so() -> None:
+    batch = {"x": X, "places": torch.arange(8.0), "y": Y}
+    how = Execution(inputs=["x", "places"], rows={"places": False})
+    made = pipeline(
+        network(Adds()), loss=lambda o, batch: F.cross_entropy(o, batch["y"]), execution=how
+    )
+    moved = [(X + batch["places"], Y)] * 2
+    want = plain_loop(network(), SGD, F.cross_entropy, moved, 2)
+    assert made.train([batch] * 2).losses == pytest.approx(want, rel=1e-6)
+
+
+class Scaled:
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        return ((X * self.draw(), Y) for _ in range(3))
+
+
+def one() -> float:
+    return 1.0
+
+
+def of_numpy() -> float:
+    return float(np.random.rand())
+
+
+def of_python() -> float:
+    return random.random()
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "stages", "warns"),
+    [
+        (of_numpy, of_numpy, 2, 1),
+        (of_python, of_python, 2, 1),
+        (of_numpy, of_numpy, 1, 0),
+        (of_numpy, one, 2, 0),
+        (one, of_numpy, 2, 0),
+        (of_numpy, of_python, 2, 0),
+        (lambda: GENERATOR.random(), of_numpy, 2, 0),
+    ],
+)
+def test_data_and_loss_that_draw_from_one_generator_are_warned_of(
+    data: Any, loss: Any, stages: int, warns: int
+) -> None:
+    made = pipeline(network(), stages=stages, loss=lambda o, y: F.cross_entropy(o * loss(), y))
+    assert len(warned(lambda: made.train(Scaled(data)), "both draw from")) == warns

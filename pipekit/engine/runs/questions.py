@@ -1,7 +1,7 @@
 """Questions to the user's loss and optimizer before training, asked of copies of them."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ class FirstBatch:
         evaluate: runs rows of it in evaluation mode.
         original: the user's layers, which never run.
         dtype: of mixed precision, or None.
+        drawn: libraries from whose generators reading it has drawn, beside other workers.
     """
 
     batch: Batch
@@ -42,6 +43,7 @@ class FirstBatch:
     evaluate: Callable[[Tree], Probe]
     original: nn.Module
     dtype: torch.dtype | None
+    drawn: Set[str] = frozenset()
 
 
 def ask_loss(loss: Loss, first: FirstBatch) -> None:
@@ -65,8 +67,10 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     with state_untouched(first.original):
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
+        _warn_of_turns(first.drawn & question.shared)
         if value is None or question.is_random:
             return
+        _warn_of_tables(question, first, value)
         values = []
         cases = _whole_and_parts(first)
         for output, target, rows in cases:
@@ -88,6 +92,11 @@ class _Question:
         models = [first.original, *([recorded.model] if recorded else [])]
         self._loss = FunctionCopies(loss, models, self._device)
         self.dtype = first.dtype or torch.float32
+
+    @property
+    def shared(self) -> set[str]:
+        """The libraries from whose one generator the loss has drawn."""
+        return self._loss.shared
 
     @property
     def is_random(self) -> bool:
@@ -129,6 +138,40 @@ def _require_nothing_set(
     if other is not None and other != value and (other == other or value is None):
         keys = (f"{named[number][1]}.{key}" for number, key, _ in first.tried.set_attributes)
         raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+
+
+def _warn_of_turns(libraries: Set[str]) -> None:
+    """Warn of random numbers that two workers draw from one generator."""
+    for name in sorted(libraries):
+        warnings.warn(
+            f"the data and the loss both draw from {name}'s generator, in threads that take turns "
+            f"in no fixed order, so that equal runs differ: give the data one of its own, "
+            f"np.random.default_rng(seed) or random.Random(seed)",
+            stacklevel=2,
+        )
+
+
+def _warn_of_tables(question: _Question, first: FirstBatch, value: float) -> None:
+    """Warn of entries that are cut as rows, which the loss would take whole as well."""
+    batch, whole = first.batch, first.batch.whole_target
+    if batch.said is None or batch.parts < 2:
+        return
+    taken, part = {*map(id, leaves(batch.input))}, batch.cut_target()[0]
+    named = whole.items() if isinstance(whole, Mapping) else enumerate(whole)
+    for name, entry in named:
+        if name in batch.said or part[name] is entry or id(entry) in taken:
+            continue
+        entries = part if isinstance(part, dict) else dict(enumerate(part))
+        one: Any = entries | {name: entry}
+        one = one if isinstance(part, dict) else tuple(one.values())
+        other = question.value(first.tried.output, one)
+        if other is not None and abs(other - value) > 1e-3 * abs(value) + 1e-6:
+            warnings.warn(
+                f"the batch[{name!r}] has as many elements as the batch has rows, and is cut with "
+                f"them; the loss also takes it whole, and is then {other:.4g} for {value:.4g}: say "
+                f"Execution(rows={{{name!r}: True}}) if these are rows, False if they are not",
+                stacklevel=2,
+            )
 
 
 def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:

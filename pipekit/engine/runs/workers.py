@@ -22,6 +22,7 @@ from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.runs.user_changes import UserChanges, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
+from pipekit.layers.function_copies import drawn_since, numbers_so_far
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.schedules import Schedule, Steps
 
@@ -56,10 +57,12 @@ class Workers:
         size = len(next(schedule.each_batch(begin)))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
         warn_of_modes()
+        numbers = numbers_so_far()
         try:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        drawn = drawn_since(numbers) if len(self._devices) > 1 else set()
         sample = first.cut_input()[0]
         self._model.set_attributes(self._changes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
@@ -73,7 +76,9 @@ class Workers:
                 )
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
-                ask_loss(self._loss, FirstBatch(first, tried, evaluate, model.original, dtype))
+                ask_loss(
+                    self._loss, FirstBatch(first, tried, evaluate, model.original, dtype, drawn)
+                )
                 ask_optimizer(model.configs)
         each = partial(schedule.each_batch, begin)
         return BatchSource(
