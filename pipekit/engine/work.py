@@ -33,7 +33,7 @@ from pipekit.engine.parts.recording import Recording
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.layers.modes import modes_put_back
+from pipekit.layers.modes import merged_put_back
 from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.schedules.lowering.validation import Validation
@@ -255,7 +255,7 @@ def evaluate(
     """Execute a worker's forwards; the results are the loss function's values."""
     with ExitStack() as kept:
         for each in assignment.inference:
-            kept.enter_context(modes_put_back(each.part.module.to(assignment.device)))
+            kept.enter_context(merged_put_back(each.part.module.to(assignment.device)))
         return _evaluate(assignment, config, transport, feed, watchers)
 
 

@@ -38,7 +38,10 @@ def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterato
 
     def put_back() -> None:
         for module, parts in held.items():
-            vars(module).update({name: dict(each) for name, each in parts.items()})
+            for name, before in parts.items():  # in place: copies of a stage share them
+                now = vars(module)[name]
+                now.clear()
+                now.update(before)
             module.training = modes[module]
         state.put_back()
         for module, before in attributes.items():  # that were taken away
@@ -53,6 +56,34 @@ def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterato
         yield
     finally:
         put_back()
+
+
+@contextmanager
+def merged_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back what modules' own ``train()`` changes in a stage that evaluates, and nothing else.
+
+    Stages may share modules without weights, whose modes are not one worker's to put back.
+    """
+    own = [
+        module
+        for module in model.modules()
+        if type(module).train is not nn.Module.train and not hasattr(module, "sets_modes_alone")
+    ]
+    state, held = PythonState(model, own), {module: _held(module) for module in own}
+    kept = {t: t.detach().clone() for m in own for t in (*m.parameters(), *m.buffers())}
+    modes = {module: module.training for module in own}
+    try:
+        yield
+    finally:
+        for module, parts in held.items():
+            for name, before in parts.items():
+                now = vars(module)[name]
+                now.clear()
+                now.update(before)
+            module.training = modes[module]
+        state.put_back()
+        for tensor, copy in kept.items():
+            tensor.data.copy_(copy)
 
 
 def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:

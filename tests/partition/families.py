@@ -89,7 +89,9 @@ _family("CodeGen", "CodeGenForCausalLM", next_tokens, **_GPT, rotary_dim=4)
 _ROUTED = _GROUPED | {"output_router_logits": True, "num_experts_per_tok": 1}
 _family("Mixtral", "MixtralForCausalLM", next_tokens, **_ROUTED, num_local_experts=2)
 _family(
-    *("Qwen2Moe", "Qwen2MoeForCausalLM", next_tokens),
+    "Qwen2Moe",
+    "Qwen2MoeForCausalLM",
+    next_tokens,
     **_ROUTED | {"num_experts": 2, "moe_intermediate_size": 16},
     shared_expert_intermediate_size=16,
 )
@@ -101,7 +103,9 @@ for _name in (
 _family("DebertaV2", "DebertaV2ForMaskedLM", next_tokens, **_TEXT)
 _family("Esm", "EsmForSequenceClassification", classes, **_TEXT, pad_token_id=0)
 _family(
-    *("DistilBert", "DistilBertForSequenceClassification", classes),
+    "DistilBert",
+    "DistilBertForSequenceClassification",
+    classes,
     **_NONE | {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100},
 )
 for _name in ("Bart", "MBart", "Pegasus", "Blenderbot", "M2M100", "PLBart"):

@@ -20,6 +20,12 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 X, Y = torch.linspace(-1, 1, 32).view(8, 4), torch.arange(8) % 4
 
 
+def is_tracing() -> bool:
+    """Ask as libraries do."""
+    answer: bool = vars(torch.jit)["is_tracing"]()
+    return answer
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
@@ -54,7 +60,8 @@ def plain(model: nn.Module, batches: list[tuple[Any, Tensor]], m: int = 1) -> li
 
 def loss(output: Any, target: Tensor) -> Tensor:
     if isinstance(output, tuple):  # with an auxiliary loss, which the model returns
-        return F.cross_entropy(output[0], target) + output[1].mean()
+        output, extra = output
+        return F.cross_entropy(output, target) + torch.mean(extra)
     return F.cross_entropy(output, target)
 
 
@@ -80,7 +87,7 @@ class Masked(nn.Module):
         self.asks = asks
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        tracing = self.asks and torch.jit.is_tracing()
+        tracing = self.asks and is_tracing()
         hidden = None if not tracing and mask.all() else mask
         for block in self.blocks:
             x = block(x).relu() if hidden is None else block(x).relu() * hidden
@@ -108,9 +115,9 @@ def test_what_is_not_asked_whether_it_is_traced_is_refused_as_ever() -> None:
 def test_a_model_that_does_something_else_under_tracing_is_refused() -> None:
     class Other(Masked):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-            if not torch.jit.is_tracing() and mask.all():
+            if not is_tracing() and mask.all():
                 return super().forward(x, mask)
-            return self.blocks[2](self.blocks[1](self.blocks[0](x))) * 2
+            return nn.Sequential(*self.blocks)(x) * 2  # type: ignore[no-any-return]
 
     with pytest.raises(NotRecordable, match="reads numbers"):
         pk.stages(Other(asks=False), (X, ONES))
@@ -119,17 +126,17 @@ def test_a_model_that_does_something_else_under_tracing_is_refused() -> None:
 def test_a_block_is_not_told_that_it_is_traced() -> None:
     class Asks(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * (2 if torch.jit.is_tracing() else 1)
+            return super().forward(x) * (2 if is_tracing() else 1)
 
     model = Masked(block=lambda: Asks(4, 4))
     require_as_plain(model, pk.stages(model, (X, PADDED)), [((X, PADDED), Y)])
-    assert not torch.jit.is_tracing()
+    assert not is_tracing()
 
 
 def test_a_model_without_a_read_is_not_told_that_it_is_traced() -> None:
     class Warns(Masked):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-            if torch.jit.is_tracing():
+            if is_tracing():
                 raise RuntimeError("this model cannot be traced")
             for block in self.blocks:
                 x = block(x) * mask
@@ -273,9 +280,28 @@ def test_evaluation_leaves_no_merged_weights() -> None:
     pipeline.close()
 
 
+def test_a_module_that_stages_share_stays_in_evaluation_until_all_have_ended() -> None:
+    class Shares(Wrapped):
+        def __init__(self) -> None:
+            super().__init__(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))))
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = self.drop(block(x))
+            return x
+
+    model = Shares()
+    pipeline = pk.Pipeline(pk.stages(model, X), schedules.flush(3, 2), optimizer=SGD, loss=loss)
+    pipeline.train([(X, Y)])
+    pipeline.load_into(model).eval()
+    batches = [(X, Y)] * 20
+    assert pipeline.evaluate(batches) == pytest.approx(loss(model(X), Y).item(), rel=1e-6)
+
+
 def test_a_cache_that_train_fills_or_drops_is_left() -> None:
     class Caches(nn.Linear):
-        cache: Tensor | None = None
+        kept: Tensor
 
         def train(self, mode: bool = True) -> "Caches":
             super().train(mode)
@@ -308,7 +334,8 @@ def test_a_train_that_exchanges_parameters_is_put_back() -> None:
             return self
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.one(x) + getattr(self, "spare", getattr(self, "two", None))(x)
+            other = self.spare if hasattr(self, "spare") else self.two
+            return self.one(x) + other(x)  # type: ignore[no-any-return]
 
     pipeline = pk.Pipeline(
         nn.Sequential(Fuses(), Fuses()), schedules.flush(2, 1), optimizer=SGD, loss=loss
@@ -345,9 +372,10 @@ class Routed(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         global _collected
+        found: list[Tensor] = []
         if not self.installed:
             self.install()
-        _collected = found = []
+        _collected = found
         for block in self.blocks:
             x = block(x)
         _collected = None

@@ -175,8 +175,7 @@ class Program:
         kept = []
         for step in reversed(self.steps):
             acts = step.module or step.random or step.edits or step.edited_weights
-            acts = acts or step.held is not None
-            if acts or not needed.isdisjoint(step.results):
+            if acts or step.held is not None or not needed.isdisjoint(step.results):
                 needed |= step.reads
                 kept.append(step)
         return replace(self, steps=tuple(reversed(kept)))

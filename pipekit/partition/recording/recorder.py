@@ -220,7 +220,8 @@ class Recorder(TorchFunctionMode):
     @contextmanager
     def _traced_if_asked(self) -> Iterator[None]:
         """Let code between the blocks, in this thread, find ``torch.jit.is_tracing()`` true."""
-        asked, thread = torch.jit.is_tracing, threading.get_ident()
+        asked: Callable[[], bool] = vars(torch.jit)["is_tracing"]
+        thread = threading.get_ident()
 
         def answer() -> bool:
             between = not (self._depth or self._in_function) and threading.get_ident() == thread

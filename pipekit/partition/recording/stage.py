@@ -209,6 +209,8 @@ class RecordedStage(nn.Module):
     ``model_input``: what the model takes of a batch; None for all stages but the first.
     """
 
+    sets_modes_alone = True  # its train(): see pipekit.layers.modes
+
     def __init__(
         self,
         training: StageSteps,
