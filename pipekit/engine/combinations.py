@@ -159,7 +159,7 @@ def of_pipeline(
     updates: Updates,
     execution: Execution,
     *,
-    seed: int | None,
+    seed: int | str | None,
     transport: str,
     devices: Collection[torch.device],
 ) -> set[str]:
