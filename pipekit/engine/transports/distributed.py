@@ -169,7 +169,7 @@ class DistributedTransport:
 
     def _checksum(self, message: Message, peer: int, sent: bool) -> Tensor | None:
         """Return what goes before a message, if it is the first of its batch over this link."""
-        if self._data is None:
+        if self._data is None or not self._data.goes_before(message, peer, sent):
             return None
         self._feed.read_to(message.microbatch)
         return self._data.checksum_before(message, peer, sent)

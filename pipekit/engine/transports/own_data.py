@@ -23,7 +23,7 @@ from pipekit.engine.batches import Batch, End
 from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
 
-LOOKED_AT = 1 << 13
+LOOKED_AT = 1 << 10
 """Elements of each tensor of which a checksum is made, evenly spread if it has more."""
 
 _REMEDY = (
@@ -52,7 +52,7 @@ class OwnData:
     ) -> None:
         self._batches, self._reading, self._end = batches, reading, end
         self._stops, self._sums = array("q"), array("q")
-        self._compared: dict[tuple[bool, int], int] = {}
+        self._compared: dict[tuple[bool, int], int] = {}  # up to which microbatch, by link
 
     @property
     def count(self) -> int:
@@ -72,15 +72,16 @@ class OwnData:
                 self._sums.append(checksum(batch))
             yield batch
 
-    def checksum_before(self, message: Message, peer: int, sent: bool) -> Tensor | None:
-        """Return what goes before a message to (``sent``) or from a peer, if anything does.
+    def goes_before(self, message: Message, peer: int, sent: bool) -> bool:
+        """Return whether a checksum goes before a message to (``sent``) or from a peer."""
+        if message.microbatch < self._compared.get((sent, peer), 0):
+            return False
+        return message.payload is Payload.ACTIVATION
 
-        Its microbatch was read.
-        """
+    def checksum_before(self, message: Message, peer: int, sent: bool) -> Tensor:
+        """Return the checksum that goes before a message, whose microbatch was read."""
         batch = bisect_right(self._stops, message.microbatch)
-        if message.payload is not Payload.ACTIVATION or self._compared.get((sent, peer)) == batch:
-            return None
-        self._compared[sent, peer] = batch
+        self._compared[sent, peer] = self._stops[batch]
         return torch.tensor([batch, self._sums[batch]])
 
     @staticmethod

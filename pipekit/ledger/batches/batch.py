@@ -1,5 +1,7 @@
 """Run experiments' notebooks, several at a time if wanted, with nobody at the screen."""
 
+import signal
+import sys
 import threading
 import warnings
 from collections import deque
@@ -97,7 +99,7 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with _place(on, jobs) as place:  # before there is a folder: nobody may answer
+    with _ending_in_order(), _place(on, jobs) as place:  # before there is a folder: nobody may answer
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
@@ -156,6 +158,22 @@ def _place(on: str | None, width: int) -> Iterator[_Place]:
     with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
         # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
         yield _Place(client.get_executor(pure=False, retries=0), is_elsewhere=True)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM end this process as an error does: no kernel or folder of one is left behind."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _unheard(cell: int) -> None:

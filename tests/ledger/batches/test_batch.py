@@ -1,5 +1,6 @@
 import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
@@ -313,14 +314,18 @@ run(Path({!r}), results=Path({!r}))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
     tmp_path: Path, notebook: Notebook, end: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     notebook("quick", "1 + 1")
     notebook("endless", ENDLESS)
     file, runs = experiment(tmp_path, "quick", "endless"), tmp_path / "runs"
-    batch = subprocess.Popen([sys.executable, "-c", BATCH.format(str(file), str(runs))])
+    (temporary := tmp_path / "temporary").mkdir()
+    batch = subprocess.Popen(
+        [sys.executable, "-c", BATCH.format(str(file), str(runs))],
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
     deadline = time.monotonic() + 300
     while not list(runs.glob("*/endless/up")):
         assert time.monotonic() < deadline
@@ -338,6 +343,8 @@ def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
                 break
             except BlockingIOError:
                 time.sleep(0.1)
+    if end != signal.SIGKILL:
+        assert list(temporary.glob("pipekit-kernel-*")) == []
     (folder,) = runs.iterdir()
     if end == signal.SIGINT:
         assert capfd.readouterr().out == f"interrupted: --resume continues {folder}\n"
