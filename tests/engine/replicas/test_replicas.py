@@ -47,7 +47,7 @@ def pipeline(
     balance: Sequence[int],
     **options: Any,
 ) -> pk.Pipeline:
-    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
     return pk.Pipeline(model, schedule, balance=balance, **values(**arguments))
 
 
