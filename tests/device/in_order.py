@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports import distributed as distributed_transport
+from pipekit.engine.transports import process_groups
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
@@ -238,8 +239,8 @@ class InOrderRunner(Runner):
     ) -> list[WorkerReport]:
         read, network = list(batches), InOrder(len(workers))
         issued = ThreadStreams([worker.device for worker in workers]).record_events()
-        module: Any = distributed_transport
-        before = module.dist, module._group
+        module, groups = cast(Any, distributed_transport), cast(Any, process_groups)
+        before = module.dist, module.group_of
         coming = incoming([worker.steps for worker in workers])
 
         def work(assignment: WorkerAssignment, _: Notify) -> WorkerReport:
@@ -252,12 +253,14 @@ class InOrderRunner(Runner):
                 transport = DistributedTransport(told, config, feed, read_ahead=True)
                 return run(assignment, config, transport, feed, on_news)
 
-        module.dist, module._group = network, lambda _, *about: _Group(*about)
+        module.group_of = lambda _, *about: _Group(*about)
+        module.dist = groups.dist = network
         try:
             functions = [partial(work, each) for each in workers]
             return WorkerThreads().run(functions, network.fail)
         finally:
-            module.dist, module._group = before
+            module.dist, module.group_of = before
+            groups.dist = module.dist
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return False

@@ -247,6 +247,7 @@ BOUNDARIES["channels last"][0](torch.zeros(2, 6))  # the lazy layer takes its sh
     [("threads", "never"), ("threads", "always"), ("distributed", "never")],
 )
 @pytest.mark.parametrize("name", BOUNDARIES)
+@pytest.mark.filterwarnings("ignore:the model edits its input")  # "edited batch" does
 def test_what_crosses_a_boundary(name: str, transport: str, recompute: str) -> None:
     model, balance = BOUNDARIES[name]
     batches = data(2, rows=10)

@@ -108,6 +108,7 @@ def compare(
         "optimizer": optimizer,
         "loss": nn.MSELoss(),
         "clip_norm": clip_norm,
+        "seed": 0,
     }
     pipe = Pipeline(model, schedule, **values(**both, **options))
     run = pipe.train(batches, watch=Watch(trace=False))

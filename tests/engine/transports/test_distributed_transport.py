@@ -50,6 +50,7 @@ def test_shapes_that_depend_on_values_are_explained() -> None:
         train(model, "gpipe", [1, 2], data(20), loss=by_sum)
 
 
+@pytest.mark.filterwarnings("ignore:the loss of 4 rows")  # it is a sum
 def test_shapes_that_depend_on_values_in_processes_started_from_here() -> None:
     model = nn.Sequential(ByValue(), Mean(), nn.Linear(6, 3))
     runs = [
