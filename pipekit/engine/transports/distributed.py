@@ -109,7 +109,7 @@ class DistributedTransport:
         if destination == self._rank:
             self._arrived[message] = content
             return
-        if (mine := self._checksum(message, destination, sent=True)) is not None:
+        if (mine := self._checksums(message, destination, sent=True)) is not None:
             self._start_sends([mine], destination, tag=CHECKSUM)
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
@@ -153,7 +153,7 @@ class DistributedTransport:
         """Wait for the next message of a sender, and post receives for later ones."""
         incoming = self._incoming[source]
         ahead = incoming.posted[0][0] if incoming.posted else incoming.messages[incoming.position]
-        if (mine := self._checksum(ahead, source, sent=False)) is not None:
+        if (mine := self._checksums(ahead, source, sent=False)) is not None:
             theirs = torch.empty_like(mine)
             _receive([theirs], source, tag=CHECKSUM)
             OwnData.require_same(mine, theirs, self._rank, source)
@@ -167,12 +167,12 @@ class DistributedTransport:
         self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
 
-    def _checksum(self, message: Message, peer: int, sent: bool) -> Tensor | None:
-        """Return what goes before a message, if it is the first of its batch over this link."""
-        if self._data is None or not self._data.goes_before(message, peer, sent):
+    def _checksums(self, message: Message, peer: int, sent: bool) -> Tensor | None:
+        """Return the checksums that go before a message, if any do."""
+        if self._data is None or not self._data.begins_batch(message, peer, sent):
             return None
         self._feed.read_to(message.microbatch)
-        return self._data.checksum_before(message, peer, sent)
+        return self._data.checksums_before(message, peer, sent)
 
     def _take_second(self, source: int) -> None:
         """Wait for the next message that a sender sends again, whichever it is."""

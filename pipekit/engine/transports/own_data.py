@@ -1,15 +1,15 @@
 """The data of processes under torchrun, each of which reads all batches itself: the same ones.
 
 The first stage takes a batch's input in one process, the last stage its target in another.  So
-whoever sends the first activation of a batch over a link sends a checksum before it: of the rows,
-and of all that the loss gets beside the model's input, which in each process may be augmented
-otherwise.
+whoever sends the first activation of a batch over a link sends checksums before it, at the first
+batch and then every few, of each batch so far: of its rows, and of all that the loss gets beside
+the model's input, which in each process may be augmented otherwise.
 """
 
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,8 +23,11 @@ from pipekit.engine.batches import Batch, End
 from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
 
-LOOKED_AT = 1 << 10
-"""Elements of each tensor of which a checksum is made, evenly spread if it has more."""
+EVERY = 8
+"""Batches after which checksums are compared; those of the first batch are at once."""
+
+LOOKED_AT = 8
+"""Elements of each row of which a checksum is made, at its beginning and in its middle."""
 
 _REMEDY = (
     "under torchrun every process reads all data itself, so let all of them read the same batches "
@@ -52,7 +55,9 @@ class OwnData:
     ) -> None:
         self._batches, self._reading, self._end = batches, reading, end
         self._stops, self._sums = array("q"), array("q")
-        self._compared: dict[tuple[bool, int], int] = {}  # up to which microbatch, by link
+        # By link: the microbatch after the last batch seen there, and the last batch compared.
+        self._seen: dict[tuple[bool, int], int] = {}
+        self._compared: dict[tuple[bool, int], int] = {}
 
     @property
     def count(self) -> int:
@@ -72,25 +77,46 @@ class OwnData:
                 self._sums.append(checksum(batch))
             yield batch
 
-    def goes_before(self, message: Message, peer: int, sent: bool) -> bool:
-        """Return whether a checksum goes before a message to (``sent``) or from a peer."""
-        if message.microbatch < self._compared.get((sent, peer), 0):
+    def begins_batch(self, message: Message, peer: int, sent: bool) -> bool:
+        """Return whether a message to (``sent``) or from a peer begins a batch over this link."""
+        if message.microbatch < self._seen.get((sent, peer), 0):
             return False
         return message.payload is Payload.ACTIVATION
 
-    def checksum_before(self, message: Message, peer: int, sent: bool) -> Tensor:
-        """Return the checksum that goes before a message, whose microbatch was read."""
-        batch = bisect_right(self._stops, message.microbatch)
-        self._compared[sent, peer] = self._stops[batch]
-        return torch.tensor([batch, self._sums[batch]])
+    def checksums_before(self, message: Message, peer: int, sent: bool) -> Tensor | None:
+        """Return what goes before a message whose microbatch was read: the number of a batch, and
+        the checksums from it on; None: they wait for a later batch.
+        """
+        link, batch = (sent, peer), bisect_right(self._stops, message.microbatch)
+        self._seen[link] = self._stops[batch]
+        last = self._compared.get(link)
+        if last is not None and batch < last + EVERY:
+            return None
+        self._compared[link] = batch
+        first = 0 if last is None else last + 1
+        return torch.tensor([first, *self._sums[first : batch + 1]])
+
+    @property
+    def latest(self) -> Tensor:
+        """The checksums that may not have been compared, as of :meth:`checksums_before`."""
+        first = max(0, self.count - 2 * EVERY)
+        return torch.tensor([first, *self._sums[first:]])
+
+    def require_same_ends(self, worker: int, latest: Sequence[Tensor]) -> None:
+        """Raise ValueError if a worker beside this one has read other rows in the end."""
+        for sent, peer in self._compared:
+            later, earlier = (peer, worker) if sent else (worker, peer)
+            self.require_same(latest[later], latest[earlier], later, earlier)
 
     @staticmethod
     def require_same(mine: Tensor, theirs: Tensor, worker: int, peer: int) -> None:
-        """Raise ValueError unless two workers have read the same rows."""
-        if not torch.equal(mine, theirs):
+        """Raise ValueError unless two workers have the same checksums."""
+        common = min(len(mine), len(theirs))  # who needs no more has not read the last batches
+        mine, theirs = mine[:common], theirs[:common]
+        if mine[0] == theirs[0] and not torch.equal(mine, theirs):
+            batch = int(mine[0]) + (mine != theirs).tolist().index(True) - 1
             raise ValueError(
-                f"batch {int(mine[0])} of worker {worker} differs from that of worker {peer}: "
-                f"{_REMEDY}"
+                f"batch {batch} of worker {worker} differs from that of worker {peer}: {_REMEDY}"
             )
 
 
@@ -110,7 +136,8 @@ def unequal(counts: dict[int, Any]) -> str:
 def checksum(batch: Batch) -> int:
     """Return a checksum of a batch's rows; tensors on accelerators count by their shapes alone."""
     inputs = {id(tensor) for tensor in leaves(batch.input)}
-    entries = pytree.tree_leaves(batch.whole_target)
+    target = batch.whole_target
+    entries = [target] if isinstance(target, Tensor) else pytree.tree_leaves(target)
     others = [entry for entry in entries if id(entry) not in inputs]
     total = zlib.crc32(repr((batch.rows, batch.row_shapes)).encode())
     for entry in others or entries:
@@ -120,12 +147,17 @@ def checksum(batch: Batch) -> int:
 
 def _bytes(entry: Any) -> Any:
     """Return what a checksum is made of; objects that only their program can compare give none."""
-    if isinstance(entry, np.ndarray) and entry.dtype != object:
-        return entry.reshape(-1)[:: 1 + entry.size // LOOKED_AT].tobytes()
     if isinstance(entry, Tensor):
         if is_accelerator(entry.device) or entry.is_nested or entry.layout is not torch.strided:
             return str(entry.dtype).encode()
-        flat = entry.detach().resolve_conj().reshape(-1)
-        flat = flat[:: 1 + flat.numel() // LOOKED_AT].contiguous()
-        return flat.view(torch.uint8).numpy() if flat.numel() else b""
+        try:  # each call of torch takes 20 us where the layers' passes have filled the caches
+            entry = entry.numpy(force=True)
+        except TypeError:  # a type that numpy lacks, say bfloat16
+            entry = entry.float().numpy(force=True)
+    if isinstance(entry, np.ndarray) and entry.dtype != object:
+        rows = entry.reshape(len(entry) if entry.ndim and len(entry) else 1, -1)
+        middle = rows.shape[1] // 2
+        if middle > LOOKED_AT:
+            return rows[:, :LOOKED_AT].tobytes() + rows[:, middle : middle + LOOKED_AT].tobytes()
+        return rows.tobytes()
     return repr(entry).encode() if isinstance(entry, (str, bytes, int, float)) else b""

@@ -118,7 +118,8 @@ class TorchrunRunner(Runner):
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
                 shared = replace(report, record=report.record.later(-origin), stages=[])
-                reports = everybodys(shared)
+                reports, latest = zip(*everybodys((shared, data.latest)), strict=True)
+                data.require_same_ends(own.index, latest)
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:

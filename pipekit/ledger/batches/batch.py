@@ -99,7 +99,10 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with _ending_in_order(), _place(on, jobs) as place:  # before there is a folder: nobody may answer
+    with (
+        _ending_in_order(),
+        _place(on, jobs) as place,
+    ):  # before there is a folder: nobody may answer
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
