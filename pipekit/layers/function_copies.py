@@ -48,7 +48,7 @@ class FunctionCopies:
         self.shared: set[str] = set()
         self._objects: list[Any] = []
         file = io.BytesIO()
-        _Pickler(file, self._objects, models).dump(function)
+        _FunctionPickler(file, self._objects, models).dump(function)
         self._bytes = file.getvalue()
 
     def __call__(self, *args: Any) -> Any:
@@ -87,7 +87,7 @@ def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
             variables.put_back()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def __init__(self, file: io.BytesIO, objects: list[Any], models: Sequence[nn.Module]) -> None:
         super().__init__(file)
         self._objects, self._bytes = objects, 0

@@ -60,7 +60,7 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     if not first.batch.microbatch_rows[0]:
         return
     try:
-        question = _Question(loss, first)
+        question = _LossQuestion(loss, first)
     except Exception:  # of whatever kind: it cannot be copied
         return
     microbatch = first.tried.output, first.batch.cut_target()[0]
@@ -83,7 +83,7 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
         warn_of_another_whole(loss, values[0], values[1:], cases[0][1], cut, question.dtype)
 
 
-class _Question:
+class _LossQuestion:
     """Asks copies of a loss, and watches what they read of the user's model."""
 
     def __init__(self, loss: Loss, first: FirstBatch) -> None:
@@ -122,7 +122,7 @@ class _Question:
 
 
 def _require_nothing_set(
-    question: _Question, first: FirstBatch, microbatch: tuple[Any, Any], value: float | None
+    question: _LossQuestion, first: FirstBatch, microbatch: tuple[Any, Any], value: float | None
 ) -> None:
     """Raise ValueError if the loss depends on attributes of the user's modules that forwards set.
 
@@ -151,7 +151,7 @@ def _warn_of_turns(libraries: Set[str]) -> None:
         )
 
 
-def _warn_of_tables(question: _Question, first: FirstBatch, value: float) -> None:
+def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:
     """Warn of entries that are cut as rows, which the loss would take whole as well."""
     batch, whole = first.batch, first.batch.whole_target
     if batch.said is None or batch.parts < 2:
