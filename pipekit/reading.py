@@ -4,11 +4,13 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -27,8 +29,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path} is not text: {error}") from None
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_table(path: str | os.PathLike[str]) -> "pd.DataFrame":
     """Return a CSV file's rows; raise ValueError if it is no table."""
+    import pandas as pd
+
     try:
         return pd.read_csv(path)
     except ValueError as error:  # pandas' own errors, and what is not UTF-8
