@@ -75,8 +75,9 @@ PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signa
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
     """Strike one of the workers, at some moment from now, if any is left; note them all."""
     time.sleep(draw.uniform(0, 3 * PACE_S))
-    known |= set(worker_processes().values())
-    if workers := sorted(worker_processes().items()):
+    workers = worker_processes()
+    known |= {process for _, process in workers}
+    if workers:
         with suppress(ProcessLookupError, FileNotFoundError):  # it has just gone
             STRIKES[end][1](draw.choice(workers)[1])
 

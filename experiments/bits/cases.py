@@ -59,6 +59,8 @@ MINIBATCHES = ("model-parallel", *PIPEDREAM, "pipedream-no-stashing", "asp")
 """Methods whose batches are one microbatch each."""
 STASHING = (*STRAIGHT, *LOOPS, "chimera", "dualpipe", "model-parallel", *PIPEDREAM)
 BY_NAME = (*STASHING, "paci", "pipedream-no-stashing")
+ONE_COPY = tuple(name for name in BY_NAME if name not in ("chimera", "dualpipe"))
+"""Of two copies the running statistics become one mean wherever a call stops."""
 FEW = ("flush", "2bw", "pipedream", "zb-v")
 CUT = ("flush", "2bw", "zb-h1", "zb-v")
 """Some whose batches are several microbatches each."""
@@ -151,7 +153,7 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
         },
     ),
     "resumed within a call": (
-        BY_NAME,
+        ONE_COPY,  # how far a call gets that is told to stop is the machine's to say
         {
             "calls": (
                 *(train(6, **SAVED, stop_after=3), ("rebuild", {}), ("resume", {})),

@@ -34,14 +34,23 @@ class Struck:
             yield batch
 
 
-def kill(worker: int) -> None:
-    """Send SIGKILL to the processes of a worker.
+def worker_processes() -> list[tuple[int, int]]:
+    """Return number and process of each worker that is alive, of all pipelines trained here.
 
-    Those of earlier pipelines of this process, which may live until they are collected, too.
+    Those of an earlier pipeline may live until it is collected.
     """
-    for process in multiprocessing.active_children():
-        if process.name == f"pipekit worker {worker}" and process.pid:
-            os.kill(process.pid, signal.SIGKILL)
+    return sorted(
+        (int(process.name.rpartition(" ")[2]), process.pid)
+        for process in multiprocessing.active_children()
+        if process.name.startswith("pipekit worker ") and process.pid
+    )
+
+
+def kill(worker: int) -> None:
+    """Send SIGKILL to the processes of a worker that are alive."""
+    for number, process in worker_processes():
+        if number == worker:
+            os.kill(process, signal.SIGKILL)
 
 
 def coordination(

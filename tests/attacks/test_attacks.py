@@ -29,16 +29,16 @@ def test_interrupts(way: str) -> None:
 def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> None:
     """The kernel's last traceback still holds the whole training."""
     manager: Any = ThisInterpreter(connection_file=str(tmp_path / "kernel.json"))
-    (temporary := tmp_path / "temporary").mkdir()
+    (temporary := tmp_path / "t").mkdir()  # short: a socket's path has 107 characters at most
     manager.start_kernel(env={**os.environ, "TMPDIR": str(temporary)}, cwd=os.getcwd())
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=300)
         make = "from experiments.attacks.interrupts import Trainings; t = Trainings('processes')"
         for code in (make, "row = t.interrupted(0.5, again=True)"):
-            assert client.execute_interactive(code, timeout=60)["content"]["status"] == "ok"
-        answer = client.execute_interactive("", user_expressions={"row": "row"}, timeout=60)
+            assert client.execute_interactive(code, timeout=300)["content"]["status"] == "ok"
+        answer = client.execute_interactive("", user_expressions={"row": "row"}, timeout=300)
         row = ast.literal_eval(answer["content"]["user_expressions"]["row"]["data"]["text/plain"])
     finally:
         client.stop_channels()
