@@ -103,7 +103,7 @@ def other_data(draw: random.Random) -> tuple[str, str]:
     kind, rank, at = (
         draw.choice(["other", "fewer", "shuffled"]),
         draw.choice("01"),
-        draw.randrange(COUNT),
+        draw.randrange(1, COUNT),
     )
     with launched(kind, rank, str(at)) as job:
         try:
