@@ -1,6 +1,6 @@
-"""Kill and interrupt trainings at random; none may lose a bit, or leave anything behind.
+"""Kill, interrupt and misuse trainings at random; none may lose a bit or leave anything unsaid.
 
-    python -m experiments.attacks                          # both kinds; make attack
+    python -m experiments.attacks                          # all kinds; make attack
     python -m experiments.attacks kills --tries 20 --seed 7 --output results/reference/faults
 
 A seed repeats the attacks; the machine decides at which moment of a training they come.
@@ -19,7 +19,7 @@ import pandas as pd
 import typer
 from tqdm import tqdm
 
-from experiments.attacks import interrupts, kills
+from experiments.attacks import interrupts, kills, uses
 from experiments.attacks.left import start_fork_server
 from pipekit.choices import require_choice
 from pipekit.host.provenance import provenance, write
@@ -37,6 +37,7 @@ class Kind(NamedTuple):
 KINDS = {
     "kills": Kind(kills.attack, 60, "end", "resumed over"),
     "interrupts": Kind(interrupts.attack, 200, "way", "outcome"),
+    "uses": Kind(uses.attack, 40, "way", "outcome"),
 }
 
 
