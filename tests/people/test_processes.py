@@ -196,8 +196,10 @@ def test_a_stream_that_is_shorter_in_a_process_is_said_and_does_not_hang(
     sign = tmp_path / "said"
 
     def run() -> None:
-        # In place of the process's end.
-        torchrun._end = lambda stalled: sign.write_text(str(stalled)) and None
+        def said(stalled: Exception) -> None:
+            sign.write_text(str(stalled))
+
+        torchrun._end = said  # in place of the process's end
         read = iter(batches(5 - 2 * (rank() == shorter)))
         train = partial(piped(model()).train, read, steps=9)
         threading.Thread(target=train, daemon=True).start()

@@ -118,8 +118,8 @@ class TorchrunRunner(Runner):
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
                 shared = replace(report, record=report.record.later(-origin), stages=[])
-                reports, latest = zip(*everybodys((shared, data.latest)), strict=True)
-                data.require_same_ends(own.index, latest)
+                each_one = everybodys((shared, data.latest))
+                data.require_same_ends(own.index, [latest for _, latest in each_one])
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:
@@ -127,7 +127,7 @@ class TorchrunRunner(Runner):
             raise
         finally:
             torch.set_num_threads(cores)
-        reports = [replace(each, record=each.record.later(origin)) for each in reports]
+        reports = [replace(each, record=each.record.later(origin)) for each, _ in each_one]
         reports[own.index] = replace(reports[own.index], stages=report.stages)
         return reports
 
