@@ -50,6 +50,11 @@ def claim(
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, if wanted with --paper and --outcome")
     folder = run or REFERENCE
+    if run is None and not (REFERENCE / "claims.jsonl").exists() and REFERENCE.is_dir():
+        raise ValueError(
+            "no records of a whole run are committed yet: make papers, then name its folder by "
+            "--run results/runs/NAME"
+        )
     if not folder.is_dir():
         raise ValueError(
             "our values are in the repository, and not in an installed pipekit: clone it, or name "
