@@ -51,9 +51,9 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     return [tuple(torch.randn(8, n, generator=generator) for n in (6, 3)) for _ in range(4)]  # type: ignore[misc]
 
 
-def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
-    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
-    pipeline = Pipeline(
+def pipeline(transport: str) -> Pipeline:
+    """Return a pipeline of two stages, a worker each."""
+    return Pipeline(
         network(),
         schedules.two_bw(2, 2),
         balance=[3, 3],
@@ -61,12 +61,17 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
         loss=nn.MSELoss(),
         transport=transport,
     )
-    with closing(pipeline):  # a traceback may keep it, and between calls its processes wait
-        for _ in range(pipeline.resume(folder), 2):
+
+
+def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
+    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
+    # A traceback may keep it, and between calls its processes wait.
+    with closing(pipeline(transport)) as pipe:
+        for _ in range(pipe.resume(folder), 2):
             checkpoints = Checkpoints(folder, every=1) if saved else None
-            pipeline.train(batches(), checkpoints=checkpoints)
-        value = pipeline.evaluate(batches())
-        return [torch.tensor(value), *pipeline.state_dict().values()]
+            pipe.train(batches(), checkpoints=checkpoints)
+        value = pipe.evaluate(batches())
+        return [torch.tensor(value), *pipe.state_dict().values()]
 
 
 def in_a_loop(folder: Path) -> Bits:

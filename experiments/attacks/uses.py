@@ -14,17 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from experiments.attacks.interrupts import network
+from experiments.attacks.interrupts import pipeline
 from experiments.attacks.left import children, is_alive
 from experiments.study.trainings import Course, Trainings
-from pipekit import Pipeline, schedules
 
 LIMIT_S = 120.0
 COUNT = 20  # batches of a training
@@ -34,17 +32,6 @@ TOLD = "under torchrun every process reads all data itself"
 def batches(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [tuple(torch.randn(8, n, generator=generator) for n in (6, 3)) for _ in range(COUNT)]  # type: ignore[misc]
-
-
-def pipeline(transport: str) -> Pipeline:
-    return Pipeline(
-        network(),
-        schedules.two_bw(2, 2),
-        balance=[3, 3],
-        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-        loss=nn.MSELoss(),
-        transport=transport,
-    )
 
 
 def two_threads(draw: random.Random) -> tuple[str, str]:

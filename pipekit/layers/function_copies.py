@@ -19,7 +19,7 @@ from pipekit.devices import random_states_put_back
 from pipekit.layers.function_state import functions_of
 from pipekit.layers.module_state import memory_of
 from pipekit.layers.python_state import Variables, global_state
-from pipekit.layers.seeded import Seeded
+from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 
 MOST_BYTES = 256_000_000
 """Of tensors that are copied or joined for a question."""
@@ -59,16 +59,6 @@ class FunctionCopies:
             self.shared |= drawn_since(before)
             self.drew |= seeded.drew or bool(self.shared)
         return value
-
-
-def numbers_so_far() -> dict[str, Any]:
-    """Return the states of the generators that all threads share, by their libraries."""
-    return {"Python": random.getstate(), "NumPy": pickle.dumps(np.random.get_state())}
-
-
-def drawn_since(before: dict[str, Any]) -> set[str]:
-    """Return the libraries from whose generators somebody has drawn meanwhile."""
-    return {name for name, state in numbers_so_far().items() if state != before[name]}
 
 
 @contextmanager

@@ -6,11 +6,14 @@ generators, set to the layer's state, and give them back as they were.  Every pa
 layer may begin to draw in the midst of a training.
 """
 
+import pickle
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from pipekit.devices import new_generators, random_states
@@ -99,3 +102,13 @@ def drawing_undisturbed() -> AbstractContextManager[None]:
 def _run_undisturbed(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     with RNG_LOCK:
         return operator.call(*args, **kwargs)
+
+
+def numbers_so_far() -> dict[str, Any]:
+    """Return the states of the generators that all threads share, by their libraries."""
+    return {"Python": random.getstate(), "NumPy": pickle.dumps(np.random.get_state())}
+
+
+def drawn_since(before: dict[str, Any]) -> set[str]:
+    """Return the libraries from whose generators somebody has drawn meanwhile."""
+    return {name for name, state in numbers_so_far().items() if state != before[name]}

@@ -22,8 +22,8 @@ from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.runs.user_changes import UserChanges, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
-from pipekit.layers.function_copies import drawn_since, numbers_so_far
 from pipekit.layers.pass_state import warn_of_modes
+from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, Steps
 
 

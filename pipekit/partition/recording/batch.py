@@ -1,14 +1,11 @@
 """Batches for a model that runs to be looked at, and that is left as it was."""
 
-import pickle
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +13,7 @@ from pipekit.devices import random_states_put_back
 from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import buffers_untouched, weights_untouched
 from pipekit.layers.python_state import PythonState, module_names, state_untouched
+from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors
 
@@ -192,21 +190,16 @@ def drawing_from_torch() -> Iterator[None]:
     Between blocks a record would hold what was drawn to be so for ever; within one, stages would
     draw in no fixed order.
     """
-    before = _drawn_so_far()
+    before = numbers_so_far()
     yield
-    for source, state in _drawn_so_far().items():
-        if state != before[source]:
+    drawn = drawn_since(before)
+    for library, source in {"Python": "Python's random", "NumPy": "NumPy's generator"}.items():
+        if library in drawn:
             raise NotRecordable(
                 f"the forward draws from {source}, whose numbers stages would not draw alike: draw "
                 f"by torch, torch.rand(()) say, within a block, or leave it out (in transformers: "
                 f"config.layerdrop = 0 or config.apply_spec_augment = False)"
             )
-
-
-def _drawn_so_far() -> dict[str, bytes]:
-    """Return the states of the generators that are not torch's."""
-    states = {"Python's random": random.getstate(), "NumPy's generator": np.random.get_state()}
-    return {source: pickle.dumps(state) for source, state in states.items()}
 
 
 @contextmanager
