@@ -43,10 +43,11 @@ class PartitionStage:
     def with_edits(self, tried: Probe) -> "PartitionStage":
         """Return the same, with what its layers have edited when they were tried."""
         buffers = named_buffers(self.module).items()
+        edited = {*tried.edited_buffers.values()}  # tensors are equal here if they are the same
         return replace(
             self,
             edits_input=self.first_layer in tried.edited_inputs,
-            edited_buffers=frozenset(n for n, each in buffers if each in tried.edited_buffers),
+            edited_buffers=frozenset(n for n, each in buffers if each in edited),
         )
 
     def tied(self, ties: Iterable[Tie]) -> "PartitionStage":

@@ -1,7 +1,7 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,25 +31,24 @@ class Probe:
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
         needed_weights: those of them that the backward of an earlier forward needs.
-        edited_buffers: buffers of the model that its forward edits or replaces.
+        edited_buffers: by name the buffers of the model that its forward edits or replaces; None
+            for one that it makes.
         handed_on: pairs of layers, the second of which reads a tensor that the first has left in
             Python.
         output: what the model gave.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
-        set_buffers: names of those that they set.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
     edited_weights: tuple[tuple[int, str], ...]
     needed_weights: tuple[tuple[int, str], ...]
-    edited_buffers: frozenset[Tensor]
+    edited_buffers: Mapping[str, Tensor | None]
     handed_on: frozenset[tuple[int, int]]
     output: Tree
     edits_batch: bool
     set_attributes: tuple[tuple[int, str, Any], ...]
-    set_buffers: tuple[str, ...]
 
 
 def probe(
@@ -104,12 +103,11 @@ def probe(
         changes = state.changes()
         set_attributes = tuple(_set_attributes(model, changes))
         now = named_buffers(model)
-        set_buffers = [
-            name
+        edited_buffers = {
+            name: originals.get(name)
             for name in {**copies, **now}
             if now.get(name) is not copies.get(name) or now[name]._version
-        ]
-        edited_buffers = frozenset(originals[name] for name in set_buffers if name in originals)
+        }
         kept = [f"{each.module}.{each.key}" for each in changes if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
@@ -121,16 +119,15 @@ def probe(
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
         again = is_edited and _edits(model, batch, devices)
     return Probe(
-        tuple(flops),
-        frozenset(edited_inputs),
-        tuple(edited),
-        tuple(needed),
-        edited_buffers,
-        frozenset(handed_on.found),
-        x,
-        again,
-        set_attributes,
-        tuple(set_buffers),
+        flops=tuple(flops),
+        edited_inputs=frozenset(edited_inputs),
+        edited_weights=tuple(edited),
+        needed_weights=tuple(needed),
+        edited_buffers=edited_buffers,
+        handed_on=frozenset(handed_on.found),
+        output=x,
+        edits_batch=again,
+        set_attributes=set_attributes,
     )
 
 

@@ -106,7 +106,7 @@ class _LossQuestion:
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
-        unread = OriginalUnread(self._first.original, tried.set_buffers, refusal_of_reading)
+        unread = OriginalUnread(self._first.original, tried.edited_buffers, refusal_of_reading)
         there = pytree.tree_map_only(
             Tensor, lambda tensor: to_device(tensor, self._device), copied((output, target))
         )
