@@ -37,12 +37,7 @@ def _own_changes_put_back(model: nn.Module, own: Sequence[nn.Module]) -> Iterato
     modes = {module: module.training for module in held}
 
     def put_back() -> None:
-        for module, parts in held.items():
-            for name, before in parts.items():  # in place: copies of a stage share them
-                now = vars(module)[name]
-                now.clear()
-                now.update(before)
-            module.training = modes[module]
+        _put_back(held, modes)
         state.put_back()
         for module, before in attributes.items():  # that were taken away
             vars(module).update({key: before[key] for key in before.keys() - vars(module).keys()})
@@ -75,12 +70,7 @@ def merged_put_back(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, parts in held.items():
-            for name, before in parts.items():
-                now = vars(module)[name]
-                now.clear()
-                now.update(before)
-            module.training = modes[module]
+        _put_back(held, modes)
         state.put_back()
         for tensor, copy in kept.items():
             tensor.data.copy_(copy)
@@ -100,5 +90,17 @@ def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
     return found
 
 
-def _held(module: nn.Module) -> dict[str, dict[str, Any]]:
+_Held = dict[str, dict[str, Any]]
+
+
+def _held(module: nn.Module) -> _Held:
     return {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")}
+
+
+def _put_back(held: Mapping[nn.Module, _Held], modes: Mapping[nn.Module, bool]) -> None:
+    for module, parts in held.items():
+        for name, before in parts.items():  # in place: copies of a stage share them
+            now = vars(module)[name]
+            now.clear()
+            now.update(before)
+        module.training = modes[module]

@@ -169,7 +169,7 @@ class WrittenTensors(OperatorMode):
         self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
         self._places: dict[int, list[str]] = {}
         for name, (_, data) in self._data.items():
-            self._places.setdefault(data.untyped_storage().data_ptr(), []).append(name)
+            self._places.setdefault(memory_of(data), []).append(name)
         self._copies: dict[str, Tensor] = {}
 
     def __torch_dispatch__(
@@ -183,7 +183,7 @@ class WrittenTensors(OperatorMode):
         if func._schema.is_mutable:  # type: ignore[attr-defined]
             for each in tree_iter((args, kwargs)):
                 if isinstance(each, Tensor) and each.layout is torch.strided:
-                    for name in self._places.get(each.untyped_storage().data_ptr(), ()):
+                    for name in self._places.get(memory_of(each), ()):
                         if name not in self._copies:
                             self._copies[name] = self._data[name][1].clone()
 
