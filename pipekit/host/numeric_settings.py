@@ -1,11 +1,15 @@
 """What torch's switches say about how numbers are computed; each process has its own."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, Self
 
 import torch
+
+_THREADS = "OMP_NUM_THREADS"
 
 
 def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
@@ -49,6 +53,8 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    # Of operator threads, which split sums: a process may be older than what the user has set.
+    (partial(os.environ.get, _THREADS, ""), partial(os.environ.__setitem__, _THREADS)),
 ]
 
 

@@ -40,6 +40,9 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    # A page may begin a notebook, which sets it: it is put back, though nobody has set it before.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS")
     return tmp_path
 
 

@@ -53,6 +53,31 @@ def piped(layers: nn.Sequential, loss: Any = None, schedule: Any = None, **how: 
     )
 
 
+class Threads(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.get_num_threads()
+
+
+def test_operator_threads_set_after_the_pipeline_was_made_are_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums are split over them, so that they decide on bits."""
+    one_stage = nn.Sequential(nn.Linear(6, 3), Threads())
+    for allowed in ("2", "1"):  # processes begin with the first, and stay
+        pipe = pk.Pipeline(
+            one_stage,
+            schedules.flush(1, 2),
+            optimizer=SGD,
+            loss=nn.MSELoss(),
+            transport="distributed",
+        )
+        monkeypatch.setenv("OMP_NUM_THREADS", allowed)
+        found = pipe.evaluate(batches())
+        alone = pk.Pipeline(one_stage, schedules.flush(1, 2), optimizer=SGD, loss=nn.MSELoss())
+        assert found == alone.evaluate(batches())
+        pipe.close()
+
+
 def rank() -> int:
     return int(os.environ.get("RANK", -1))
 

@@ -116,7 +116,8 @@ def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
 def test_threads_are_set_for_the_workers_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # so that it is put back, though nobody has set it
+    monkeypatch.delenv("OMP_NUM_THREADS")
     given, before = GIVEN | {"results_dir": str(tmp_path)}, torch.get_num_threads()
     try:
         begin(given, "mine", label="exact")
