@@ -1,0 +1,108 @@
+"""ByteDance's traces of production jobs: one row an operation, as Parquet.
+
+Format: github.com/ByteDance-Seed/StragglerAnalysis ("Understanding Stragglers in Large Model
+Training Using What-if Analysis", OSDI 2025).  Which operations end together is read off their names:
+sends and receives meet in their order, gathers and scatters on the replicas of a stage, the
+all-reduce of embeddings on the first and last stage of a replica, the norm's on all workers.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipekit.measured.formats.columns import require_columns, require_sound
+from pipekit.measured.recording import Recording
+
+COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
+_PASSES = {"forward-compute": "FORWARD", "backward-compute": "BACKWARD"}
+_MESSAGES = {
+    "forward-send": ("send activation", 0),
+    "forward-recv": ("recv activation", -1),
+    "backward-send": ("send gradient", 0),
+    "backward-recv": ("recv gradient", 1),
+}
+"""What an operation is, and from which stage the message comes, counted from its own."""
+_COMPUTES = {"optimizer", "gc"}
+_OF_REPLICAS = {"params-all-gather", "grads-reduce-scatter"}
+_OF_A_PIPELINE = {"embedding-grads-all-reduce"}
+_OF_ALL = {"optimizer-clip-main-grad"}
+
+
+def is_it(path: Path) -> bool:
+    """Return whether a file is Parquet."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def read(path: Path) -> Recording:
+    """Read a trace; steps are put one behind the other, since they were sampled."""
+    try:
+        rows = pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+    require_columns(path, rows, COLUMNS)
+    rows = rows.rename(columns={"dp_rank": "replica", "mb_id": "microbatch"})
+    stage = rows["gmc"].where(rows["gmc"] >= 0, rows["stage"]) if "gmc" in rows else rows["stage"]
+    optype = rows["optype"].astype(str)
+    whole = ["replica", "step", "microbatch"]
+    rows = rows.assign(
+        worker=pd.factorize(rows["rank"], sort=True)[0],
+        stage=stage.astype(int),
+        kind=optype,
+        start_s=rows["start_ts"].astype(float),
+        end_s=rows["start_ts"].astype(float) + rows["duration"].astype(float),
+        **{name: rows[name].astype(int) for name in whole},
+    )
+    require_sound(path, rows)
+    last = rows["end_s"].where(optype == "optimizer", rows["end_s"]).groupby(rows["step"]).max()
+    steps = pd.DataFrame({"step": last.index, "end_s": last.cumsum().to_numpy()})
+    steps.insert(1, "start_s", steps["end_s"] - last.to_numpy())
+    begins = steps.set_index("step")["start_s"].reindex(rows["step"]).to_numpy()
+    rows[["start_s", "end_s"]] += begins[:, None]
+    is_pass = optype.isin(list(_PASSES)).to_numpy()
+    columns = ["worker", "replica", "stage", "step", "microbatch", "start_s", "end_s"]
+    frame = rows.loc[is_pass, columns].assign(op=optype[is_pass].map(_PASSES).to_numpy())
+    other = rows.loc[~is_pass, [*columns, "kind"]].reset_index(drop=True)
+    return Recording(
+        frame,
+        path.stem,
+        int(rows["worker"].max()) + 1,
+        other=_joined(other, frame, int(frame["stage"].max()) + 1),
+        steps=steps,
+    )
+
+
+def _joined(other: pd.DataFrame, frame: pd.DataFrame, stages: int) -> pd.DataFrame:
+    """Return the operations with the groups in which they end, and messages with their passes."""
+    kind = other["kind"]
+    other = other.sort_values(["step", "worker", "kind", "start_s"], kind="stable")
+    number = other.groupby(["step", "worker", "kind"]).cumcount()
+    kind, meets = other["kind"], other[["step", "kind", "stage", "replica"]].copy()
+    meets.loc[kind.isin(_OF_REPLICAS), "replica"] = -1
+    meets.loc[kind.isin(_OF_A_PIPELINE), "stage"] = -1
+    meets.loc[kind.isin(_OF_ALL), ["stage", "replica"]] = -1
+    for name, (called, step) in _MESSAGES.items():
+        here = (kind == name).to_numpy()
+        if not here.any():
+            continue
+        maker = (other.loc[here, "stage"] + step) % stages
+        op = "FORWARD" if "activation" in called else "BACKWARD"
+        made = _passes(frame[frame["op"] == op], other[here].assign(stage=maker), number[here])
+        other.loc[here, ["stage", "microbatch"]] = np.stack([maker, made], axis=1)
+        other.loc[here, "kind"] = called
+        meets.loc[here, "kind"], meets.loc[here, "stage"] = called[5:], maker
+    moves = ~kind.isin(_COMPUTES)
+    group = meets.assign(number=number).groupby([*meets, "number"], sort=False).ngroup()
+    return other.assign(moves=moves, group=group.where(moves, -1))
+
+
+def _passes(frame: pd.DataFrame, sent: pd.DataFrame, number: pd.Series) -> np.ndarray:
+    """Return the microbatches of messages: a stage sends them in the order of its passes."""
+    frame = frame.sort_values(["step", "replica", "stage", "start_s"], kind="stable")
+    keys = ["step", "replica", "stage"]
+    frame = frame.assign(number=frame.groupby(keys).cumcount())
+    found = sent[keys].assign(number=number).merge(
+        frame[[*keys, "number", "microbatch"]], on=[*keys, "number"], how="left"
+    )
+    return found["microbatch"].fillna(-1).astype(int).to_numpy()
