@@ -49,7 +49,9 @@ def _messages(frame: pd.DataFrame) -> pd.DataFrame:
     replica = ["replica"] if "replica" in frame else []
     keys, found = ["step", *replica, "microbatch", "stage"], []
     for payload in Payload:
-        sent = frame[frame["op"].isin([op.name for op, rule in OPS.items() if rule.sends is payload])]
+        sent = frame[
+            frame["op"].isin([op.name for op, rule in OPS.items() if rule.sends is payload])
+        ]
         received = frame[
             frame["op"].isin([op.name for op, rule in OPS.items() if rule.receives is payload])
         ]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import pandas as pd
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.shares import SHARES, WAITING, shares
-from pipekit.measured.what_if import Cause, WhatIf
+from pipekit.measured.what_if import SLOW, Cause, WhatIf
 from pipekit.traces import Trace
+from pipekit.traces.record import COLUMNS
 
 _SHOWN = 4
 _SMALL = 0.001
@@ -37,6 +38,7 @@ class Explanation:
         shares: seconds by worker and what they went into; see :mod:`pipekit.measured.shares`.
         causes: what cost time, what saves most first.
         notes: what reading left out or estimated.
+        what_if: the replay, to be asked for more.
     """
 
     name: str
@@ -48,12 +50,41 @@ class Explanation:
     shares: pd.DataFrame
     causes: list[Cause]
     notes: tuple[str, ...]
+    what_if: WhatIf = field(repr=False)
 
     @property
     def mean_shares(self) -> dict[str, float]:
         """The share of each in all workers' time; the six sum to 1."""
         total = self.shares[list(SHARES)].to_numpy().sum()
         return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING]}
+
+    def timeline(self, cause: Cause | None = None, replica: int = 0) -> Trace:
+        """Return the passes of the step of median length, as they were recorded.
+
+        Args:
+            cause: replay the step without it.
+            replica: of the pipelines that train together.
+
+        Raises:
+            ValueError: the cause is one whose operations are others.
+        """
+        operations, table = self.what_if.operations, self.what_if.operations.table
+        lasting = self.what_if.lasting_s
+        step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
+        here = self.what_if.passes & (table["step"] == step) & (table["replica"] == replica)
+        frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
+        name = f"{self.name}, step {step}"
+        if cause is not None:
+            if cause.seconds is None:
+                raise ValueError(f"without {cause.kind} other operations run: draw its schedule")
+            ends = operations.ends_s(cause.seconds, self.what_if.between_steps)[here]
+            frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
+            name = f"{name} without {cause.kind}"
+        frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
+        frame["microbatch"] = pd.factorize(frame["microbatch"], sort=True)[0]
+        frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+        label = "published" if cause is None else "simulated"
+        return Trace(frame[COLUMNS], label, name, int(frame["worker"].max()) + 1)
 
     def record(self) -> dict[str, Any]:
         """Return everything as a JSON-able record."""
@@ -124,14 +155,12 @@ class Explanation:
             yield "No cause by itself costs a thousandth of a step"
         yield from (f"Note: {note}" for note in self.notes)
 
-
     def _distinct(self) -> Iterator[Cause]:
         """Yield the causes that count; of those that are the same passes, told otherwise, one."""
-        same = {"slow worker", "unequal stages", "slow last stage"}
         told: list[Cause] = []
         for cause in self.causes:
-            again = cause.kind in same and any(
-                other.kind in same and cause.saves_s > _ALIKE * other.saves_s for other in told
+            again = cause.kind in SLOW and any(
+                other.kind in SLOW and cause.saves_s > _ALIKE * other.saves_s for other in told
             )
             if cause.saves_s >= _SMALL * self.step_s and not again:
                 told.append(cause)
@@ -167,6 +196,7 @@ def explain(trace: Trace) -> Explanation:
         shares(what_if),
         what_if.causes(found),
         trace.notes,
+        what_if,
     )
 
 

@@ -65,11 +65,13 @@ class Operations:
     @cached_property
     def passes(self) -> NDArray[np.bool_]:
         """Which operations are forwards and backwards."""
-        return self.table["kind"].isin([op for op, rule in _RULES.items() if rule.is_pass]).to_numpy()
+        return (
+            self.table["kind"].isin([op for op, rule in _RULES.items() if rule.is_pass]).to_numpy()
+        )
 
     @cached_property
     def delays(self) -> Times:
-        """How long after all that it waits for each operation began in the recording, in seconds."""
+        """Seconds by which each operation began after all that it waits for, as recorded."""
         ends = np.append(self.table["end_s"].to_numpy(), 0.0)
         return np.maximum(self.table["start_s"].to_numpy() - ends[self.before].max(axis=1), 0.0)
 
@@ -88,6 +90,17 @@ class Operations:
         Returns:
             [steps, cases], from the beginning of each step.
         """
+        ends, plan = self._replayed(cases, delays), self._plan
+        return np.maximum.reduceat(ends[plan.last], plan.first_of_step, axis=0)
+
+    def ends_s(self, seconds: Times, delays: Times | float = 0.0) -> Times:
+        """Return [operations], when each ends in one case; see :meth:`lasting_s`."""
+        ends = np.empty(len(seconds))
+        ends[self._plan.order] = self._replayed(seconds[:, None], delays)[:-1, 0]
+        return ends
+
+    def _replayed(self, cases: Times, delays: Times | float) -> Times:
+        """Return when operations end, in the plan's order, with a row of zeros behind the last."""
         plan = self._plan
         late = np.broadcast_to(np.asarray(delays, float), len(self.table))[plan.order, None]
         takes = cases[plan.order]
@@ -100,7 +113,7 @@ class Operations:
             if len(first) < stop - begin:
                 ready = np.repeat(np.maximum.reduceat(ready, first, axis=0), size, axis=0)
             np.add(ready, takes[begin:stop], out=ends[begin:stop])
-        return np.maximum.reduceat(ends[plan.last], plan.first_of_step, axis=0)
+        return ends
 
     @cached_property
     def _plan(self) -> "_Plan":
@@ -212,7 +225,7 @@ class _Places:
         wanted = self._code[here] * self._stages + stage
         if len(rows):
             at = np.minimum(np.searchsorted(keys, wanted), len(rows) - 1)
-            is_there = (keys[at] == wanted) & (0 <= stage) & (stage < self._stages)
+            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
             found[here] = np.where(is_there, rows[at], self._none)
         return found
 
@@ -245,7 +258,7 @@ def _in_streams(table: pd.DataFrame) -> Numbers:
 
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
-    """Return, a column a worker, the last backward there that an update sums, if it is elsewhere."""
+    """Return, a column a worker, the last backward that an update sums on other workers."""
     updates = np.flatnonzero((table["kind"] == Op.UPDATE.name).to_numpy())
     adders = table[table["kind"].isin(_ADDING)]
     homes = adders.groupby("stage")["worker"].nunique()
@@ -259,7 +272,9 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
         here = updates[stage[updates] == each]
         mine = adders[adders["stage"] == each]
         which = np.searchsorted(np.unique(last[here]), mine["microbatch"])
-        latest = mine.assign(row=mine.index, update=which).groupby(["update", "worker"])["row"].max()
+        latest = (
+            mine.assign(row=mine.index, update=which).groupby(["update", "worker"])["row"].max()
+        )
         for number, update in enumerate(np.unique(last[here])):
             rows = latest.get(number, pd.Series(dtype=int)).tolist() if number in latest else []
             for row in here[last[here] == update]:

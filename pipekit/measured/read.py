@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipekit.measured.clocks import aligned
 from pipekit.measured.formats import bytedance, kineto, megatron_app, primus
-from pipekit.measured.formats.json_events import content
+from pipekit.measured.formats.json_events import content, is_json
 from pipekit.measured.recording import Recording
 from pipekit.traces import Trace
 
@@ -30,14 +30,16 @@ class Format:
 
 
 def _is_ours(path: Path) -> bool:
-    found = content(path) if path.is_file() else None
+    found = content(path) if is_json(path) else None
     about = found.get("otherData") if isinstance(found, dict) else None
     return isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace")
 
 
 FORMATS: Mapping[str, Format] = {
     "ByteDance's Parquet": Format(
-        "begins with PAR1; columns optype, stage, dp_rank, start_ts", bytedance.is_it, bytedance.read
+        "begins with PAR1; columns optype, stage, dp_rank, start_ts",
+        bytedance.is_it,
+        bytedance.read,
     ),
     "Primus's dumps": Format(
         "a folder with config.json and pp_rank_0.json, ...", primus.is_it, primus.read
@@ -76,13 +78,11 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         raise ValueError(f"{path} is empty: nothing was recorded")
     if path.is_dir() and not any(path.iterdir()):
         raise ValueError(f"{path} is an empty folder: nothing was recorded")
-    for each in FORMATS.values():
-        if each is FORMATS["ByteDance's Parquet"] and path.is_dir():
-            continue
-        if each.is_it(path):
-            return _trace(path, each.read(path), steps)
     if _is_ours(path):
         return Trace.from_perfetto(path)
+    for each in FORMATS.values():
+        if each.is_it(path):
+            return _trace(path, each.read(path), steps)
     known = "; ".join(f"{name} ({each.sign})" for name, each in FORMATS.items())
     raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
 
@@ -121,17 +121,21 @@ def _complete(path: Path, recording: Recording) -> tuple[Recording, list[str]]:
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     if frame["stage"].nunique() < 2:
         raise ValueError(f"{path} has one stage: it is not the trace of a pipeline")
-    count = frame.groupby("step").size()
-    cut = count.index[count < count.mode().max()]
-    if len(cut) == 0:
+    missing = sorted(set(range(int(frame["stage"].max()))) - set(frame["stage"]))
+    if missing:
+        raise ValueError(
+            f"{path} has no passes of stage {missing[0]}: the file of its rank is missing"
+        )
+    replica = frame.get("replica", 0)
+    passes = frame.assign(replica=replica).groupby(["step", "replica", "microbatch"]).size()
+    cut = sorted(set(passes[passes < passes.mode().max()].index.get_level_values("step")))
+    if not cut:
         return recording, []
     named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
     return _only(recording, ~frame["step"].isin(cut)), [f"steps {named} lack passes: left out"]
 
 
-def _used(
-    path: Path, recording: Recording, chosen: slice | None
-) -> tuple[Recording, list[str]]:
+def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recording, list[str]]:
     """Return a recording of the chosen steps; or without those at its beginning that compiled."""
     numbers = np.sort(recording.frame["step"].unique())
     if chosen is not None:

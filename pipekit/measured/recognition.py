@@ -52,7 +52,8 @@ class Recognition:
             return "no named method has this order of tasks"
         names = " or ".join([self.method, *self.also])
         moved = f", {self.edits} of {self.tasks} tasks moved" if self.edits else ""
-        return f"{names}: {self.stages} stages on {self.workers} workers, {self.microbatches} microbatches{moved}"
+        counts = f"{self.stages} stages on {self.workers} workers"
+        return f"{names}: {counts}, {self.microbatches} microbatches{moved}"
 
 
 def recognise(trace: Trace) -> Recognition:

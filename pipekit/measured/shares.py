@@ -82,7 +82,9 @@ def _base(lane: pd.DataFrame, lasting_s: Times) -> Times:
 
 def _seen(lane: pd.DataFrame, is_pass: np.ndarray) -> np.ndarray:
     """Return whether a worker had a pass before in its step."""
-    count = pd.Series(is_pass.astype(int)).groupby([lane["step"].to_numpy(), lane["worker"].to_numpy()])
+    count = pd.Series(is_pass.astype(int)).groupby(
+        [lane["step"].to_numpy(), lane["worker"].to_numpy()]
+    )
     return count.cumsum().to_numpy() > is_pass.astype(int)
 
 

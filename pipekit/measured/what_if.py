@@ -1,13 +1,12 @@
 """Counterfactuals: what a recorded run would have taken, had one thing been otherwise.
 
-A case is an array of seconds, one an operation; all cases are replayed at once.  The ideal run and
-what is compared with it are those of "Understanding Stragglers in Large Model Training Using What-if
-Analysis" (OSDI 2025), section 3: each computation takes the mean of its kind, each communication
-the median.
+A case is an array of seconds, one an operation; all cases are replayed at once.  The ideal run is
+that of "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025),
+section 3: each computation takes the mean of its kind, each communication the median.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -24,6 +23,8 @@ from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 
 _WORST = 0.03
 """The share of workers that M_W makes ideal (OSDI 2025, section 4)."""
+_ALIKE = 0.95
+"""If of those two save about as much, the order of :meth:`WhatIf._preference` decides."""
 _SLOW_LINK = 1.5
 """A link is slow if its messages take more than so many times the median of the other links."""
 
@@ -37,12 +38,14 @@ class Cause:
         where: {"worker": 3}, {"stage": 3}, {"link": (0, 1)}, or None.
         saves_s: seconds a step.
         text: a sentence.
+        seconds: of each operation without it; None if the operations are others.
     """
 
     kind: str
     where: dict[str, object] | None
     saves_s: float
     text: str
+    seconds: Times | None = field(default=None, repr=False, compare=False)
 
 
 KINDS = (
@@ -55,6 +58,9 @@ KINDS = (
     "between steps",
     "noise",
 )
+
+SLOW = frozenset({"slow worker", "unequal stages", "slow last stage"})
+"""Kinds that may be the same passes, told otherwise."""
 
 
 class WhatIf:
@@ -165,13 +171,19 @@ class WhatIf:
         cases = [case for case in found if case is not None]
         recorded, *without = self.step_s(self.operations.seconds, *(case[3] for case in cases))
         causes = [
-            Cause(kind, where, recorded - t, text)
-            for (kind, where, text, _), t in zip(cases, without, strict=True)
+            Cause(kind, where, recorded - t, text, seconds)
+            for (kind, where, text, seconds), t in zip(cases, without, strict=True)
         ]
         causes += [*self._method(recognition), self._between_steps(recorded)]
-        order = self._preference()
         causes = [cause for cause in causes if cause.saves_s > 1e-9 * recorded]
-        return sorted(causes, key=lambda c: (-round(c.saves_s / recorded, 3), order.index(c.kind)))
+        most = max((c.saves_s for c in causes if c.kind in SLOW), default=0.0)
+        order = self._preference()
+
+        def rank(cause: Cause) -> tuple[float, int]:
+            alike = cause.kind in SLOW and cause.saves_s > _ALIKE * most
+            return -(most if alike else cause.saves_s), order.index(cause.kind)
+
+        return sorted(causes, key=rank)
 
     _Case = tuple[str, dict[str, object] | None, str, Times]
 
@@ -341,9 +353,11 @@ class WhatIf:
         return seconds.groupby([rows["kind"], rows["stage"]]).mean().to_dict()
 
     def _makespan(self, schedule: Schedule) -> float:
-        """Return a step's seconds by a schedule with the mean pass and message; inf if it has none."""
+        """Return a step's seconds by a schedule with mean passes and messages; inf without them."""
         graph = schedule.dependencies
-        sent = float(np.mean(self.operations.seconds[self.messages])) if self.messages.any() else 0.0
+        sent = (
+            float(np.mean(self.operations.seconds[self.messages])) if self.messages.any() else 0.0
+        )
         try:
             seconds = [
                 0.0 if task.op is Op.UPDATE else self._mean_pass[task.op.name, task.stage]
@@ -356,7 +370,9 @@ class WhatIf:
             tuple((n, sent if n >= 0 and home[n] != home[at] else 0.0) for n, _ in each)
             for at, each in enumerate(graph_needs(graph))
         ]
-        return max(Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run().free)
+        return max(
+            Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run().free
+        )
 
     def _preference(self) -> list[str]:
         """Return the kinds in the order in which they are named where they save the same.
@@ -372,5 +388,7 @@ class WhatIf:
         if slow in mean and mean.median() > 0 and mean[slow] / mean.median() - 1 > excess / 2:
             return list(KINDS)
         last = int(self._by_stage.idxmax()) == int(self._by_stage.index.max())
-        first = ["slow last stage", "unequal stages"] if last else ["unequal stages", "slow last stage"]
+        first = (
+            ["slow last stage", "unequal stages"] if last else ["unequal stages", "slow last stage"]
+        )
         return first + [kind for kind in KINDS if kind not in first]

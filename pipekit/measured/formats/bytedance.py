@@ -1,9 +1,9 @@
 """ByteDance's traces of production jobs: one row an operation, as Parquet.
 
 Format: github.com/ByteDance-Seed/StragglerAnalysis ("Understanding Stragglers in Large Model
-Training Using What-if Analysis", OSDI 2025).  Which operations end together is read off their names:
-sends and receives meet in their order, gathers and scatters on the replicas of a stage, the
-all-reduce of embeddings on the first and last stage of a replica, the norm's on all workers.
+Training Using What-if Analysis", OSDI 2025).  The names say which operations end together: sends
+and receives meet in their order, gathers and scatters on the replicas of a stage, the all-reduce of
+embeddings on the first and last stage of a replica, the norm's on all workers.
 """
 
 from pathlib import Path
@@ -31,6 +31,8 @@ _OF_ALL = {"optimizer-clip-main-grad"}
 
 def is_it(path: Path) -> bool:
     """Return whether a file is Parquet."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
@@ -102,7 +104,9 @@ def _passes(frame: pd.DataFrame, sent: pd.DataFrame, number: pd.Series) -> np.nd
     frame = frame.sort_values(["step", "replica", "stage", "start_s"], kind="stable")
     keys = ["step", "replica", "stage"]
     frame = frame.assign(number=frame.groupby(keys).cumcount())
-    found = sent[keys].assign(number=number).merge(
-        frame[[*keys, "number", "microbatch"]], on=[*keys, "number"], how="left"
+    found = (
+        sent[keys]
+        .assign(number=number)
+        .merge(frame[[*keys, "number", "microbatch"]], on=[*keys, "number"], how="left")
     )
     return found["microbatch"].fillna(-1).astype(int).to_numpy()

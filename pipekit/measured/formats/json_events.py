@@ -6,6 +6,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+_GZIP = b"\x1f\x8b"
+
+
+def is_json(path: Path) -> bool:
+    """Return whether a file begins as JSON of trace events does, or is compressed by gzip."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begin = file.read(64)
+    return begin.startswith(_GZIP) or begin.lstrip()[:1] in (b"{", b"[")
+
 
 @lru_cache(1)
 def content(path: Path) -> Any:
@@ -15,8 +26,8 @@ def content(path: Path) -> Any:
         ValueError: it is not JSON, or cut off.
     """
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return json.loads(raw)
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw.startswith(_GZIP) else raw)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}; is it cut off?") from None
 

@@ -13,14 +13,15 @@ from typing import Any
 import pandas as pd
 
 from pipekit.measured.formats.columns import require_sound
-from pipekit.measured.formats.json_events import content, events
+from pipekit.measured.formats.json_events import content, events, is_json
 from pipekit.measured.recording import Recording
 from pipekit.schedules import Op
 
-_ACTION = re.compile(r"PP:(\d+)([FBIW])(\d+)")
+_ACTION = re.compile(r"(?:PP:|pass )(\d+)([FBIW])(\d+)")
 _SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPTIMIZER = "optimizer"
+_PASS, _UPDATE = "pass ", "Optimizer.step#"
 _GPU, _CPU = "gpu_user_annotation", "user_annotation"
 
 
@@ -34,7 +35,8 @@ def files(path: Path) -> list[Path]:
 def is_it(path: Path) -> bool:
     """Return whether the files are torch.profiler's."""
     found = files(path)
-    return bool(found) and isinstance(content(found[0]), dict) and "schemaVersion" in content(found[0])
+    first = content(found[0]) if found and is_json(found[0]) else None
+    return isinstance(first, dict) and "schemaVersion" in first
 
 
 def read(path: Path) -> Recording:
@@ -62,7 +64,9 @@ def read(path: Path) -> Recording:
     table[["start_s", "end_s"]] -= table["start_s"].min()
     require_sound(path, table)
     is_pass = table["op"] != _OPTIMIZER
-    updates = table[~is_pass].rename(columns={"op": "kind"}).assign(replica=0, moves=False, group=-1)
+    updates = (
+        table[~is_pass].rename(columns={"op": "kind"}).assign(replica=0, moves=False, group=-1)
+    )
     return Recording(
         table[is_pass],
         path.stem,
@@ -73,23 +77,30 @@ def read(path: Path) -> Recording:
 
 
 def _missing(path: Path, ranks: dict[int, Path]) -> Iterator[str]:
-    sizes = {(content(file).get("distributedInfo") or {}).get("world_size") for file in ranks.values()}
+    sizes = {
+        (content(file).get("distributedInfo") or {}).get("world_size") for file in ranks.values()
+    }
     for size in sizes - {None, len(ranks)}:
         yield f"{len(ranks)} of {size} ranks were recorded"
 
 
 def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield a rank's passes; a step begins where torch's profiler says so, or a pass comes again."""
-    spans = [event for event in found if event.get("ph") == "X" and event.get("cat") in (_GPU, _CPU)]
+    """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
+    spans = [
+        event for event in found if event.get("ph") == "X" and event.get("cat") in (_GPU, _CPU)
+    ]
     spans.sort(key=lambda event: event["ts"])
     on_gpu = any(_pass(span, rank) and span["cat"] == _GPU for span in spans)
     cat = _GPU if on_gpu else _CPU
+    labelled = any(str(span["name"]).startswith(_PASS) for span in spans if span["cat"] == cat)
     step, seen, marked = 0, set(), any(_STEP.fullmatch(str(span.get("name"))) for span in spans)
     for span in spans:
         if span["cat"] != cat:
             continue
         if begins := _STEP.fullmatch(str(span["name"])):
             step = int(begins[1])
+        elif labelled and not str(span["name"]).startswith((_PASS, _UPDATE)):
+            continue  # with its wait
         elif task := _pass(span, rank):
             key = tuple(task.values())
             if not marked and key in seen and task["op"] != _OPTIMIZER:
@@ -103,7 +114,7 @@ def _pass(span: dict[str, Any], rank: int) -> dict[str, Any] | None:
     name = str(span.get("name"))
     if action := _ACTION.fullmatch(name):
         return {"stage": int(action[1]), "op": Op(action[2]).name, "microbatch": int(action[3])}
-    if name.startswith("Optimizer.step#"):
+    if name.startswith(_UPDATE):
         return {"stage": -1, "op": _OPTIMIZER, "microbatch": -1}
     if simple := _SIMPLE.fullmatch(name):
         return {"stage": rank, "op": simple[1].upper(), "microbatch": int(simple[2])}

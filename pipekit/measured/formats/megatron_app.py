@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pipekit.measured.formats.columns import require_sound
-from pipekit.measured.formats.json_events import events
+from pipekit.measured.formats.json_events import events, is_json
 from pipekit.measured.recording import Recording
 
 _OPS = {"forward": "FORWARD", "backward": "BACKWARD"}
@@ -18,7 +18,9 @@ _OPS = {"forward": "FORWARD", "backward": "BACKWARD"}
 
 def is_it(path: Path) -> bool:
     """Return whether a file's events are MegatronApp's."""
-    return any("model_chunk" in (event.get("args") or {}) for event in events(path)[:200])
+    return is_json(path) and any(
+        "model_chunk" in (event.get("args") or {}) for event in events(path)[:200]
+    )
 
 
 def read(path: Path) -> Recording:
@@ -37,7 +39,9 @@ def read(path: Path) -> Recording:
     frame = pd.DataFrame(rows)
     require_sound(path, frame)
     begin, end = (pd.Series(iterations[each]) for each in ("iteration begin", "iteration end"))
-    whole = [s for s in begin.index if s in end.index and len(end[s]) == len(begin[s]) == len(ranks)]
+    whole = [
+        s for s in begin.index if s in end.index and len(end[s]) == len(begin[s]) == len(ranks)
+    ]
     cut = sorted(set(frame["step"]) - set(whole))
     return Recording(
         frame[frame["step"].isin(whole)],
