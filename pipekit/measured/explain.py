@@ -145,7 +145,7 @@ class Explanation:
         waits = [f"{mean[name]:.0%} {name}" for name in WAITING if mean[name] >= 0.005]
         if waits:
             yield "They wait: " + ", ".join(waits)
-        shown = list(self._distinct())[:_SHOWN]
+        shown = list(self.distinct())[:_SHOWN]
         for cause in shown:
             yield (
                 f"{cause.text}: without that, {_time(cause.saves_s)} of {_time(self.step_s)} a "
@@ -155,8 +155,8 @@ class Explanation:
             yield "No cause by itself costs a thousandth of a step"
         yield from (f"Note: {note}" for note in self.notes)
 
-    def _distinct(self) -> Iterator[Cause]:
-        """Yield the causes that count; of those that are the same passes, told otherwise, one."""
+    def distinct(self) -> Iterator[Cause]:
+        """Yield the causes that count; of a slow worker and its stage only what saves more."""
         told: list[Cause] = []
         for cause in self.causes:
             again = cause.kind in SLOW and any(

@@ -42,7 +42,7 @@ def html(explanation: Explanation) -> str:
 <div id="shown"></div>
 <h2>Where all workers' time went</h2>
 <table>{spent}</table>"""
-    drawn = [each for each in explanation.causes if each.seconds is not None][:_DRAWN]
+    drawn = [each for each in explanation.distinct() if each.seconds is not None][:_DRAWN]
     traces = [explanation.timeline(), *(explanation.timeline(each) for each in drawn)]
     longest = max(trace.makespan_s for trace in traces)
     shown = [

@@ -23,8 +23,6 @@ from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 
 _WORST = 0.03
 """The share of workers that M_W makes ideal (OSDI 2025, section 4)."""
-_ALIKE = 0.95
-"""If of those two save about as much, the order of :meth:`WhatIf._preference` decides."""
 _SLOW_LINK = 1.5
 """A link is slow if its messages take more than so many times the median of the other links."""
 
@@ -176,14 +174,7 @@ class WhatIf:
         ]
         causes += [*self._method(recognition), self._between_steps(recorded)]
         causes = [cause for cause in causes if cause.saves_s > 1e-9 * recorded]
-        most = max((c.saves_s for c in causes if c.kind in SLOW), default=0.0)
-        order = self._preference()
-
-        def rank(cause: Cause) -> tuple[float, int]:
-            alike = cause.kind in SLOW and cause.saves_s > _ALIKE * most
-            return -(most if alike else cause.saves_s), order.index(cause.kind)
-
-        return sorted(causes, key=rank)
+        return sorted(causes, key=lambda cause: -cause.saves_s)
 
     _Case = tuple[str, dict[str, object] | None, str, Times]
 
@@ -217,7 +208,7 @@ class WhatIf:
     def _slow_worker(self) -> "_Case | None":
         ratio = self._by_worker
         worker = int(ratio.idxmax())
-        if ratio[worker] <= 1:
+        if ratio[worker] <= 1 or (self._one_each and not self._updates_tell):
             return None
         here = (self.worker == worker) & (self.passes | (self.kind == Op.UPDATE.name))
         text = f"Worker {worker} takes {ratio[worker] - 1:.0%} longer than the others"
@@ -225,24 +216,25 @@ class WhatIf:
         return "slow worker", {"worker": worker}, text, case
 
     def _stages(self) -> "_Case | None":
+        """Make all stages take the median's time, but for a slow last one, which is told apart."""
         ratio = self._by_stage
-        stage = int(ratio.idxmax())
-        if ratio[stage] <= 1:
+        last = int(ratio.index.max())
+        others = ratio.drop(last) if ratio[last] > 1 else ratio
+        stage = int(others.idxmax())
+        if others[stage] <= 1 or (self._one_each and self._updates_tell):
             return None
-        factor = 1 / pd.Series(self.stage).map(ratio).fillna(1.0).to_numpy()
-        text = f"Stage {stage} takes {ratio[stage] - 1:.0%} longer than the median stage"
+        factor = 1 / pd.Series(self.stage).map(others).fillna(1.0).to_numpy()
+        text = f"Stage {stage} takes {others[stage] - 1:.0%} longer than the median stage"
         return "unequal stages", {"stage": stage}, text, self._scaled(factor, self.passes)
 
     def _last_stage(self) -> "_Case | None":
         ratio = self._by_stage
         last = int(ratio.index.max())
-        others = ratio.drop(last).mean()
-        if ratio[last] <= others:
+        if ratio[last] <= 1 or (self._one_each and self._updates_tell):
             return None
-        text = f"The last stage takes {ratio[last] / others - 1:.0%} longer than the others"
+        text = f"The last stage takes {ratio[last] - 1:.0%} longer than the median stage"
         here = self.passes & (self.stage == last)
-        case = self._scaled(np.float64(others / ratio[last]), here)
-        return "slow last stage", {"stage": last}, text, case
+        return "slow last stage", {"stage": last}, text, self._scaled(1 / ratio[last], here)
 
     @cached_property
     def _relative(self) -> pd.Series:
@@ -374,21 +366,19 @@ class WhatIf:
             Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run().free
         )
 
-    def _preference(self) -> list[str]:
-        """Return the kinds in the order in which they are named where they save the same.
+    @cached_property
+    def _one_each(self) -> bool:
+        """Whether a slow worker and a heavy stage would be the same passes."""
+        rows = self.operations.table[self.passes]
+        pairs = rows[["stage", "worker"]].drop_duplicates()
+        return bool(pairs["stage"].is_unique and pairs["worker"].is_unique)
 
-        If a worker has one stage and no replica, a slow worker and a heavy stage have the same
-        passes.  Its updates tell: a slow worker's take longer, too.
-        """
+    @cached_property
+    def _updates_tell(self) -> bool:
+        """Whether the slowest worker's updates take longer, too, as a heavy stage's need not."""
         updates = self.kind == Op.UPDATE.name
         seconds = pd.Series(self.operations.seconds[updates])
         mean = seconds.groupby(self.worker[updates]).mean()
-        slow = int(self._by_worker.idxmax())
-        excess = self._by_worker.max() - 1
-        if slow in mean and mean.median() > 0 and mean[slow] / mean.median() - 1 > excess / 2:
-            return list(KINDS)
-        last = int(self._by_stage.idxmax()) == int(self._by_stage.index.max())
-        first = (
-            ["slow last stage", "unequal stages"] if last else ["unequal stages", "slow last stage"]
-        )
-        return first + [kind for kind in KINDS if kind not in first]
+        slow, excess = int(self._by_worker.idxmax()), self._by_worker.max() - 1
+        there = slow in mean and mean.median() > 0
+        return bool(there and mean[slow] / mean.median() - 1 > excess / 2)
