@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipekit.measured.compare import compared
-from pipekit.measured.explain import Explanation, explain
+from pipekit.measured.explanation import Explanation, explain
 from pipekit.measured.read import read_trace
 from pipekit.measured.recognition import Recognition, recognise
 

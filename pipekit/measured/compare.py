@@ -1,6 +1,6 @@
 """Two explanations side by side: what changed, and by how much."""
 
-from pipekit.measured.explain import Explanation
+from pipekit.measured.explanation import Explanation
 from pipekit.measured.shares import SHARES
 
 _SMALL = 0.001

@@ -65,20 +65,20 @@ class Operations:
     @cached_property
     def passes(self) -> NDArray[np.bool_]:
         """Which operations are forwards and backwards."""
-        return (
-            self.table["kind"].isin([op for op, rule in _RULES.items() if rule.is_pass]).to_numpy()
-        )
+        return np.isin(self.table["kind"], [op for op, rule in _RULES.items() if rule.is_pass])
 
     @cached_property
     def delays(self) -> Times:
         """Seconds by which each operation began after all that it waits for, as recorded."""
         ends = np.append(self.table["end_s"].to_numpy(), 0.0)
-        return np.maximum(self.table["start_s"].to_numpy() - ends[self.before].max(axis=1), 0.0)
+        ready = ends[self.before].max(axis=1)
+        late: Times = np.maximum(np.asarray(self.table["start_s"], float) - ready, 0.0)
+        return late
 
     @cached_property
     def recorded_s(self) -> Times:
         """[steps], when the last operation of each step ended."""
-        return self.table.groupby("step")["end_s"].max().to_numpy()
+        return np.asarray(self.table.groupby("step")["end_s"].max(), float)
 
     def lasting_s(self, cases: Times, delays: Times | float = 0.0) -> Times:
         """Return when each step's last operation ends, if operations take other times.
@@ -303,8 +303,8 @@ def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
         message = table.loc[made].assign(kind=payload.value, stream=_UNORDERED, moves=True)
         message["start_s"] = end[made]
         taken = pd.Series(np.where(waited, np.maximum(since, 0.0), np.nan))
-        here = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
-        position = pd.MultiIndex.from_arrays([worker[made], worker[rows], *here])
+        about = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
+        position = pd.MultiIndex.from_arrays([worker[made], worker[rows], *about])
         at_place = taken.groupby(pd.factorize(position)[0]).transform("median")
         of_link = taken.groupby(pd.factorize(position.droplevel([2, 3, 4]))[0]).transform("median")
         seconds = np.fmin(at_place, of_link).fillna(taken.median())

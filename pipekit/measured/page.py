@@ -4,7 +4,7 @@ from html import escape
 
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.browser.standalone import page
-from pipekit.measured.explain import Explanation
+from pipekit.measured.explanation import Explanation
 from pipekit.measured.shares import SHARES, WAITING
 
 _DRAWN = 3

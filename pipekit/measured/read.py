@@ -80,9 +80,16 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         raise ValueError(f"{path} is an empty folder: nothing was recorded")
     if _is_ours(path):
         return Trace.from_perfetto(path)
-    for each in FORMATS.values():
+    for name, each in FORMATS.items():
         if each.is_it(path):
-            return _trace(path, each.read(path), steps)
+            try:
+                recording = each.read(path)
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
+                raise ValueError(
+                    f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
+                    f"is not known"
+                ) from None
+            return _trace(path, recording, steps)
     known = "; ".join(f"{name} ({each.sign})" for name, each in FORMATS.items())
     raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
 
@@ -169,8 +176,8 @@ def _only(recording: Recording, rows: pd.Series) -> Recording:
     """Return a recording with some rows of its passes, and all else of their steps."""
     frame = recording.frame[rows].copy()
     kept = frame["step"].unique()
-    found = {
-        name: None if table is None else table[table["step"].isin(kept)].copy()
-        for name, table in (("steps", recording.steps), ("other", recording.other))
-    }
-    return replace(recording, frame=frame, **found)
+    steps, other = (
+        None if table is None else table[table["step"].isin(kept)].copy()
+        for table in (recording.steps, recording.other)
+    )
+    return replace(recording, frame=frame, steps=steps, other=other)

@@ -126,16 +126,19 @@ def _candidates(
         for _, stage, _ in tasks:
             homes[stage].add(worker)
     replicas = [len(homes[stage]) for stage in range(stages)]
-    copies = max(replicas)
+    copies, spreads = max(replicas), list[int | Sequence[int]]([stages, replicas])
     for name, entry in METHODS.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
-        for counts in [(stages, batch), (replicas, max(1, batch // copies))][: min(copies, 2)]:
+        looped = entry.takes_workers and stages > len(lists)
+        for spread in spreads[: min(copies, 2)]:
+            count = batch if spread is stages else max(1, batch // copies)
             try:
-                if entry.takes_workers and stages > len(lists):
-                    schedule = entry.load()(stages, batch, workers=len(lists))
-                else:
-                    schedule = BY_NAME[name](*counts)
+                schedule = (
+                    entry.load()(stages, batch, workers=len(lists))
+                    if looped
+                    else BY_NAME[name](spread, count)
+                )
             except ScheduleError:  # not with these counts
                 continue
             if schedule.worker_count == len(lists) and (schedule.is_closed or not flushed):

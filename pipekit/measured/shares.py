@@ -77,7 +77,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
 def _base(lane: pd.DataFrame, lasting_s: Times) -> Times:
     """Return an offset by step and worker, so that a running maximum begins anew with each."""
     number = lane.groupby(["step", "worker"], sort=False).ngroup().to_numpy()
-    return number * (2 * float(max(lasting_s.max(), lane["end_s"].max())) + 1.0)
+    longest = float(max(lasting_s.max(), lane["end_s"].max()))
+    return np.asarray(number * (2 * longest + 1.0), float)
 
 
 def _seen(lane: pd.DataFrame, is_pass: np.ndarray) -> np.ndarray:
@@ -85,7 +86,7 @@ def _seen(lane: pd.DataFrame, is_pass: np.ndarray) -> np.ndarray:
     count = pd.Series(is_pass.astype(int)).groupby(
         [lane["step"].to_numpy(), lane["worker"].to_numpy()]
     )
-    return count.cumsum().to_numpy() > is_pass.astype(int)
+    return np.asarray(count.cumsum()) > is_pass
 
 
 def _to_the_end(

@@ -97,7 +97,7 @@ class WhatIf:
     def mean_step(self, *cases: Times) -> list[float]:
         """Return the mean step of some cases without launch delays, in seconds."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1))
-        return (lasting.sum(axis=0) / self._steps).tolist()
+        return [float(total) / self._steps for total in lasting.sum(axis=0)]
 
     @cached_property
     def slowdowns(self) -> dict[str, float]:
@@ -152,9 +152,12 @@ class WhatIf:
 
     def step_s(self, *cases: Times) -> list[float]:
         """Return the mean step of some cases, with what was recorded between steps, in seconds."""
+        return [float(total) / self._steps for total in self.replayed_s(*cases).sum(axis=0)]
+
+    def replayed_s(self, *cases: Times) -> Times:
+        """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        lasting += self._after[:, None]
-        return (lasting.sum(axis=0) / self._steps).tolist()
+        return lasting + self._after[:, None]
 
     def causes(self, recognition: Recognition) -> list[Cause]:
         """Return what cost time, what saves most first."""
@@ -178,7 +181,7 @@ class WhatIf:
 
     _Case = tuple[str, dict[str, object] | None, str, Times]
 
-    def _scaled(self, factor: NDArray[np.float64], where: NDArray[np.bool_]) -> Times:
+    def _scaled(self, factor: Times | float, where: NDArray[np.bool_]) -> Times:
         return np.where(where, self.operations.seconds * factor, self.operations.seconds)
 
     @cached_property
@@ -212,7 +215,7 @@ class WhatIf:
             return None
         here = (self.worker == worker) & (self.passes | (self.kind == Op.UPDATE.name))
         text = f"Worker {worker} takes {ratio[worker] - 1:.0%} longer than the others"
-        case = self._scaled(np.float64(1 / ratio[worker]), here)
+        case = self._scaled(1 / ratio[worker], here)
         return "slow worker", {"worker": worker}, text, case
 
     def _stages(self) -> "_Case | None":
@@ -290,7 +293,7 @@ class WhatIf:
                     f"{median[slowest] / max(others, 1e-12):.3g} times as long as the others"
                 )
                 slow = here & (link == slowest).to_numpy()
-                factor = np.float64(others / median[slowest])
+                factor = float(others / median[slowest])
                 return "links", {"link": ends}, text, self._scaled(factor, slow)
         return "links", None, "Messages take time", np.where(here, 0.0, self.operations.seconds)
 
@@ -342,7 +345,8 @@ class WhatIf:
     def _mean_pass(self) -> dict[tuple[str, int], float]:
         rows = self.operations.table[self.passes]
         seconds = pd.Series(self.operations.seconds[self.passes], rows.index)
-        return seconds.groupby([rows["kind"], rows["stage"]]).mean().to_dict()
+        mean = seconds.groupby([rows["kind"], rows["stage"]]).mean()
+        return {(kind, stage): float(value) for (kind, stage), value in mean.items()}
 
     def _makespan(self, schedule: Schedule) -> float:
         """Return a step's seconds by a schedule with mean passes and messages; inf without them."""

@@ -45,7 +45,9 @@ def simulated(
             if op is Op.UPDATE:
                 seconds += update_s
             else:
-                seconds *= (stages or {}).get(stage, 1.0) * (microbatches or {}).get(microbatch, 1.0)
+                seconds *= (stages or {}).get(stage, 1.0) * (microbatches or {}).get(
+                    microbatch, 1.0
+                )
             tasks[worker, op, stage, microbatch] = seconds
     layer = LayerProfile("", 0.01, 0.02, BYTES, backward_input_s=0.01, backward_weight_s=0.01)
     profile = Profile((layer,) * schedule.stages, rows=1)

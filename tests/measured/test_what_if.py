@@ -21,7 +21,7 @@ METHODS = {
     "2bw": schedules.two_bw(4, 8),
     "pipedream": schedules.pipedream(4),
 }
-UNEQUAL = {k: f for k, f in enumerate(np.random.default_rng(1).uniform(0.5, 1.5, 64))}
+UNEQUAL = dict(enumerate(np.random.default_rng(1).uniform(0.5, 1.5, 64)))
 FAULTS: dict[str, dict[str, object]] = {
     "slow worker": {"workers": {2: 1.3}},
     "unequal stages": {"stages": {1: 1.5}},

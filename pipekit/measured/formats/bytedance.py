@@ -109,4 +109,4 @@ def _passes(frame: pd.DataFrame, sent: pd.DataFrame, number: pd.Series) -> np.nd
         .assign(number=number)
         .merge(frame[[*keys, "number", "microbatch"]], on=[*keys, "number"], how="left")
     )
-    return found["microbatch"].fillna(-1).astype(int).to_numpy()
+    return np.asarray(found["microbatch"].fillna(-1).astype(int))

@@ -42,7 +42,7 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read a folder of ranks, or the file of one."""
     rows: list[dict[str, Any]] = []
-    ranks = {}
+    ranks: dict[int, Path] = {}
     for number, file in enumerate(files(path)):
         about = content(file)
         rank = (about.get("distributedInfo") or {}).get("rank")
@@ -93,7 +93,11 @@ def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dic
     on_gpu = any(_pass(span, rank) and span["cat"] == _GPU for span in spans)
     cat = _GPU if on_gpu else _CPU
     labelled = any(str(span["name"]).startswith(_PASS) for span in spans if span["cat"] == cat)
-    step, seen, marked = 0, set(), any(_STEP.fullmatch(str(span.get("name"))) for span in spans)
+    step, seen, marked = (
+        0,
+        set[object](),
+        any(_STEP.fullmatch(str(span.get("name"))) for span in spans),
+    )
     for span in spans:
         if span["cat"] != cat:
             continue

@@ -25,11 +25,12 @@ def is_it(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """Read all ranks of a file."""
-    rows, began, iterations = [], {}, {"iteration begin": {}, "iteration end": {}}
+    rows, began = [], dict[int, float]()
+    iterations: dict[str, dict[int, list[float]]] = {"iteration begin": {}, "iteration end": {}}
     found = sorted(events(path), key=lambda event: event.get("ts", 0))
     ranks = sorted({event["pid"] for event in found if event.get("name") in _OPS})
     for event in found:
-        name, rank, args = event.get("name"), event.get("pid"), event.get("args") or {}
+        name, rank, args = event.get("name"), event["pid"], event.get("args") or {}
         if name in iterations:
             iterations[name].setdefault(args["iteration"], []).append(event["ts"] / 1e6)
         elif name in _OPS and event["ph"] == "B":

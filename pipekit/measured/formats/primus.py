@@ -51,7 +51,8 @@ def read(path: Path) -> Recording:
     folder = path if path.is_dir() else path.parent
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
-    rows, totals = [], {}
+    rows: list[dict[str, Any]] = []
+    totals: dict[int, dict[int, float]] = {}
     for rank in range(size):
         file = folder / f"pp_rank_{rank}.json"
         if not file.exists():
