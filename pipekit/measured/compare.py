@@ -7,7 +7,12 @@ _SMALL = 0.001
 
 
 def compared(before: Explanation, after: Explanation) -> str:
-    """Return in words what changed from one trace to another, what changed most first."""
+    """Return in words what changed from one trace to another, what changed most first.
+
+    Args:
+        before: of the first trace.
+        after: of the second.
+    """
     change = after.step_s - before.step_s
     lines = [
         f"A step takes {after.step_s * 1e3:.4g} ms after {before.step_s * 1e3:.4g} ms: "

@@ -69,7 +69,8 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
 
     Raises:
         ValueError: the file is not of a known format, cut off or damaged; the message names it.
-        OSError: there is no such file, or it cannot be opened.
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be opened.
     """
     path = Path(path)
     if not path.exists():

@@ -34,7 +34,7 @@ def test_the_record_has_what_was_found(tmp_path: Path) -> None:
     _run(recordings.kineto(SLOW, tmp_path / "ranks"), "--json", path)
     record = json.loads(path.read_text())
     counts = {key: record[key] for key in ("method", "workers", "stages", "microbatches", "steps")}
-    assert counts == dict(method="flush", workers=4, stages=4, microbatches=8, steps=1)
+    assert counts == {"method": "flush", "workers": 4, "stages": 4, "microbatches": 8, "steps": 1}
     assert sum(record["shares"].values()) == pytest.approx(1.0)
     assert sum(record["waiting"].values()) == pytest.approx(record["shares"]["waiting"])
     saved = [cause["saves_s"] for cause in record["causes"]]
