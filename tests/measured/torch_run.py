@@ -1,6 +1,6 @@
-"""A training of torch.distributed.pipelining under torch.profiler: one process a rank, on gloo.
+"""Trainings of torch.distributed.pipelining under torch.profiler: one process a rank, on gloo.
 
-torchrun --nproc-per-node 2 tests/measured/torch_run.py 1F1B FOLDER
+torchrun --nproc-per-node 2 tests/measured/torch_run.py FOLDER GPipe 1F1B
 """
 
 import sys
@@ -14,21 +14,25 @@ from torch.profiler import ProfilerActivity, profile
 from pipekit.measured import label_actions
 
 WIDTH, MICROBATCHES, STEPS = 256, 8, 3
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
-def main(name: str, folder: str) -> None:
-    """Train some steps, and write the rank's trace."""
+def main(folder: str, *names: str) -> None:
+    """Train some steps by each schedule, and write the rank's trace into a folder of its name."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    for name in names:
+        train(name, Path(folder) / name)
+    dist.destroy_process_group()
+
+
+def train(name: str, folder: Path) -> None:
+    """Train by one schedule."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     kind = schedules.get_schedule_class(name)
     several = issubclass(kind, schedules.PipelineScheduleMulti)
-    mine = (
-        [rank, 2 * ranks - 1 - rank]
-        if "ZBV" in name or "DualPipeV" in name
-        else [rank, rank + ranks]
-    )
-    mine, total = (mine, 2 * ranks) if several else ([rank], ranks)
+    second = 2 * ranks - 1 - rank if name in V_SHAPED else rank + ranks
+    mine, total = ([rank, second], 2 * ranks) if several else ([rank], ranks)
     stages = []
     for number in mine:
         layers = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())
@@ -38,14 +42,14 @@ def main(name: str, folder: str) -> None:
     )
     label_actions(*stages)
     x, y = torch.randn(2, MICROBATCHES * 64, WIDTH)
+    inputs = [x] if 0 in mine else []
+    targets = {"target": y} if total - 1 in mine else {}
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(STEPS):
-            schedule.step(
-                *([x] if 0 in mine else []), **({"target": y} if total - 1 in mine else {})
-            )
+            schedule.step(*inputs, **targets)
             profiler.step()
-    profiler.export_chrome_trace(str(Path(folder) / f"rank{rank}.json"))
-    dist.destroy_process_group()
+    folder.mkdir(exist_ok=True)
+    profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
 
 
 if __name__ == "__main__":
