@@ -11,7 +11,7 @@ from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.measured import Explanation, explain, read_trace
-from pipekit.measured.what_if import KINDS
+from pipekit.measured.causes import KINDS
 from pipekit.profiling import Profile
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.simulation import Costs, simulate

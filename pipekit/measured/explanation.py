@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipekit.measured.causes import SLOW, Cause, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.shares import SHARES, WAITING, shares
-from pipekit.measured.what_if import SLOW, Cause, WhatIf
+from pipekit.measured.what_if import WhatIf
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
 
@@ -194,7 +195,7 @@ def explain(trace: Trace) -> Explanation:
         what_if.step_s(recorded.seconds)[0],
         what_if.slowdowns,
         shares(what_if),
-        what_if.causes(found),
+        causes(what_if, found),
         trace.notes,
         what_if,
     )

@@ -87,6 +87,14 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty folder": (lambda folder: folder, "is an empty folder"),
     "not a trace": (lambda folder: _written(folder / "a.md", "# hello"), "known format: Byte"),
     "another JSON": (lambda folder: _written(folder / "a.json", "{}"), "known format: Byte"),
+    "Megatron's timers": (
+        lambda folder: _written(
+            folder / "log.txt",
+            " iteration 5/20 | consumed samples: 80 |\n"
+            "    forward-compute ................................: (1201.43, 1399.04)\n",
+        ),
+        "has Megatron's timers, which sum up all passes",
+    ),
     "cut JSON": (
         lambda folder: _cut(recordings.megatron_app(RUN, folder / "a.json")),
         "a.json cannot be read as JSON.*cut off",
