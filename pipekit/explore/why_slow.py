@@ -31,7 +31,7 @@ def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) 
         without: a kind of cause; or :data:`NOTHING`.
         replica: which of the pipelines that train together is drawn.
     """
-    found = _explained(path)
+    found = explanation(path)
     causes = {cause.kind: cause for cause in found.causes}
     traces = [found.timeline(replica=replica)]
     if without != NOTHING:
@@ -64,7 +64,8 @@ why_slow = partial(explore, see, controls, waits_for="reading and replaying")
 
 
 @lru_cache(REMEMBERED)
-def _explained(path: str) -> Explanation:
+def explanation(path: str) -> Explanation:
+    """Return what is said of a trace, or of the example."""
     return explain(_example() if path == EXAMPLE else read_trace(path))
 
 
