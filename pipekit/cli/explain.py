@@ -43,12 +43,11 @@ def explain(
     if len(paths) > 2 or (len(paths) == 2 and (json or html)):
         raise ValueError("name one trace, or two without --json and --html to compare them")
     chosen = _slice(steps)
-    from tqdm import tqdm
-
     from pipekit.measured import compared, read_trace
     from pipekit.measured import explain as why
+    from pipekit.progress import PATIENCE_S, progress_bar
 
-    bar = tqdm(paths, "reading and replaying", delay=1, leave=False, disable=None)
+    bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
     found = [why(read_trace(path, chosen)) for path in bar]
     for number, explanation in enumerate(found):
         typer.echo(("\n" if number else "") + str(explanation))
