@@ -132,14 +132,19 @@ def bytedance(traces: list[pk.Trace], path: Path) -> Path:
             about |= {"step": 7, "mc": 0}
 
             def add(
-                optype: str, start: float, end: float, mb: int = -1, about: Any = about
+                optype: str,
+                start: float,
+                end: float,
+                mb: int = -1,
+                gmc: int = -1,
+                about: Any = about,
             ) -> None:
-                row = {"optype": optype, "start_ts": start, "duration": end - start, "mb_id": mb}
-                rows.append(about | row | {"gmc": about["stage"] if mb >= 0 else -1})
+                row = {"optype": optype, "start_ts": start, "duration": end - start}
+                rows.append(about | row | {"mb_id": mb, "gmc": gmc})
 
             for row in passes(trace).query("worker == @worker").to_dict("records"):
                 optype = f"{row['op'].lower()}-compute"
-                add(optype, row["start_s"], row["end_s"], row["microbatch"])
+                add(optype, row["start_s"], row["end_s"], row["microbatch"], row["stage"])
             add("grads-reduce-scatter", trace.makespan_s, last + 0.003)
             add("optimizer", last + 0.003, last + 0.004)
         assert trace.transfers is not None

@@ -93,6 +93,18 @@ def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
     assert found.recognition.method == "flush"
 
 
+def test_messages_of_several_chunks_a_worker_find_their_passes(tmp_path: Path) -> None:
+    schedule = schedules.interleaved(6, 6, workers=3).take(1)
+    trace = recordings.simulated(schedule, 2, 0.2, bandwidth=2e8)
+    path = recordings.bytedance([trace], tmp_path / "a.parquet")
+    found = pk.explain(pk.read_trace(path))
+    assert (found.recognition.method, found.recognition.stages) == ("interleaved", 6)
+    last_pass = trace.frame.loc[trace.frame["op"] != "UPDATE", "end_s"].max()
+    replayed = found.timeline(found.causes[0])
+    assert replayed.makespan_s <= last_pass
+    assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
 def _measured(*parts: str) -> Path:
     folder = os.environ.get("PIPEKIT_MEASURED")
     if not folder:

@@ -8,7 +8,6 @@ embeddings on the first and last stage of a replica, the norm's on all workers.
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.columns import require_columns, require_sound
@@ -17,12 +16,12 @@ from pipekit.measured.recording import Recording
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
 _PASSES = {"forward-compute": "FORWARD", "backward-compute": "BACKWARD"}
 _MESSAGES = {
-    "forward-send": ("send activation", 0),
-    "forward-recv": ("recv activation", -1),
-    "backward-send": ("send gradient", 0),
-    "backward-recv": ("recv gradient", 1),
+    "forward-send": ("send activation", "FORWARD", 0),
+    "forward-recv": ("recv activation", "FORWARD", -1),
+    "backward-send": ("send gradient", "BACKWARD", 0),
+    "backward-recv": ("recv gradient", "BACKWARD", 1),
 }
-"""What an operation is, and from which stage the message comes, counted from its own."""
+"""What an operation is; the passes that it belongs to, and where their input was made."""
 _COMPUTES = {"optimizer", "gc"}
 _OF_REPLICAS = {"params-all-gather", "grads-reduce-scatter"}
 _OF_A_PIPELINE = {"embedding-grads-all-reduce"}
@@ -77,36 +76,32 @@ def read(path: Path) -> Recording:
 
 def _joined(other: pd.DataFrame, frame: pd.DataFrame, stages: int) -> pd.DataFrame:
     """Return the operations with the groups in which they end, and messages with their passes."""
-    kind = other["kind"]
     other = other.sort_values(["step", "worker", "kind", "start_s"], kind="stable")
     number = other.groupby(["step", "worker", "kind"]).cumcount()
     kind, meets = other["kind"], other[["step", "kind", "stage", "replica"]].copy()
     meets.loc[kind.isin(_OF_REPLICAS), "replica"] = -1
     meets.loc[kind.isin(_OF_A_PIPELINE), "stage"] = -1
     meets.loc[kind.isin(_OF_ALL), ["stage", "replica"]] = -1
-    for name, (called, step) in _MESSAGES.items():
+    meets["number"] = number
+    for name, (called, op, step) in _MESSAGES.items():
         here = (kind == name).to_numpy()
-        if not here.any():
-            continue
-        maker = (other.loc[here, "stage"] + step) % stages
-        op = "FORWARD" if "activation" in called else "BACKWARD"
-        made = _passes(frame[frame["op"] == op], other[here].assign(stage=maker), number[here])
-        other.loc[here, ["stage", "microbatch"]] = np.stack([maker, made], axis=1)
+        end = 0 if (step == -1 or name == "backward-send") else stages - 1  # has no neighbour there
+        passes = frame[(frame["op"] == op) & (frame["stage"] != end)]
+        made = _passes(passes, other[here].assign(number=number[here]))
+        made["stage"] += step
+        other.loc[here, ["stage", "microbatch"]] = made.to_numpy()
         other.loc[here, "kind"] = called
-        meets.loc[here, "kind"], meets.loc[here, "stage"] = called[5:], maker
+        meets.loc[here, ["stage", "number"]] = made.to_numpy()
+        meets.loc[here, "kind"] = called[5:]  # without the end that it is
     moves = ~kind.isin(_COMPUTES)
-    group = meets.assign(number=number).groupby([*meets, "number"], sort=False).ngroup()
+    group = meets.groupby([*meets], sort=False).ngroup()
     return other.assign(moves=moves, group=group.where(moves, -1))
 
 
-def _passes(frame: pd.DataFrame, sent: pd.DataFrame, number: pd.Series) -> np.ndarray:
-    """Return the microbatches of messages: a stage sends them in the order of its passes."""
-    frame = frame.sort_values(["step", "replica", "stage", "start_s"], kind="stable")
-    keys = ["step", "replica", "stage"]
-    frame = frame.assign(number=frame.groupby(keys).cumcount())
-    found = (
-        sent[keys]
-        .assign(number=number)
-        .merge(frame[[*keys, "number", "microbatch"]], on=[*keys, "number"], how="left")
-    )
-    return np.asarray(found["microbatch"].fillna(-1).astype(int))
+def _passes(passes: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
+    """Return stage and microbatch of messages: a worker sends them in the order of its passes."""
+    passes = passes.sort_values(["step", "worker", "start_s"], kind="stable")
+    keys = ["step", "worker", "number"]
+    passes = passes.assign(number=passes.groupby(["step", "worker"]).cumcount())
+    found = sent[keys].merge(passes[[*keys, "stage", "microbatch"]], on=keys, how="left")
+    return found[["stage", "microbatch"]].fillna(-1).astype(int)
