@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         datasets,
         emulation,
         explore,
+        measured,
         models,
         oracle,
         planning,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pipekit.ledger import claims
     from pipekit.losses.loss_scale import LossScale
     from pipekit.losses.losses import MeanOver
+    from pipekit.measured import explain, read_trace
     from pipekit.partition.stages import stages
     from pipekit.planning import plan
     from pipekit.plans import Plan
@@ -73,11 +75,13 @@ _HOMES = {
     "WorkerDied": "engine",
     "convert_batch_norm": "layers.batch_norm",
     "emulate": "emulation",
+    "explain": "measured",
     "is_checkpointing": "layers.pass_state",
     "is_recomputing": "layers.pass_state",
     "measure_memory": "engine",
     "plan": "planning",
     "profile": "profiling.measured",
+    "read_trace": "measured",
     "search": "searching",
     "simulate": "simulation",
     "stages": "partition.stages",
@@ -113,10 +117,12 @@ __all__ = [
     "datasets",
     "emulate",
     "emulation",
+    "explain",
     "explore",
     "is_checkpointing",
     "is_recomputing",
     "measure_memory",
+    "measured",
     "models",
     "oracle",
     "plan",
@@ -124,6 +130,7 @@ __all__ = [
     "plots",
     "profile",
     "profiling",
+    "read_trace",
     "schedules",
     "search",
     "searching",

@@ -90,22 +90,7 @@ METHODS = Names(
     {
         "gpipe": _method("gpipe:gpipe"),
         "flush": _method("one_f_one_b:flush"),
-        "eager": _method("one_f_one_b:eager"),
-        "2bw": _method("two_bw:two_bw"),
-        "zb-h1": _method("one_f_one_b:zb_h1"),
-        "zb-h2": _method("one_f_one_b:zb_h2"),
-        "interleaved": _method("looped:interleaved", **_LOOPED),
-        "interleaved-zero-bubble": _method("looped:interleaved_zero_bubble", **_LOOPED),
-        "looped-bfs": _method("looped:looped_bfs", **_LOOPED),
-        "hanayo": _method("looped:hanayo", **_LOOPED),
-        "zb-v": _method("v_shaped:zb_v", **_V),
-        "v-half": _method("v_shaped:v_half", **_V),
-        "v-min": _method("v_shaped:v_min", **_V),
-        "chimera": _method("two_directions:chimera"),
-        "dualpipe": _method("two_directions:dualpipe"),
-        "dualpipe-v": _method("two_directions:dualpipe_v", **_V),
         "model-parallel": _method("gpipe:model_parallel", microbatches=False),
-        "paci": _method("pipedream:paci", replicas="none"),
         "pipedream": _method("pipedream:pipedream", **_PIPEDREAM),
         "pipedream-vertical-sync": _method(
             "pipedream:pipedream", options={"vertical_sync": True}, **_PIPEDREAM
@@ -113,6 +98,21 @@ METHODS = Names(
         "pipedream-no-stashing": _method(
             "pipedream:pipedream", options={"stashing": False}, **_PIPEDREAM
         ),
+        "paci": _method("pipedream:paci", replicas="none"),
+        "2bw": _method("two_bw:two_bw"),
+        "interleaved": _method("looped:interleaved", **_LOOPED),
+        "eager": _method("one_f_one_b:eager"),
+        "looped-bfs": _method("looped:looped_bfs", **_LOOPED),
+        "hanayo": _method("looped:hanayo", **_LOOPED),
+        "zb-h1": _method("one_f_one_b:zb_h1"),
+        "zb-h2": _method("one_f_one_b:zb_h2"),
+        "interleaved-zero-bubble": _method("looped:interleaved_zero_bubble", **_LOOPED),
+        "zb-v": _method("v_shaped:zb_v", **_V),
+        "v-half": _method("v_shaped:v_half", **_V),
+        "v-min": _method("v_shaped:v_min", **_V),
+        "chimera": _method("two_directions:chimera"),
+        "dualpipe": _method("two_directions:dualpipe"),
+        "dualpipe-v": _method("two_directions:dualpipe_v", **_V),
     },
 )
 """The methods that can be asked for by name, in the order of docs/methods.md."""

@@ -9,7 +9,6 @@ The kernel itself cannot be had offline: Pyodide's core is on npm, but neither t
 the numpy and pandas for it that simulation and traces stand on.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from itertools import product
@@ -19,7 +18,7 @@ from typing import Any
 from pipekit import plots
 from pipekit.explore import timeline
 from pipekit.explore.browser.picture import explained, picture
-from pipekit.explore.browser.widgets import HERE, SCRIPTS
+from pipekit.explore.browser.standalone import HERE, embedded, script
 from pipekit.explore.page.view import Timeline
 from pipekit.schedules.methods.by_name import METHODS
 
@@ -63,12 +62,9 @@ def body(static: Path) -> str:
     folder, own = static / "play", Path(__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
     for name, shown in pictures().items():
-        written = f"pipekitPictures({json.dumps(name)}, {json.dumps(shown, default=_text)});\n"
+        written = f"pipekitPictures({json.dumps(name)}, {embedded(shown)});\n"
         (folder / f"{name}.js").write_text(written, encoding="utf-8")
-    scripts = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    # Not a module: browsers load none from a folder.
-    canvas = scripts.replace("export default { render };", "return { render };")
-    (folder / "canvas.js").write_text(f"const pipekitCanvas = (() => {{\n{canvas}}})();\n")
+    (folder / "canvas.js").write_text(script(), encoding="utf-8")
     (folder / "explore.css").write_text((HERE / "explore.css").read_text(encoding="utf-8"))
     for name in ("play.js", "play.css"):
         (folder / name).write_text((own / name).read_text(encoding="utf-8"))
@@ -121,7 +117,3 @@ def pictures() -> dict[str, dict[str, Any]]:
             shown = picture(run.trace, run.notes, longest=longest, most_bytes=most_bytes)
             found[name][key] = {"picture": shown, "why": explained(run.trace, longest=longest)}
     return found
-
-
-def _text(column: bytes) -> dict[str, str]:
-    return {"bytes": base64.b64encode(column).decode()}

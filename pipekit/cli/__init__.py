@@ -15,6 +15,7 @@ from pipekit.cli.claim import claim
 from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
 from pipekit.cli.experiments import report, run
+from pipekit.cli.explain import explain
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.schedule import schedule
@@ -63,7 +64,8 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 
-for command in (demo, schedule, profile, plan, simulate, train, run, report, claim, cluster):
+_COMMANDS = demo, schedule, profile, plan, simulate, train, explain, run, report, claim, cluster
+for command in _COMMANDS:
     app.command(help=_help(command))(command)
 
 

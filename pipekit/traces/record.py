@@ -24,3 +24,6 @@ class TraceRecord:
     transfers: pd.DataFrame | None = None
     memory: Memory | None = None
     origin_ns: int | None = None
+    other: pd.DataFrame | None = None
+    steps: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()

@@ -39,6 +39,14 @@ class Trace(TraceRecord):
             each of its workers, with what that one sends.
         memory: bytes over time, if they were followed.
         origin_ns: the Unix time of 0, in nanoseconds; None if nothing ran.
+        other: recorded operations that are not tasks of a schedule (:func:`pipekit.read_trace`),
+            one row each: worker, replica, stage, step, kind (its name), microbatch (-1: none),
+            start_s, end_s, moves (whether it is a communication) and group (those of one number end
+            together; -1: alone).  "send activation" and its like are the two ends of a message,
+            with the stage that made it.
+        steps: the recorded training steps, one row each: step, start_s, end_s; with them ``frame``
+            has a column ``step``, and a column ``replica`` if several pipelines train together.
+        notes: what reading a file left out or estimated, in sentences.
     """
 
     @classmethod

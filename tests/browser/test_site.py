@@ -10,6 +10,8 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
+from pipekit.explore.why_slow import EXAMPLE, explanation
+from pipekit.measured.page import html
 from pipekit.schedules.methods.by_name import METHODS
 from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
 
@@ -81,3 +83,17 @@ def test_a_click_says_why_and_both_play_together(page: Page) -> None:
     painted = int(second.get_attribute("data-painted") or 0)
     first.press(",")
     expect(second).not_to_have_attribute("data-painted", str(painted))
+
+
+def test_an_explanation_shows_a_step_and_the_step_without_each_cause(
+    page: Page, lab: Lab, tmp_path: Path
+) -> None:
+    path = tmp_path / "why.html"
+    path.write_text(html(explanation(EXAMPLE)), encoding="utf-8")
+    page.goto(path.as_uri())
+    titles = page.locator(".pipekit-title")
+    expect(titles.nth(0)).to_contain_text("PipeDream-Flush, step 0: bubble")
+    expect(titles.nth(1)).to_contain_text("PipeDream-Flush, step 0 without unequal stages")
+    expect(page.locator("canvas[data-explained=true]")).to_have_count(4)
+    expect(page.locator("table").first).to_contain_text("Stage 1 takes 40% longer")
+    assert not lab.errors

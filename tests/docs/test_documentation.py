@@ -16,7 +16,10 @@ import pytest
 
 MODULES = [
     "pipekit",
-    *["pipekit." + name for name in ("clusters", "datasets", "engine", "models", "planning")],
+    *[
+        "pipekit." + name
+        for name in ("clusters", "datasets", "engine", "measured", "models", "planning")
+    ],
     *["pipekit." + name for name in ("plots", "profiling", "schedules")],
     *["pipekit." + name for name in ("layers.batch_norm", "layers.skips", "ledger.claims")],
 ]

@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,12 +13,8 @@ import traitlets
 from plotly.offline import get_plotlyjs
 
 from pipekit.explore.browser.picture import explained, picture
+from pipekit.explore.browser.standalone import HERE, SCRIPTS, STYLES
 from pipekit.traces import Trace
-
-HERE = Path(__file__).parent
-SCRIPTS = "pen.js", "paint.js", "canvas.js"
-"""One module to the browser: pen and brush, the picture, and its answers to the reader."""
-STYLES = HERE / "explore.css"
 
 
 class TimelineCanvas(anywidget.AnyWidget):

@@ -1,0 +1,75 @@
+"""``pipekit explain``: why a run that somebody recorded was slow."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="A trace: a file, or a folder with a file a rank.  Two are compared.",
+        ),
+    ],
+    json: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write everything into a .json file.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Write a page with the timeline and what would be saved."
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="A:B", help="Use the recorded steps from A up to, without, B."),
+    ] = None,
+) -> None:
+    """Say which method a recorded trace is of, where its time went, and what would save how much.
+
+    It reads torch.profiler's JSON of torch.distributed.pipelining, ByteDance's Parquet, Primus's
+    and MegatronApp's dumps, and pipekit's own traces, each recognised by its content.
+
+    \b
+    [b]Examples[/b]
+      pipekit explain traces/
+      pipekit explain trace.parquet --json why.json --html why.html
+      pipekit explain traces/ --steps 5:20
+      pipekit explain before.json after.json
+    """
+    if len(paths) > 2 or (len(paths) == 2 and (json or html)):
+        raise ValueError("name one trace, or two without --json and --html to compare them")
+    chosen = _slice(steps)
+    from pipekit.measured import compared, read_trace
+    from pipekit.measured import explain as why
+    from pipekit.progress import PATIENCE_S, progress_bar
+
+    bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
+    found = [why(read_trace(path, chosen)) for path in bar]
+    for number, explanation in enumerate(found):
+        typer.echo(("\n" if number else "") + str(explanation))
+    if len(found) == 2:
+        typer.echo("\n" + compared(*found))
+    if json is not None:
+        json.write_text(found[0].to_json(), encoding="utf-8")
+        typer.echo(f"saved {json}")
+    if html is not None:
+        from pipekit.measured.page import html as page
+
+        html.write_text(page(found[0]), encoding="utf-8")
+        typer.echo(f"saved {html}")
+
+
+def _slice(text: str | None) -> slice | None:
+    """Return the steps of "5:20", "5:" or ":20"."""
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    numbers = [part.strip() for part in (first, last)]
+    if not colon or any(part and not part.isdigit() for part in numbers):
+        raise ValueError(f"--steps is A:B, the first and the one behind the last, not {text!r}")
+    begin, end = (int(part) if part else None for part in numbers)
+    return slice(begin, end)

@@ -1,0 +1,85 @@
+"""A recorded run, and the same step without one of the causes that made it slow."""
+
+from functools import lru_cache, partial
+
+import ipywidgets as widgets
+import numpy as np
+import pandas as pd
+
+from pipekit.clusters import flat
+from pipekit.explore.page.controls import choice
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Timeline, View
+from pipekit.measured import Explanation, explain, read_trace
+from pipekit.measured.causes import KINDS
+from pipekit.profiling import Profile
+from pipekit.schedules.methods.one_f_one_b import flush
+from pipekit.simulation import Costs, simulate
+from pipekit.traces import Trace
+
+EXAMPLE = "example"
+"""In place of a path: a simulated run with a heavy stage and microbatches of unequal length."""
+NOTHING = "nothing"
+REMEMBERED = 4
+
+
+def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) -> View:
+    """Return a recorded step, the step without a cause, and what each cause costs.
+
+    Args:
+        path: of a trace (:func:`pipekit.read_trace`), or :data:`EXAMPLE`.
+        without: a kind of cause; or :data:`NOTHING`.
+        replica: which of the pipelines that train together is drawn.
+    """
+    found = explanation(path)
+    causes = {cause.kind: cause for cause in found.causes}
+    traces = [found.timeline(replica=replica)]
+    if without != NOTHING:
+        if without not in causes:
+            raise ValueError(f"{without} costs nothing here: choose one of {', '.join(causes)}")
+        traces.append(found.timeline(causes[without], replica))
+    rows = [
+        {"cause": c.kind, "what": c.text, "saves (ms a step)": 1e3 * c.saves_s}
+        for c in found.causes
+    ]
+    return View(
+        text=str(found),
+        timelines=[Timeline(trace) for trace in traces],
+        table=pd.DataFrame(rows),
+        caption="What a run without each cause would save (simulated on the recorded durations).",
+    )
+
+
+def controls() -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    return {
+        "path": widgets.Text(description="trace", continuous_update=False),
+        "without": choice("without", [NOTHING, *KINDS]),
+        "replica": widgets.BoundedIntText(description="pipeline", min=0, max=10_000),
+    }
+
+
+why_slow = partial(explore, see, controls, waits_for="reading and replaying")
+"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
+
+
+@lru_cache(REMEMBERED)
+def explanation(path: str) -> Explanation:
+    """Return what is said of a trace, or of the example."""
+    return explain(_example() if path == EXAMPLE else read_trace(path))
+
+
+def _example() -> Trace:
+    schedule = flush(4, 8).take(1)
+    chance = np.random.default_rng(0)
+    lengths = dict(enumerate(chance.uniform(0.7, 1.3, schedule.microbatches)))
+    layers = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6)
+    heavy = [1.0, 1.4, 1.0, 1.0]
+    tasks = {
+        (worker, task.op, task.stage, task.microbatch): heavy[task.stage]
+        * lengths[task.microbatch]
+        * layers.layers[task.stage].seconds(task.op)
+        for worker, own in enumerate(schedule.workers)
+        for task in own
+    }
+    return simulate(schedule, Costs(layers, tasks=tasks), cluster=flat(4, 3e9))

@@ -1,0 +1,239 @@
+"""What cost a recorded run its time: cases without one thing each, and what they save."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipekit.measured.operations import Times
+from pipekit.measured.other_method import fastest
+from pipekit.measured.recognition import Recognition
+from pipekit.measured.what_if import WhatIf
+from pipekit.schedules import Op
+
+_SLOW_LINK = 1.5
+"""A link is slow if its messages take more than so many times the median of the other links."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that cost time, and what a run without it would save.
+
+    Attributes:
+        kind: one of KINDS.
+        where: {"worker": 3}, {"stage": 3}, {"link": (0, 1)}, or None.
+        saves_s: seconds a step.
+        text: a sentence.
+        seconds: of each operation without it; None if the operations are others.
+    """
+
+    kind: str
+    where: dict[str, object] | None
+    saves_s: float
+    text: str
+    seconds: Times | None = field(default=None, repr=False, compare=False)
+
+
+KINDS = (
+    "slow worker",
+    "unequal stages",
+    "slow last stage",
+    "unequal microbatches",
+    "links",
+    "method",
+    "between steps",
+    "noise",
+)
+
+SLOW = frozenset({"slow worker", "unequal stages", "slow last stage"})
+"""Kinds that may be the same passes, told otherwise."""
+
+Where = dict[str, object] | None
+Case = tuple[str, Where, str, Times]
+"""A kind, where, a sentence, and the seconds of all operations without it."""
+
+
+def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
+    """Return what cost time, what saves most first."""
+    cases = list(_Cases(what_if).all())
+    seconds = what_if.operations.seconds
+    recorded, *without = what_if.step_s(seconds, *(case[3] for case in cases))
+    found = [
+        Cause(kind, where, recorded - t, text, case)
+        for (kind, where, text, case), t in zip(cases, without, strict=True)
+    ]
+    name, saves_s = fastest(what_if, recognition)
+    text = f"{name} with these durations leaves workers idle for less time"
+    found.append(Cause("method", None, saves_s, text))
+    inside = what_if.passes | what_if.messages
+    (alone,) = what_if.mean_step(np.where(inside, seconds, 0.0))
+    text = "Sums of gradients, the optimizer and what lies between steps take time"
+    found.append(Cause("between steps", None, recorded - alone, text))
+    found = [cause for cause in found if cause.saves_s > 1e-9 * recorded]
+    return sorted(found, key=lambda cause: -cause.saves_s)
+
+
+class _Cases:
+    """The cases of one recording in which operations take other times."""
+
+    def __init__(self, what_if: WhatIf) -> None:
+        self._what_if, self._all = what_if, what_if.operations.seconds
+        self._rows = what_if.operations.table[what_if.passes]
+        self._seconds = pd.Series(self._all[what_if.passes], self._rows.index)
+
+    def all(self) -> Iterator[Case]:
+        """Yield the cases that there are."""
+        found = self._slow_worker(), self._stages(), self._last_stage(), self._microbatches()
+        yield from (case for case in (*found, self._links(), self._noise()) if case is not None)
+
+    def _scaled(self, factor: Times | float, where: NDArray[np.bool_]) -> Times:
+        return np.where(where, self._all * factor, self._all)
+
+    @cached_property
+    def _by_worker(self) -> pd.Series:
+        """How many times as long a worker takes for its passes as others with the same work.
+
+        Others are the replicas of its stages; where there are none, all other workers.
+        """
+        rows, seconds = self._rows, self._seconds
+        mean = seconds.groupby([rows["stage"], rows["kind"], rows["worker"]]).mean().unstack()
+        if (mean.notna().sum(axis=1) > 1).all():
+            ratio = mean.div(mean.quantile(0.5, axis=1, interpolation="lower"), axis=0)
+            return ratio.mean(axis=0)
+        each = seconds.groupby([rows["kind"], rows["worker"]]).mean().unstack()
+        total = each.sum(axis=0)
+        return total / total.quantile(0.5, interpolation="lower")
+
+    @cached_property
+    def _by_stage(self) -> pd.Series:
+        """How many times as long each stage takes as the median stage."""
+        rows, seconds = self._rows, self._seconds
+        each = seconds.groupby([rows["kind"], rows["stage"]]).mean().unstack().sum(axis=0)
+        return each / each.quantile(0.5, interpolation="lower")
+
+    def _slow_worker(self) -> Case | None:
+        ratio = self._by_worker
+        worker = int(ratio.idxmax())
+        if ratio[worker] <= 1 or (self._one_each and not self._updates_tell):
+            return None
+        here = (self._what_if.worker == worker) & (
+            self._what_if.passes | (self._what_if.kind == Op.UPDATE.name)
+        )
+        text = f"Worker {worker} takes {ratio[worker] - 1:.0%} longer than the others"
+        case = self._scaled(1 / ratio[worker], here)
+        return "slow worker", {"worker": worker}, text, case
+
+    def _stages(self) -> Case | None:
+        """Make all stages take the median's time, but for a slow last one, which is told apart."""
+        ratio = self._by_stage
+        last = int(ratio.index.max())
+        others = ratio.drop(last) if ratio[last] > 1 else ratio
+        stage = int(others.idxmax())
+        if others[stage] <= 1 or (self._one_each and self._updates_tell):
+            return None
+        factor = 1 / pd.Series(self._what_if.stage).map(others).fillna(1.0).to_numpy()
+        text = f"Stage {stage} takes {others[stage] - 1:.0%} longer than the median stage"
+        return "unequal stages", {"stage": stage}, text, self._scaled(factor, self._what_if.passes)
+
+    def _last_stage(self) -> Case | None:
+        ratio = self._by_stage
+        last = int(ratio.index.max())
+        if ratio[last] <= 1 or (self._one_each and self._updates_tell):
+            return None
+        text = f"The last stage takes {ratio[last] - 1:.0%} longer than the median stage"
+        here = self._what_if.passes & (self._what_if.stage == last)
+        return "slow last stage", {"stage": last}, text, self._scaled(1 / ratio[last], here)
+
+    @cached_property
+    def _relative(self) -> pd.Series:
+        """Of each pass, its seconds over the mean of its kind, stage and worker."""
+        rows, seconds = self._rows, self._seconds
+        keys = [rows[name] for name in ("kind", "stage", "worker")]
+        return seconds / seconds.groupby(keys).transform("mean")
+
+    @cached_property
+    def _by_microbatch(self) -> pd.Series:
+        """How many times as long a microbatch's passes take as the mean microbatch's.
+
+        Passes of one microbatch vary alike if it is longer, and each by itself if it is noise; the
+        share of the variance between microbatches says how much of a mean to believe.
+        """
+        rows = self._rows
+        keys = [rows[name] for name in ("step", "replica", "microbatch")]
+        groups = self._relative.groupby(keys)
+        mean, count = groups.transform("mean"), groups.transform("size")
+        within = float(((self._relative - mean) ** 2).sum() / max(1, (len(rows) - groups.ngroups)))
+        between = float((mean - 1).pow(2).mean())
+        believed = np.clip(1 - within / count / max(between, 1e-300), 0, 1)
+        return 1 + (mean - 1) * believed
+
+    def _microbatches(self) -> Case | None:
+        factor = np.ones(len(self._what_if.passes))
+        factor[self._what_if.passes] = 1 / self._by_microbatch.to_numpy()
+        spread = float(self._by_microbatch.std())
+        text = f"Microbatches are unequal: their times vary by {spread:.0%}"
+        return "unequal microbatches", None, text, self._scaled(factor, self._what_if.passes)
+
+    def _noise(self) -> Case | None:
+        factor = np.ones(len(self._what_if.passes))
+        factor[self._what_if.passes] = (
+            self._by_microbatch / self._relative.clip(lower=1e-9)
+        ).to_numpy()
+        spread = float((self._relative - self._by_microbatch).std())
+        text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
+        return "noise", None, text, self._scaled(factor, self._what_if.passes)
+
+    def _links(self) -> Case | None:
+        here = self._what_if.messages
+        if not here.any():
+            return None
+        seconds = pd.Series(self._all)
+        link = self._link()
+        median = seconds[here].groupby(link[here]).median()
+        for slowest in [median.idxmax()] if len(median) > 1 else []:
+            others = seconds[here & (link != slowest).to_numpy()].median()
+            if median[slowest] > _SLOW_LINK * others:
+                ends = tuple(map(int, str(slowest).split("-")))
+                text = (
+                    f"Messages between workers {ends[0]} and {ends[1]} take "
+                    f"{median[slowest] / max(others, 1e-12):.3g} times as long as the others"
+                )
+                slow = here & (link == slowest).to_numpy()
+                factor = float(others / median[slowest])
+                return "links", {"link": ends}, text, self._scaled(factor, slow)
+        return "links", None, "Messages take time", np.where(here, 0.0, self._all)
+
+    def _link(self) -> pd.Series:
+        """Return for each message the two workers, lower first, as text."""
+        table = self._what_if.operations.table
+        rows = table[self._what_if.passes]
+        home = rows.groupby(["replica", "stage"])["worker"].first()
+        forward = np.array(["activation" in kind for kind in self._what_if.kind])
+        made = table["stage"].to_numpy()
+        used = made + np.where(forward, 1, -1)
+        ends = [
+            home.reindex(pd.MultiIndex.from_arrays([table["replica"], stage])).to_numpy()
+            for stage in (made, used)
+        ]
+        low, high = np.fmin(*ends), np.fmax(*ends)
+        return pd.Series([f"{a:.0f}-{b:.0f}" for a, b in zip(low, high, strict=True)])
+
+    @cached_property
+    def _one_each(self) -> bool:
+        """Whether a slow worker and a heavy stage would be the same passes."""
+        rows = self._rows
+        pairs = rows[["stage", "worker"]].drop_duplicates()
+        return bool(pairs["stage"].is_unique and pairs["worker"].is_unique)
+
+    @cached_property
+    def _updates_tell(self) -> bool:
+        """Whether the slowest worker's updates take longer, too, as a heavy stage's need not."""
+        updates = self._what_if.kind == Op.UPDATE.name
+        seconds = pd.Series(self._all[updates])
+        mean = seconds.groupby(self._what_if.worker[updates]).mean()
+        slow, excess = int(self._by_worker.idxmax()), self._by_worker.max() - 1
+        there = slow in mean and mean.median() > 0
+        return bool(there and mean[slow] / mean.median() - 1 > excess / 2)

@@ -1,0 +1,209 @@
+"""Why a recorded run was slow: its method, where the time went, and what would save how much."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipekit.measured.causes import SLOW, Cause, causes
+from pipekit.measured.operations import operations
+from pipekit.measured.recognition import Recognition, recognise
+from pipekit.measured.shares import SHARES, WAITING, shares
+from pipekit.measured.what_if import WhatIf
+from pipekit.traces import Trace
+from pipekit.traces.record import COLUMNS
+
+_SHOWN = 4
+_SMALL = 0.001
+"""Causes that save a smaller share of a step are not printed."""
+_ALIKE = 0.5
+"""Nor is a slow stage beside its worker, if it saves over half as much."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What :func:`explain` found; ``print`` shows it in some ten lines.
+
+    Attributes:
+        name: of the trace.
+        recognition: the method, and its counts.
+        workers: all that were recorded.
+        step_s: the mean recorded step.
+        simulated_s: what the replay of the recorded durations in the method's order takes, with
+            what was recorded between steps; no start, end or gap of the pipeline enters.
+        slowdowns: t_ori_s, t_ideal_s, slowdown (S), m_s and m_w, as the published analysis defines
+            them (:mod:`pipekit.measured.what_if`).
+        shares: seconds by worker and what they went into; see :mod:`pipekit.measured.shares`.
+        causes: what cost time, what saves most first.
+        notes: what reading left out or estimated.
+        what_if: the replay, to be asked for more.
+    """
+
+    name: str
+    recognition: Recognition
+    workers: int
+    step_s: float
+    simulated_s: float
+    slowdowns: dict[str, float]
+    shares: pd.DataFrame
+    causes: list[Cause]
+    notes: tuple[str, ...]
+    what_if: WhatIf = field(repr=False)
+
+    @property
+    def mean_shares(self) -> dict[str, float]:
+        """The share of each in all workers' time; the six sum to 1."""
+        total = self.shares[list(SHARES)].to_numpy().sum()
+        return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING]}
+
+    def timeline(self, cause: Cause | None = None, replica: int = 0) -> Trace:
+        """Return the passes of the step of median length, as they were recorded.
+
+        Args:
+            cause: replay the step without it.
+            replica: of the pipelines that train together.
+
+        Raises:
+            ValueError: the cause is one whose operations are others.
+        """
+        operations, table = self.what_if.operations, self.what_if.operations.table
+        lasting = self.what_if.lasting_s
+        step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
+        here = self.what_if.passes & (table["step"] == step) & (table["replica"] == replica)
+        frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
+        name = f"{self.name}, step {step}"
+        if cause is not None:
+            if cause.seconds is None:
+                raise ValueError(f"without {cause.kind} other operations run: draw its schedule")
+            ends = operations.ends_s(cause.seconds, self.what_if.between_steps)[here]
+            frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
+            name = f"{name} without {cause.kind}"
+        frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
+        frame["microbatch"] = pd.factorize(frame["microbatch"], sort=True)[0]
+        frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+        label = "published" if cause is None else "simulated"
+        return Trace(frame[COLUMNS], label, name, int(frame["worker"].max()) + 1)
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as a JSON-able record."""
+        found, mean = self.recognition, self.mean_shares
+        return {
+            "format": "pipekit explanation 1",
+            "name": self.name,
+            "method": found.method,
+            "also": list(found.also),
+            "edits": found.edits,
+            "workers": self.workers,
+            "stages": found.stages,
+            "microbatches": found.microbatches,
+            "steps": found.steps,
+            "step_s": self.step_s,
+            "simulated_s": self.simulated_s,
+            "ideal_s": self.slowdowns["t_ideal_s"],
+            "slowdown": self.slowdowns["slowdown"],
+            "m_s": _or_none(self.slowdowns["m_s"]),
+            "m_w": _or_none(self.slowdowns["m_w"]),
+            "shares": {name: mean[name] for name in SHARES},
+            "waiting": {name: mean[name] for name in WAITING},
+            "causes": [
+                {
+                    "kind": cause.kind,
+                    "where": cause.where,
+                    "saves_s": cause.saves_s,
+                    "share": cause.saves_s / self.step_s,
+                    "text": cause.text,
+                }
+                for cause in self.causes
+            ],
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        """Return the record as JSON."""
+        return json.dumps(self.record(), indent=2, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        mean = self.mean_shares
+        yield f"{self.name}: {self.recognition}"
+        yield (
+            f"{self.recognition.steps} steps of {_time(self.step_s)} (recorded) on {self.workers} "
+            f"workers; replayed from durations {_time(self.simulated_s)} "
+            f"({self.simulated_s / self.step_s - 1:+.1%})"
+        )
+        ideal, slowdown = self.slowdowns["t_ideal_s"], self.slowdowns["slowdown"]
+        yield (
+            f"Ideal (each kind of pass takes its mean, each kind of message its median): "
+            f"{_time(ideal)}; slowdown {slowdown:.2f}"
+        )
+        parts = [f"{mean[name]:.0%} {name.replace('_', ' ')}" for name in SHARES]
+        yield "Workers' time: " + ", ".join(parts)
+        waits = [f"{mean[name]:.0%} {name}" for name in WAITING if mean[name] >= 0.005]
+        if waits:
+            yield "They wait: " + ", ".join(waits)
+        shown = list(self.distinct())[:_SHOWN]
+        for cause in shown:
+            yield (
+                f"{cause.text}: without that, {_time(cause.saves_s)} of {_time(self.step_s)} a "
+                f"step ({cause.saves_s / self.step_s:.1%}) would be saved"
+            )
+        if not shown:
+            yield "No cause by itself costs a thousandth of a step"
+        yield from (f"Note: {note}" for note in self.notes)
+
+    def distinct(self) -> Iterator[Cause]:
+        """Yield the causes that count; of a slow worker and its stage only what saves more."""
+        told: list[Cause] = []
+        for cause in self.causes:
+            again = cause.kind in SLOW and any(
+                other.kind in SLOW and cause.saves_s > _ALIKE * other.saves_s for other in told
+            )
+            if cause.saves_s >= _SMALL * self.step_s and not again:
+                told.append(cause)
+                yield cause
+
+
+def explain(trace: Trace) -> Explanation:
+    """Say why a recorded run took the time that it took.
+
+    Args:
+        trace: in seconds; of :func:`pipekit.read_trace`, or a run's or simulation's own.
+
+    Raises:
+        ValueError: the trace is in slots, has no passes, or one stage.
+    """
+    if trace.unit != "s":
+        raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
+    if trace.frame.empty or trace.frame["stage"].nunique() < 2:
+        raise ValueError(f"{trace.name} has no pipeline: a trace of two stages or more is needed")
+    found, recorded = recognise(trace), operations(trace)
+    if trace.steps is None:
+        lasting = np.array([trace.makespan_s])
+    else:
+        lasting = (trace.steps["end_s"] - trace.steps["start_s"]).to_numpy()
+    what_if = WhatIf(recorded, lasting, found.steps)
+    return Explanation(
+        trace.name,
+        found,
+        trace.workers,
+        float(lasting.sum()) / found.steps,
+        what_if.step_s(recorded.seconds)[0],
+        what_if.slowdowns,
+        shares(what_if),
+        causes(what_if, found),
+        trace.notes,
+        what_if,
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else value

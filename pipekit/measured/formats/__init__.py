@@ -1,0 +1,1 @@
+"""A reader for each format: a file is recognised by its content."""

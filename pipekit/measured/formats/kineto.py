@@ -1,0 +1,125 @@
+"""torch.profiler's JSON (Kineto), a file a rank: passes by the labels of their actions.
+
+torch.distributed.pipelining labels the actions of its multi-stage schedules "PP:2F0" (stage,
+letter, microbatch), and the passes of ScheduleGPipe "Forward 0" and "Backward 0".
+:func:`pipekit.measured.label_actions` labels those of all its schedules, without their waiting.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipekit.measured.formats.columns import require_sound
+from pipekit.measured.formats.json_events import content, events, is_json
+from pipekit.measured.recording import Recording
+from pipekit.schedules import Op
+
+_ACTION = re.compile(r"(?:PP:|pass )(\d+)([FBIW])(\d+)")
+_SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+_OPTIMIZER = "optimizer"
+_PASS, _UPDATE = "pass ", "Optimizer.step#"
+_GPU, _CPU = "gpu_user_annotation", "user_annotation"
+
+
+def files(path: Path) -> list[Path]:
+    """Return the JSON files of a folder, or the one file."""
+    if not path.is_dir():
+        return [path]
+    return sorted(each for each in path.iterdir() if each.name.endswith((".json", ".json.gz")))
+
+
+def is_it(path: Path) -> bool:
+    """Return whether the files are torch.profiler's."""
+    found = files(path)
+    first = content(found[0]) if found and is_json(found[0]) else None
+    return isinstance(first, dict) and "schemaVersion" in first
+
+
+def read(path: Path) -> Recording:
+    """Read a folder of ranks, or the file of one."""
+    rows: list[dict[str, Any]] = []
+    ranks: dict[int, Path] = {}
+    for number, file in enumerate(files(path)):
+        about = content(file)
+        rank = (about.get("distributedInfo") or {}).get("rank")
+        if rank is None:
+            digits = re.findall(r"\d+", file.name)
+            rank = int(digits[-1]) if digits else number
+        if rank in ranks:
+            raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
+        ranks[rank] = file
+        base = about.get("baseTimeNanoseconds", 0) / 1e3
+        rows += [row | {"rank": rank} for row in _passes(events(file), base, rank)]
+    if not rows:
+        raise ValueError(
+            f"{path} has no actions of a pipeline (PP:0F0, ...): use a schedule of "
+            f"torch.distributed.pipelining, and pipekit.measured.label_actions(*stages)"
+        )
+    table = pd.DataFrame(rows)
+    table["worker"] = pd.factorize(table.pop("rank"), sort=True)[0]
+    table[["start_s", "end_s"]] -= table["start_s"].min()
+    require_sound(path, table)
+    is_pass = table["op"] != _OPTIMIZER
+    updates = (
+        table[~is_pass].rename(columns={"op": "kind"}).assign(replica=0, moves=False, group=-1)
+    )
+    return Recording(
+        table[is_pass],
+        path.stem,
+        len(ranks),
+        other=updates if len(updates) else None,
+        notes=tuple(_missing(path, ranks)),
+    )
+
+
+def _missing(path: Path, ranks: dict[int, Path]) -> Iterator[str]:
+    sizes = {
+        (content(file).get("distributedInfo") or {}).get("world_size") for file in ranks.values()
+    }
+    for size in sizes - {None, len(ranks)}:
+        yield f"{len(ranks)} of {size} ranks were recorded"
+
+
+def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
+    spans = [
+        event for event in found if event.get("ph") == "X" and event.get("cat") in (_GPU, _CPU)
+    ]
+    spans.sort(key=lambda event: event["ts"])
+    on_gpu = any(_pass(span, rank) and span["cat"] == _GPU for span in spans)
+    cat = _GPU if on_gpu else _CPU
+    labelled = any(str(span["name"]).startswith(_PASS) for span in spans if span["cat"] == cat)
+    step, seen, marked = (
+        0,
+        set[object](),
+        any(_STEP.fullmatch(str(span.get("name"))) for span in spans),
+    )
+    for span in spans:
+        if span["cat"] != cat:
+            continue
+        if begins := _STEP.fullmatch(str(span["name"])):
+            step = int(begins[1])
+        elif labelled and not str(span["name"]).startswith((_PASS, _UPDATE)):
+            continue  # with its wait
+        elif task := _pass(span, rank):
+            key = tuple(task.values())
+            if not marked and key in seen and task["op"] != _OPTIMIZER:
+                step, seen = step + 1, set()
+            seen.add(key)
+            start = (base + span["ts"]) / 1e6
+            yield task | {"step": step, "start_s": start, "end_s": start + span["dur"] / 1e6}
+
+
+def _pass(span: dict[str, Any], rank: int) -> dict[str, Any] | None:
+    name = str(span.get("name"))
+    if action := _ACTION.fullmatch(name):
+        return {"stage": int(action[1]), "op": Op(action[2]).name, "microbatch": int(action[3])}
+    if name.startswith(_UPDATE):
+        return {"stage": -1, "op": _OPTIMIZER, "microbatch": -1}
+    if simple := _SIMPLE.fullmatch(name):
+        return {"stage": rank, "op": simple[1].upper(), "microbatch": int(simple[2])}
+    return None

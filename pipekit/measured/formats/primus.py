@@ -1,0 +1,114 @@
+"""AMD Primus's dumps: a folder with a JSON file a pipeline rank, and config.json.
+
+Format: github.com/AMD-AGI/Primus, tools/visualization/pp_vis.  Each rank counts milliseconds from
+its own start of an iteration.  With several model chunks a rank the k-th forward is that of
+Megatron's interleaved order, unless the file says which it is.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipekit.measured.formats.columns import require_sound
+from pipekit.measured.recording import Recording
+from pipekit.reading import read_json
+
+_FILE = re.compile(r"pp_rank_(\d+)\.json")
+_OPS = {"fwd": "FORWARD", "bwd": "BACKWARD", "wgrad": "BACKWARD_WEIGHT"}
+
+
+class _Config(BaseModel):
+    pp_size: int = Field(ge=1, le=10_000)
+    vp_size: int | None = None
+    vpp_size: int | None = None
+    num_mbs: int | None = None
+    micro_batches: int | None = None
+
+
+class _Iteration(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    total: float
+    fwd_start: list[float]
+    fwd_end: list[float]
+    bwd_start: list[float]
+    bwd_end: list[float]
+
+
+def is_it(path: Path) -> bool:
+    """Return whether it is such a folder, or one of its files."""
+    folder = path if path.is_dir() else path.parent
+    return (path.is_dir() or bool(_FILE.fullmatch(path.name))) and any(
+        _FILE.fullmatch(file.name) for file in folder.iterdir()
+    )
+
+
+def read(path: Path) -> Recording:
+    """Read all ranks of a folder."""
+    folder = path if path.is_dir() else path.parent
+    config = read_json(folder / "config.json", _Config, "Primus's config.json")
+    chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
+    rows: list[dict[str, Any]] = []
+    totals: dict[int, dict[int, float]] = {}
+    for rank in range(size):
+        file = folder / f"pp_rank_{rank}.json"
+        if not file.exists():
+            raise ValueError(f"{folder} has no {file.name}: its config.json has {size} ranks")
+        for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
+            totals.setdefault(step, {})[rank] = iteration.total / 1e3
+            rows += _rows(file, rank, step, iteration, size, chunks)
+    partial = [step for step, ranks in totals.items() if len(ranks) < size]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        raise ValueError(f"{folder} has no passes: nothing was recorded")
+    require_sound(folder, frame)
+    last = pd.Series({step: max(ranks.values()) for step, ranks in totals.items()})
+    return Recording(
+        frame[~frame["step"].isin(partial)],
+        folder.name,
+        size,
+        steps=pd.DataFrame({"step": last.index, "start_s": 0.0, "end_s": last.to_numpy()}),
+        own_clocks=True,
+        notes=tuple(f"iteration {step} has not all ranks and is left out" for step in partial),
+    )
+
+
+def _rows(
+    file: Path, rank: int, step: int, iteration: _Iteration, size: int, chunks: int
+) -> Iterator[dict[str, Any]]:
+    given: dict[str, list[float]] = dict(iteration)
+    splits = bool(given.get("wgrad_start"))
+    for name, op in _OPS.items():
+        starts, ends = given.get(f"{name}_start") or [], given.get(f"{name}_end") or []
+        if len(starts) != len(ends) or len(starts) % chunks:
+            raise ValueError(
+                f"{file}: iteration {step} has {len(starts)} starts and {len(ends)} ends of {name} "
+                f"for {chunks} chunks: the file is cut off"
+            )
+        place = list(_interleaved(len(starts), size, chunks, backward=name != "fwd"))
+        chunk = given.get(f"{name}_chunk") or [each[0] for each in place]
+        microbatch = given.get(f"{name}_minibatch") or [each[1] for each in place]
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            yield {
+                "worker": rank,
+                "stage": int(chunk[number]) * size + rank,
+                "op": "BACKWARD_INPUT" if splits and name == "bwd" else op,
+                "microbatch": int(microbatch[number]),
+                "step": step,
+                "start_s": start / 1e3,
+                "end_s": end / 1e3,
+            }
+
+
+def _interleaved(count: int, size: int, chunks: int, backward: bool) -> Iterator[tuple[int, int]]:
+    """Yield chunk and microbatch of each pass, as Megatron-LM's interleaved schedule has them."""
+    for number in range(count):
+        group, inside = divmod(number, size * chunks)
+        chunk = inside // size if chunks > 1 else 0
+        yield (
+            chunks - 1 - chunk if backward else chunk,
+            group * size + inside % size if chunks > 1 else number,
+        )

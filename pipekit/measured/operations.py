@@ -1,0 +1,313 @@
+"""A recorded run as operations: which had to end before which could begin, and what each takes.
+
+The rules are those of the replay in "Understanding Stragglers in Large Model Training Using What-if
+Analysis" (OSDI 2025), section 3: a worker runs its operations in the recorded order, one stream
+beside the other; an operation begins when those before it in its stream and those whose data it
+needs have ended; partners of a communication end together, the transfer after the last has begun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipekit.schedules import OPS, Op, Payload
+from pipekit.traces import Trace
+
+Numbers = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+_RULES = {op.name: rule for op, rule in OPS.items()}
+_ADDING = [name for name, rule in _RULES.items() if rule.adds_gradient]
+_SENDING = {p: [name for name, rule in _RULES.items() if rule.sends is p] for p in Payload}
+_RECEIVING = {p: [name for name, rule in _RULES.items() if rule.receives is p] for p in Payload}
+_SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
+_RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
+_MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
+_UNORDERED = "message"
+"""The stream of messages that were not recorded: none waits for another."""
+COLUMNS = [
+    *("step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"),
+    *("moves", "group", "stream"),
+]
+_WAITED = 0.5
+"""A pass waited for its message if its worker was idle for more than this share of the time from
+the end of the pass that made the message to its own start."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """All operations of a recorded run, sorted so that a stream's are in their order.
+
+    Attributes:
+        table: a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
+            payload of a message, or the format's own name), microbatch, start_s, end_s (both from
+            the beginning of the step).
+        before: [operations, k], the rows that must have ended; the number of operations stands for
+            none.
+        group: the number of the group that an operation ends with.
+        seconds: what each takes by itself: a pass without waiting for its input; of a communication
+            the transfer, once all of its group have begun.
+        moves: whether it is a communication.
+    """
+
+    table: pd.DataFrame
+    before: Numbers
+    group: Numbers
+    seconds: Times
+    moves: NDArray[np.bool_]
+
+    @cached_property
+    def passes(self) -> NDArray[np.bool_]:
+        """Which operations are forwards and backwards."""
+        return np.isin(self.table["kind"], [op for op, rule in _RULES.items() if rule.is_pass])
+
+    @cached_property
+    def delays(self) -> Times:
+        """Seconds by which each operation began after all that it waits for, as recorded."""
+        ends = np.append(self.table["end_s"].to_numpy(), 0.0)
+        ready = ends[self.before].max(axis=1)
+        late: Times = np.maximum(np.asarray(self.table["start_s"], float) - ready, 0.0)
+        return late
+
+    @cached_property
+    def recorded_s(self) -> Times:
+        """[steps], when the last operation of each step ended."""
+        return np.asarray(self.table.groupby("step")["end_s"].max(), float)
+
+    def lasting_s(self, cases: Times, delays: Times | float = 0.0) -> Times:
+        """Return when each step's last operation ends, if operations take other times.
+
+        Args:
+            cases: [operations, cases], the seconds of each after all that it waits for.
+            delays: [operations], how long each begins after all is there.
+
+        Returns:
+            [steps, cases], from the beginning of each step.
+        """
+        ends, plan = self._replayed(cases, delays), self._plan
+        return np.maximum.reduceat(ends[plan.last], plan.first_of_step, axis=0)
+
+    def ends_s(self, seconds: Times, delays: Times | float = 0.0) -> Times:
+        """Return [operations], when each ends in one case; see :meth:`lasting_s`."""
+        ends = np.empty(len(seconds))
+        ends[self._plan.order] = self._replayed(seconds[:, None], delays)[:-1, 0]
+        return ends
+
+    def _replayed(self, cases: Times, delays: Times | float) -> Times:
+        """Return when operations end, in the plan's order, with a row of zeros behind the last."""
+        plan = self._plan
+        late = np.broadcast_to(np.asarray(delays, float), len(self.table))[plan.order, None]
+        takes = cases[plan.order]
+        ends = np.zeros((len(self.table) + 1, cases.shape[1]))
+        for begin, stop, first, size in plan.levels:
+            ready = ends[plan.before[0][begin:stop]]
+            for column in plan.before[1:]:
+                np.maximum(ready, ends[column[begin:stop]], out=ready)
+            ready += late[begin:stop]
+            if len(first) < stop - begin:
+                ready = np.repeat(np.maximum.reduceat(ready, first, axis=0), size, axis=0)
+            np.add(ready, takes[begin:stop], out=ends[begin:stop])
+        return ends
+
+    @cached_property
+    def _plan(self) -> "_Plan":
+        size, groups = len(self.table), int(self.group.max()) + 1
+        level, of_group = np.zeros(size + 1, np.int64), np.zeros(groups, np.int64)
+        while True:
+            level[-1] = -1
+            of_group[:] = 0
+            np.maximum.at(of_group, self.group, level[self.before].max(axis=1) + 1)
+            if (of_group[self.group] == level[:-1]).all():
+                break
+            level[:-1] = of_group[self.group]
+            if level.max() > size:
+                raise ValueError("operations of the recording wait for one another in a circle")
+        order = np.lexsort((self.group, level[:-1]))
+        place = np.append(np.argsort(order), size)
+        before = np.sort(self.before[order], axis=1)  # none comes last
+        used = max(1, int((before < size).sum(axis=1).max()))
+        bounds = np.flatnonzero(np.diff(level[order], prepend=-1, append=-1))
+        levels = []
+        for begin, stop in pairwise(bounds.tolist()):
+            first = np.flatnonzero(np.diff(self.group[order[begin:stop]], prepend=-1))
+            levels.append((begin, stop, first, np.diff([*first, stop - begin])))
+        is_last = np.ones(size + 1, np.bool_)
+        is_last[self.before] = False
+        last = np.flatnonzero(is_last[:-1])
+        last = last[np.argsort(self.table["step"].to_numpy()[last], kind="stable")]
+        steps = self.table["step"].to_numpy()[last]
+        columns = [place[before[:, number]] for number in range(used)]
+        first_of_step = np.flatnonzero(np.diff(pd.factorize(steps)[0], prepend=-1))
+        return _Plan(order, columns, levels, place[last], first_of_step)
+
+
+class _Plan(NamedTuple):
+    """Operations sorted by level: each waits for none of its own level.
+
+    Attributes:
+        order: their rows, by level and group.
+        before: a column each of what they wait for, as places in that order.
+        levels: where each begins and stops; where its groups begin, and how many they have.
+        last: places of those that none waits for, by step.
+        first_of_step: where in ``last`` each step begins.
+    """
+
+    order: Numbers
+    before: list[Numbers]
+    levels: list[tuple[int, int, Numbers, Numbers]]
+    last: Numbers
+    first_of_step: Numbers
+
+
+def operations(trace: Trace) -> Operations:
+    """Return the operations of a trace.
+
+    Where messages were not recorded there is one between each two passes of a microbatch that are
+    on different workers; it takes the median of what its link and payload take where the receiver
+    waited for it.
+    """
+    table = _table(trace)
+    if not table["kind"].isin(_MESSAGES).any():
+        table = _with_messages(table)
+    place = _Places(table)
+    kind = table["kind"].to_numpy()
+    before = [_in_streams(table)]
+    for name, rule in _RULES.items():
+        if rule.receives:
+            here = kind == name
+            message = place.of(_RECEIVED[rule.receives], here, -rule.receives.step)
+            inside = place.of(_SENDING[rule.receives], here, -rule.receives.step)
+            before.append(np.where(message < len(table), message, inside))
+    for payload in Payload:
+        before.append(place.of(_SENDING[payload], np.isin(kind, _SENT[payload])))
+    before += _sums(table)
+    group = table["group"].to_numpy()
+    alone = group < 0
+    group = np.where(alone, group.max() + 1 + np.cumsum(alone), group)
+    moves = table["moves"].to_numpy(bool)
+    start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
+    stacked = np.stack(before, axis=1)
+    latest = np.full(group.max() + 1, -np.inf)
+    np.maximum.at(latest, group, start)
+    # A span that begins before its input was sent contains the wait for it.
+    sent = np.append(np.where(table["stream"] == _UNORDERED, start, end), 0.0)
+    there = np.where(moves, latest[group], sent[stacked[:, 1:]].max(axis=1))
+    seconds = np.maximum(end - np.maximum(start, there), 0.0)
+    return Operations(table, stacked, np.unique(group, return_inverse=True)[1], seconds, moves)
+
+
+class _Places:
+    """Finds the row of an operation by step, replica, stage and microbatch."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self._kind, self._none = table["kind"].to_numpy(), len(table)
+        codes = [pd.factorize(table[name])[0] for name in ("step", "replica", "microbatch")]
+        self._stage = table["stage"].to_numpy()
+        self._stages = int(self._stage.max(initial=0)) + 1
+        self._code = np.zeros(len(table), np.int64)
+        for code in codes:
+            self._code = self._code * (int(code.max(initial=0)) + 1) + code
+
+    def of(self, kinds: Sequence[str], here: NDArray[np.bool_], step: int = 0) -> Numbers:
+        """Return for the rows ``here`` those of some kinds, so many stages behind; else none."""
+        found = np.full(self._none, self._none)
+        rows = np.flatnonzero(np.isin(self._kind, kinds))
+        keys = self._code[rows] * self._stages + self._stage[rows]
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
+        stage = self._stage[here] + step
+        wanted = self._code[here] * self._stages + stage
+        if len(rows):
+            at = np.minimum(np.searchsorted(keys, wanted), len(rows) - 1)
+            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
+            found[here] = np.where(is_there, rows[at], self._none)
+        return found
+
+
+def _table(trace: Trace) -> pd.DataFrame:
+    """Return passes, updates and what else was recorded, from the beginning of each step."""
+    tasks = trace.frame[trace.frame["op"].isin(list(_RULES))]
+    parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
+    if trace.other is not None:
+        parts.append(trace.other)
+    table = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0].copy()
+    for name in "step", "replica":
+        if name not in table:
+            table[name] = 0
+    if trace.steps is not None:
+        begins = trace.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
+        table[["start_s", "end_s"]] -= begins[:, None]
+    table["stream"] = table["kind"].where(table["moves"] & table["kind"].isin(_MESSAGES), "")
+    keys = ["step", "worker", "stream", "start_s", "end_s"]
+    return table.sort_values(keys, kind="stable", ignore_index=True)[COLUMNS]
+
+
+def _in_streams(table: pd.DataFrame) -> Numbers:
+    """Return of each operation the one before it in its stream."""
+    lanes = table.groupby(["step", "worker", "stream"], sort=False).ngroup().to_numpy()
+    rows = np.arange(len(table))
+    is_first = np.diff(lanes, prepend=-1) != 0
+    linked = is_first | (table["stream"] == _UNORDERED).to_numpy()
+    return np.where(linked, len(table), rows - 1)
+
+
+def _sums(table: pd.DataFrame) -> list[Numbers]:
+    """Return, a column a worker, the last backward that an update sums on other workers."""
+    updates = np.flatnonzero((table["kind"] == Op.UPDATE.name).to_numpy())
+    adders = table[table["kind"].isin(_ADDING)]
+    homes = adders.groupby("stage")["worker"].nunique()
+    shared = table.loc[updates, "stage"].map(homes).fillna(1).to_numpy() > 1
+    if not shared.any():
+        return []
+    columns: list[Numbers] = []
+    stage, worker = table["stage"].to_numpy(), table["worker"].to_numpy()
+    last = table["microbatch"].to_numpy()
+    for each in np.unique(stage[updates[shared]]):
+        here = updates[stage[updates] == each]
+        mine = adders[adders["stage"] == each]
+        which = np.searchsorted(np.unique(last[here]), mine["microbatch"])
+        latest = (
+            mine.assign(row=mine.index, update=which).groupby(["update", "worker"])["row"].max()
+        )
+        for number, update in enumerate(np.unique(last[here])):
+            rows = latest.get(number, pd.Series(dtype=int)).tolist() if number in latest else []
+            for row in here[last[here] == update]:
+                needed = [other for other in rows if worker[other] != worker[row]]
+                while len(columns) < len(needed):
+                    columns.append(np.full(len(table), len(table)))
+                for column, other in zip(columns, needed, strict=False):
+                    column[row] = other
+    return columns
+
+
+def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row for each message between two workers."""
+    place, kind = _Places(table), table["kind"].to_numpy()
+    worker, none = np.append(table["worker"].to_numpy(), -1), len(table)
+    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
+    idle_from = end[_in_streams(table)]
+    added = [table]
+    for payload in Payload:
+        here = np.isin(kind, _RECEIVING[payload])
+        source = place.of(_SENDING[payload], here, -payload.step)
+        rows = np.flatnonzero((source < none) & (worker[source] != worker[:-1]))
+        made = source[rows]
+        since = start[rows] - end[made]
+        waited = np.minimum(start[rows] - idle_from[rows], since) > _WAITED * np.maximum(since, 0.0)
+        message = table.loc[made].assign(kind=payload.value, stream=_UNORDERED, moves=True)
+        message["start_s"] = end[made]
+        taken = pd.Series(np.where(waited, np.maximum(since, 0.0), np.nan))
+        about = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
+        position = pd.MultiIndex.from_arrays([worker[made], worker[rows], *about])
+        at_place = taken.groupby(pd.factorize(position)[0]).transform("median")
+        of_link = taken.groupby(pd.factorize(position.droplevel([2, 3, 4]))[0]).transform("median")
+        seconds = np.fmin(at_place, of_link).fillna(taken.median())
+        message["end_s"] = end[made] + seconds.fillna(0.0).to_numpy()
+        added.append(message)
+    return pd.concat(added, ignore_index=True)

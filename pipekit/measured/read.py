@@ -1,0 +1,200 @@
+"""Traces that somebody else recorded, read into the one :class:`pipekit.Trace`."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipekit.measured.clocks import aligned
+from pipekit.measured.formats import bytedance, kineto, megatron_app, primus
+from pipekit.measured.formats.json_events import content, is_json
+from pipekit.measured.recording import Recording
+from pipekit.traces import Trace
+
+_COMPILED = 1.5
+"""A first step that takes so many times the median compiled something: it and the next ones, in
+which caches and clocks settle, are left out."""
+_SETTLING = 3
+_TIMER = re.compile(rb"(forward|backward)-compute \.*:")
+_BEGINNING = 1_000_000
+"""Bytes of a log in which its timers are looked for."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: how it is recognised, in words and in code, and what reads it."""
+
+    sign: str
+    is_it: Callable[[Path], bool]
+    read: Callable[[Path], Recording]
+
+
+def _has_timers(path: Path) -> bool:
+    """Return whether a file is Megatron-LM's log with its timers (``--log-timers-to-...``)."""
+    with path.open("rb") as file:
+        begin = file.read(_BEGINNING)
+    return bool(_TIMER.search(begin)) and not begin.startswith(b"{")
+
+
+def _is_ours(path: Path) -> bool:
+    found = content(path) if is_json(path) else None
+    about = found.get("otherData") if isinstance(found, dict) else None
+    return isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace")
+
+
+FORMATS: Mapping[str, Format] = {
+    "ByteDance's Parquet": Format(
+        "begins with PAR1; columns optype, stage, dp_rank, start_ts",
+        bytedance.is_it,
+        bytedance.read,
+    ),
+    "Primus's dumps": Format(
+        "a folder with config.json and pp_rank_0.json, ...", primus.is_it, primus.read
+    ),
+    "MegatronApp's Chrome events": Format(
+        "JSON events with microbatch and model_chunk", megatron_app.is_it, megatron_app.read
+    ),
+    "torch.profiler's JSON": Format(
+        "schemaVersion; labels PP:0F0 of torch.distributed.pipelining, a file a rank",
+        kineto.is_it,
+        kineto.read,
+    ),
+}
+"""The formats of others by name; beside them pipekit's own, as ``Trace.to_perfetto`` writes it."""
+
+
+def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trace:
+    """Read a recorded trace; its format is recognised by its content.
+
+    Passes are put on one clock and cut into training steps.  If the first step took over 1.5 times
+    the median, it and the three behind it are left out; ``notes`` says so.  What a format lacks
+    (bytes, weight versions) is absent.
+
+    Args:
+        path: a file; or a folder with a file a rank.
+        steps: of the recorded step numbers, as a slice does (``slice(5, 21)``), in place of that.
+
+    Raises:
+        ValueError: the file is not of a known format, cut off or damaged; the message names it.
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be opened.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}: name a trace's file or folder")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty: nothing was recorded")
+    if path.is_dir() and not any(path.iterdir()):
+        raise ValueError(f"{path} is an empty folder: nothing was recorded")
+    if _is_ours(path):
+        return Trace.from_perfetto(path)
+    for name, each in FORMATS.items():
+        if each.is_it(path):
+            try:
+                recording = each.read(path)
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
+                raise ValueError(
+                    f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
+                    f"is not known"
+                ) from None
+            return _trace(path, recording, steps)
+    if path.is_file() and _has_timers(path):
+        raise ValueError(
+            f"{path} has Megatron's timers, which sum up all passes of an iteration, so that no "
+            f"pass has a time: record a trace with torch.profiler (docs/why_slow.md)"
+        )
+    known = "; ".join(f"{name} ({each.sign})" for name, each in FORMATS.items())
+    raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
+
+
+def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
+    """Return a recording in order: complete steps, on one clock, one step behind the other."""
+    recording, notes = _complete(path, recording)
+    recording, left_out = _used(path, recording, chosen)
+    frame, clocks = aligned(recording)
+    steps = recording.steps
+    if steps is None:
+        grouped = frame.groupby("step")
+        steps = pd.DataFrame({"start_s": grouped["start_s"].min(), "end_s": grouped["end_s"].max()})
+        steps = steps.reset_index()
+    if recording.own_clocks:  # each step begins at 0: put one behind the other
+        took = (steps["end_s"] - steps["start_s"]).to_numpy()
+        begins = pd.Series(np.cumsum(took) - took, steps["step"])
+        frame[["start_s", "end_s"]] += begins.reindex(frame["step"]).to_numpy()[:, None]
+        steps = steps.assign(start_s=begins.to_numpy(), end_s=begins.to_numpy() + took)
+    return Trace(
+        frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True),
+        "published",
+        recording.name,
+        recording.workers,
+        other=recording.other,
+        steps=steps.reset_index(drop=True),
+        notes=(*recording.notes, *notes, *left_out, *clocks),
+    )
+
+
+def _complete(path: Path, recording: Recording) -> tuple[Recording, list[str]]:
+    """Return a recording without the steps in which passes are missing."""
+    frame = recording.frame
+    keys = ["step", "worker", "stage", "op", "microbatch"]
+    if frame.duplicated([*keys, *(["replica"] if "replica" in frame else [])]).any():
+        raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
+    if frame["stage"].nunique() < 2:
+        raise ValueError(f"{path} has one stage: it is not the trace of a pipeline")
+    missing = sorted(set(range(int(frame["stage"].max()))) - set(frame["stage"]))
+    if missing:
+        raise ValueError(
+            f"{path} has no passes of stage {missing[0]}: the file of its rank is missing"
+        )
+    replica = frame.get("replica", 0)
+    passes = frame.assign(replica=replica).groupby(["step", "replica", "microbatch"]).size()
+    cut = sorted(set(passes[passes < passes.mode().max()].index.get_level_values("step")))
+    if not cut:
+        return recording, []
+    named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
+    return _only(recording, ~frame["step"].isin(cut)), [f"steps {named} lack passes: left out"]
+
+
+def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recording, list[str]]:
+    """Return a recording of the chosen steps; or without those at its beginning that compiled."""
+    numbers = np.sort(recording.frame["step"].unique())
+    if chosen is not None:
+        kept = [n for n in numbers if (chosen.start or 0) <= n < (chosen.stop or np.inf)]
+        if not kept:
+            raise ValueError(
+                f"{path} has no step in {chosen.start}:{chosen.stop}: its steps are "
+                f"{numbers[0]} to {numbers[-1]}"
+            )
+        return _only(recording, recording.frame["step"].isin(kept)), []
+    took = _seconds(recording).reindex(numbers).to_numpy()
+    if len(numbers) < 3 or took[0] <= _COMPILED * np.median(took):
+        return recording, []
+    left_out = min(1 + _SETTLING, len(numbers) // 2)
+    note = (
+        f"steps {numbers[0]} to {numbers[left_out - 1]} are left out as warm-up: the first took "
+        f"{took[0]:.3g} s, the median {np.median(took):.3g} s"
+    )
+    return _only(recording, recording.frame["step"].isin(numbers[left_out:])), [note]
+
+
+def _seconds(recording: Recording) -> pd.Series:
+    if recording.steps is not None:
+        steps = recording.steps.set_index("step")
+        return steps["end_s"] - steps["start_s"]
+    grouped = recording.frame.groupby("step")
+    return grouped["end_s"].max() - grouped["start_s"].min()
+
+
+def _only(recording: Recording, rows: pd.Series) -> Recording:
+    """Return a recording with some rows of its passes, and all else of their steps."""
+    frame = recording.frame[rows].copy()
+    kept = frame["step"].unique()
+    steps, other = (
+        None if table is None else table[table["step"].isin(kept)].copy()
+        for table in (recording.steps, recording.other)
+    )
+    return replace(recording, frame=frame, steps=steps, other=other)

@@ -1,0 +1,177 @@
+"""Which method a trace was recorded of: the named one whose workers run tasks in the same order."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pipekit.names import METHODS
+from pipekit.schedules import Op, Schedule, ScheduleError
+from pipekit.schedules.methods.by_name import METHODS as BY_NAME
+from pipekit.traces import Trace
+
+UNKNOWN = "unknown"
+_NEAR = 0.05
+"""An order is named after a method if it differs in at most this share of the tasks."""
+
+Lists = tuple[tuple[tuple[str, int, int], ...], ...]
+"""For each worker (op, stage, microbatch) in order."""
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What the order of tasks says.
+
+    Attributes:
+        method: as ``pipekit schedule`` names it, or "unknown"; the first in the order of
+            docs/methods.md of those that have this order.
+        also: the others: weight versions alone tell them apart.
+        schedule: the method's, of the microbatches of a step; None if it is unknown.
+        stages: how many.
+        workers: of one pipeline.
+        microbatches: of one pipeline, in a step.
+        steps: how many there are in the trace.
+        edits: tasks to be moved, over all workers, to get the method's order.
+        tasks: of one pipeline, in a step (or in the whole trace, if steps overlap).
+    """
+
+    method: str
+    also: tuple[str, ...]
+    schedule: Schedule | None
+    stages: int
+    workers: int
+    microbatches: int
+    steps: int
+    edits: int
+    tasks: int
+
+    def __str__(self) -> str:
+        if self.schedule is None:
+            return "no named method has this order of tasks"
+        names = " or ".join([self.method, *self.also])
+        moved = f", {self.edits} of {self.tasks} tasks moved" if self.edits else ""
+        counts = f"{self.stages} stages on {self.workers} workers"
+        return f"{names}: {counts}, {self.microbatches} microbatches{moved}"
+
+
+def recognise(trace: Trace) -> Recognition:
+    """Return the method whose order of tasks a trace has, or which is nearest to it."""
+    lists, steps = _lists(trace)
+    sizes = [len(tasks) for tasks in lists]
+    numbers = {microbatch for tasks in lists for _, _, microbatch in tasks}
+    stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
+    updates = _updates(lists)
+    batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
+    same: dict[int, list[tuple[str, Schedule]]] = {}
+    for name, schedule in _candidates(lists, stages, batch, trace.steps is not None):
+        edits = _edits(lists, _of(schedule.before(len(numbers)), bool(updates)))
+        if edits <= _NEAR * sum(sizes):
+            same.setdefault(edits, []).append((name, schedule))
+    count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
+    shape = (stages, len(lists), batch, count)
+    if not same:
+        return Recognition(UNKNOWN, (), None, *shape, 0, sum(sizes))
+    edits = min(same)
+    (method, schedule), *others = same[edits]
+    also = tuple(dict.fromkeys(name for name, _ in others if name != method))
+    return Recognition(method, also, schedule, *shape, edits, sum(sizes))
+
+
+def _lists(trace: Trace) -> tuple[Lists, int]:
+    """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
+    frame = trace.frame[trace.frame["op"].isin([op.name for op in Op])]
+    by = ["step"] + (["replica"] if "replica" in frame else [])
+    if trace.steps is None:
+        return _ordered(frame, range(trace.workers)), 1
+    found = Counter(_ordered(rows) for _, rows in _distinct(frame, by))
+    return found.most_common(1)[0][0], len(trace.steps)
+
+
+def _distinct(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[object, pd.DataFrame]]:
+    """Yield some of many steps and replicas: the order is a table's, and the same in each."""
+    groups = list(frame.groupby(by))
+    yield from groups[:: max(1, len(groups) // 64)]
+
+
+def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
+    numbers = {old: new for new, old in enumerate(sorted(set(frame["microbatch"].tolist())))}
+    frame = frame.sort_values(["worker", "start_s", "end_s"], kind="stable")
+    columns = (frame[name].tolist() for name in ("worker", "op", "stage", "microbatch"))
+    lists: dict[int, list[tuple[str, int, int]]] = {
+        worker: [] for worker in (workers if workers is not None else sorted(set(frame["worker"])))
+    }
+    for worker, op, stage, microbatch in zip(*columns, strict=True):
+        lists[worker].append((op, stage, numbers[microbatch]))
+    return tuple(map(tuple, lists.values()))
+
+
+def _updates(lists: Lists) -> list[int]:
+    """Return the last microbatch of each update of the first stage."""
+    return sorted({k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0})
+
+
+def _batch(updates: Sequence[int], microbatches: int) -> int:
+    """Return how many microbatches an update sums; all, if none was recorded."""
+    return updates[0] + 1 if updates else microbatches
+
+
+def _candidates(
+    lists: Lists, stages: int, batch: int, flushed: bool
+) -> Iterator[tuple[str, Schedule]]:
+    """Yield the named methods with so many stages and microbatches on so many workers."""
+    homes: Mapping[int, set[int]] = {s: set() for s in range(stages)}
+    for worker, tasks in enumerate(lists):
+        for _, stage, _ in tasks:
+            homes[stage].add(worker)
+    replicas = [len(homes[stage]) for stage in range(stages)]
+    copies, spreads = max(replicas), list[int | Sequence[int]]([stages, replicas])
+    for name, entry in METHODS.items():
+        if batch == 1 if entry.microbatches else batch > replicas[0]:
+            continue
+        looped = entry.takes_workers and stages > len(lists)
+        for spread in spreads[: min(copies, 2)]:
+            count = batch if spread is stages else max(1, batch // copies)
+            try:
+                schedule = (
+                    entry.load()(stages, batch, workers=len(lists))
+                    if looped
+                    else BY_NAME[name](spread, count)
+                )
+            except ScheduleError:  # not with these counts
+                continue
+            if schedule.worker_count == len(lists) and (schedule.is_closed or not flushed):
+                yield name, schedule
+
+
+def _of(schedule: Schedule, updates: bool) -> Lists:
+    return tuple(
+        tuple(
+            (task.op.name, task.stage, task.microbatch)
+            for task in tasks
+            if updates or task.op is not Op.UPDATE
+        )
+        for tasks in schedule.workers
+    )
+
+
+def _edits(ours: Lists, theirs: Lists) -> int:
+    """Return how many tasks have to be moved; all, if workers have other tasks."""
+    moved = 0
+    for mine, other in zip(ours, theirs, strict=True):
+        if mine == other:
+            continue
+        place = {task: number for number, task in enumerate(other)}
+        if len(mine) != len(other) or set(mine) != set(place):
+            return sum(map(len, ours)) + 1
+        moved += len(mine) - _longest_rising([place[task] for task in mine])
+    return moved
+
+
+def _longest_rising(numbers: Sequence[int]) -> int:
+    ends: list[int] = []
+    for number in numbers:
+        at = bisect_right(ends, number)
+        ends[at : at + 1] = [number]
+    return len(ends)

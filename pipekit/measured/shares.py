@@ -1,0 +1,106 @@
+"""Where each worker's time of a recorded step went."""
+
+import numpy as np
+import pandas as pd
+
+from pipekit.measured.operations import Times
+from pipekit.measured.what_if import WhatIf
+from pipekit.schedules import Op
+
+SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
+WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
+_OPTIMIZER = (Op.UPDATE.name, "optimizer")
+
+
+def shares(what_if: WhatIf) -> pd.DataFrame:
+    """Return the seconds of each worker's steps by what they went into.
+
+    Before a pass a worker waits until the message that it needs is on its way (by payload; before
+    its first one: warm-up), then for the transfer (communication); what is left until it begins is
+    between tasks.  A collective waits until its last partner begins (sum), the rest of it is
+    communication; before it lies what is launched between steps, and if that takes longer than on
+    another worker, the wait for the others.  What is behind the last pass or collective of all is
+    between steps.
+
+    Returns:
+        A row a worker; columns: :data:`SHARES`, and :data:`WAITING`, whose sum is ``waiting``.
+    """
+    operations, messages, passes = what_if.operations, what_if.messages, what_if.passes
+    table, lasting_s = operations.table, what_if.lasting_s
+    lane = table[~messages].assign(row=np.flatnonzero(~messages))
+    lane = lane.sort_values(["step", "worker", "start_s"], kind="stable")
+    rows = lane["row"].to_numpy()
+    starts, ends = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
+    first = np.diff(lane.groupby(["step", "worker"], sort=False).ngroup(), prepend=-1) != 0
+    ended = np.maximum.accumulate(ends + _base(lane, lasting_s)) - _base(lane, lasting_s)
+    gap = np.maximum(starts - np.where(first, 0.0, np.roll(ended, 1)), 0.0)
+    is_pass, own = passes[rows], operations.seconds[rows]
+    inside = np.maximum(ends - starts - own, 0.0)
+
+    needed = np.where(messages[np.minimum(operations.before[rows], len(table) - 1)], 1, 0)
+    needed = np.where(operations.before[rows] < len(table), needed, 0)
+    seconds = np.append(operations.seconds, 0.0)[operations.before[rows]] * needed
+    transfer = np.minimum(seconds.max(axis=1), gap)
+    launch = np.clip(operations.delays[rows], 0.0, gap - transfer)
+    waited = gap - transfer - launch
+    kind = lane["kind"].to_numpy()
+    begins = first & is_pass | (is_pass & ~_seen(lane, is_pass))
+    cause = np.where(kind == Op.FORWARD.name, "activation", "gradient")
+    cause = np.where(begins, "warm-up", np.where(is_pass, cause, "sum"))
+
+    worker = lane["worker"].to_numpy()
+    index = np.unique(worker)
+    found = pd.DataFrame(0.0, index=index, columns=[*SHARES, *WAITING])
+
+    def add(column: str, values: Times, where: np.ndarray) -> None:
+        total = pd.Series(np.where(where, values, 0.0)).groupby(worker).sum()
+        found[column] += total.reindex(index).fillna(0.0)
+
+    add("compute", own, is_pass)
+    add("communication", transfer, is_pass)
+    add("between_tasks", launch, is_pass & ~begins)
+    add("between_steps", launch, is_pass & begins)
+    launched = np.minimum(gap, what_if.between_steps[rows])
+    add("between_steps", launched, ~is_pass)
+    add("sum", gap - launched, ~is_pass)
+    moves = lane["moves"].to_numpy(bool)
+    optimizer = np.isin(kind, _OPTIMIZER)
+    add("communication", own, moves & ~is_pass)
+    add("optimizer", own, optimizer)
+    add("between_steps", own, ~is_pass & ~moves & ~optimizer)
+    for name in WAITING:
+        add(name, waited + inside, is_pass & (cause == name))
+    add("sum", inside, ~is_pass)
+    return _to_the_end(found, lane, is_pass, lasting_s)
+
+
+def _base(lane: pd.DataFrame, lasting_s: Times) -> Times:
+    """Return an offset by step and worker, so that a running maximum begins anew with each."""
+    number = lane.groupby(["step", "worker"], sort=False).ngroup().to_numpy()
+    longest = float(max(lasting_s.max(), lane["end_s"].max()))
+    return np.asarray(number * (2 * longest + 1.0), float)
+
+
+def _seen(lane: pd.DataFrame, is_pass: np.ndarray) -> np.ndarray:
+    """Return whether a worker had a pass before in its step."""
+    count = pd.Series(is_pass.astype(int)).groupby(
+        [lane["step"].to_numpy(), lane["worker"].to_numpy()]
+    )
+    return np.asarray(count.cumsum()) > is_pass
+
+
+def _to_the_end(
+    found: pd.DataFrame, lane: pd.DataFrame, is_pass: np.ndarray, lasting_s: Times
+) -> pd.DataFrame:
+    """Add what lies behind each worker's last operation: drain, then between steps."""
+    keys = ["step", "worker"]
+    last = lane.groupby(keys)["end_s"].max().unstack("worker")
+    lasting = pd.Series(lasting_s, sorted(lane["step"].unique()))
+    only_passes = lane[is_pass].groupby(keys)["end_s"].max().unstack("worker")
+    drained = only_passes.max(axis=1)
+    drain = (-last).add(drained, axis=0).clip(lower=0.0)
+    behind = (-last).add(lasting, axis=0).clip(lower=0.0) - drain
+    found["drain"] += drain.sum().reindex(found.index).fillna(0.0)
+    found["between_steps"] += behind.clip(lower=0.0).sum().reindex(found.index).fillna(0.0)
+    found["waiting"] = found[list(WAITING)].sum(axis=1)
+    return found

@@ -1,0 +1,84 @@
+"""What is said of a trace: as text, as JSON, as a page, and beside another trace."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.cli import app
+from pipekit.measured.page import html
+from tests.measured import recordings
+
+SLOW = recordings.simulated(schedules.flush(4, 8).take(1), jitter=0.02, stages={1: 1.5})
+EVEN = recordings.simulated(schedules.flush(4, 8).take(1), jitter=0.02)
+
+
+def _run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["explain", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_some_lines_say_method_time_and_what_would_be_saved(tmp_path: Path) -> None:
+    said = _run(recordings.kineto(SLOW, tmp_path / "ranks")).splitlines()
+    assert said[0] == "ranks: flush: 4 stages on 4 workers, 8 microbatches"
+    assert any(line.startswith("Stage 1 takes 5") and "would be saved" in line for line in said)
+    assert len(said) <= 10
+
+
+def test_the_record_has_what_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "why.json"
+    _run(recordings.kineto(SLOW, tmp_path / "ranks"), "--json", path)
+    record = json.loads(path.read_text())
+    counts = {key: record[key] for key in ("method", "workers", "stages", "microbatches", "steps")}
+    assert counts == {"method": "flush", "workers": 4, "stages": 4, "microbatches": 8, "steps": 1}
+    assert sum(record["shares"].values()) == pytest.approx(1.0)
+    assert sum(record["waiting"].values()) == pytest.approx(record["shares"]["waiting"])
+    saved = [cause["saves_s"] for cause in record["causes"]]
+    assert saved == sorted(saved, reverse=True)
+    first = record["causes"][0]
+    assert (first["kind"], first["where"]) == ("unequal stages", {"stage": 1})
+    assert first["share"] == pytest.approx(first["saves_s"] / record["step_s"])
+    assert record["slowdown"] == pytest.approx(
+        pk.explain(SLOW).slowdowns["t_ori_s"] / record["ideal_s"], rel=0.01
+    )
+
+
+def test_chosen_steps_alone_are_used(tmp_path: Path) -> None:
+    folder = recordings.primus(SLOW, tmp_path / "pp")
+    path = tmp_path / "why.json"
+    _run(folder, "--steps", "3:5", "--json", path)
+    assert json.loads(path.read_text())["steps"] == 2
+    refused = CliRunner().invoke(app, ["explain", str(folder), "--steps", "3"])
+    assert (refused.exit_code, "--steps is A:B" in refused.output) == (2, True)
+
+
+def test_a_page_holds_the_step_and_the_step_without_its_cause() -> None:
+    written = html(pk.explain(SLOW))
+    assert written.count("without unequal stages") == 1
+    assert "src=" not in written
+    assert "http" not in written.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_step_without_its_cause_takes_what_is_said() -> None:
+    found = pk.explain(SLOW)
+    first = found.causes[0]
+    saved = found.timeline().makespan_s - found.timeline(first).makespan_s
+    assert saved == pytest.approx(first.saves_s, rel=0.02)
+
+
+def test_two_traces_are_compared(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    SLOW.to_perfetto(before)
+    EVEN.to_perfetto(after)
+    said = _run(before, after)
+    assert "ms a step after" in said
+    assert "unequal stages costs" in said
+
+
+def test_a_drawn_schedule_has_no_seconds_to_explain() -> None:
+    with pytest.raises(ValueError, match="is in slots: give a trace in seconds"):
+        pk.explain(pk.Trace.from_schedule(schedules.flush(2, 4).take(1)))

@@ -1,0 +1,184 @@
+"""Every format, written here from a simulated run, is read back as that run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipekit as pk
+from pipekit import schedules
+from tests.measured import recordings
+
+RUN = recordings.simulated(schedules.flush(3, 6).take(1), jitter=0.1)
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "pipekit": lambda folder: _ours(folder / "run.json"),
+    "primus": lambda folder: recordings.primus(RUN, folder / "pp3"),
+    "megatron-app": lambda folder: recordings.megatron_app(RUN, folder / "events.json"),
+    "kineto": lambda folder: recordings.kineto(RUN, folder / "ranks"),
+    "bytedance": lambda folder: recordings.bytedance([RUN], folder / "trace.parquet"),
+}
+
+
+def _ours(path: Path) -> Path:
+    RUN.to_perfetto(path)
+    return path
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_passes_of_a_format_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    read = pk.read_trace(WRITERS[name](tmp_path))
+    assert read.workers == RUN.workers
+    found = read.frame[read.frame["op"] != "UPDATE"]
+    if "step" in found:
+        found = found[found["step"] == found["step"].max()]
+    expected = recordings.passes(RUN)
+    keys = ["worker", "stage", "op", "microbatch"]
+    both = found.merge(expected, on=keys, suffixes=("", "_written"))
+    assert len(both) == len(found) == len(expected)
+    took = both["end_s"] - both["start_s"]
+    np.testing.assert_allclose(took, both["end_s_written"] - both["start_s_written"], atol=1e-6)
+
+
+def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(tmp_path: Path) -> None:
+    """Rank 1's clock is an hour ahead; the passes come back where they were, within the width."""
+    read = pk.read_trace(recordings.kineto(RUN, tmp_path / "ranks", off_s=3600.0))
+    (note,) = [each for each in read.notes if "clocks" in each]
+    width = float(note.split("to within ")[1].split()[0])
+    assert "3.6e+03 s" in note
+    keys = ["worker", "stage", "op", "microbatch"]
+    both = read.frame.merge(recordings.passes(RUN), on=keys, suffixes=("", "_written"))
+    assert (both["start_s"] - both["start_s_written"]).abs().max() <= width + 1e-6
+
+
+def test_a_first_step_that_compiled_is_left_out_by_name(tmp_path: Path) -> None:
+    folder = recordings.primus(RUN, tmp_path / "pp3")
+    read = pk.read_trace(folder)
+    assert "steps 1 to 3 are left out as warm-up" in read.notes[0]
+    assert sorted(set(read.frame["step"])) == [4, 5, 6]
+    chosen = pk.read_trace(folder, slice(2, 4))
+    assert sorted(set(chosen.frame["step"])) == [2, 3]
+
+
+def _without(path: Path, text: str) -> Path:
+    path.write_text(path.read_text().replace(text, ""))
+    return path
+
+
+def _changed(path: Path, old: str, new: str) -> Path:
+    path.write_text(path.read_text().replace(old, new, 1))
+    return path
+
+
+def _cut(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:-200])
+    return path
+
+
+def _no_rank(folder: Path, rank: int) -> Path:
+    next(folder.glob(f"*{rank}.json")).unlink()
+    return folder
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda folder: folder / "none.json", "there is no .*none.json"),
+    "empty file": (lambda folder: _written(folder / "a.json", ""), "a.json is empty"),
+    "empty folder": (lambda folder: folder, "is an empty folder"),
+    "not a trace": (lambda folder: _written(folder / "a.md", "# hello"), "known format: Byte"),
+    "another JSON": (lambda folder: _written(folder / "a.json", "{}"), "known format: Byte"),
+    "Megatron's timers": (
+        lambda folder: _written(
+            folder / "log.txt",
+            " iteration 5/20 | consumed samples: 80 |\n"
+            "    forward-compute ................................: (1201.43, 1399.04)\n",
+        ),
+        "has Megatron's timers, which sum up all passes",
+    ),
+    "cut JSON": (
+        lambda folder: _cut(recordings.megatron_app(RUN, folder / "a.json")),
+        "a.json cannot be read as JSON.*cut off",
+    ),
+    "cut Parquet": (
+        lambda folder: _cut(recordings.bytedance([RUN], folder / "a.parquet")),
+        "a.parquet cannot be read as Parquet",
+    ),
+    "a rank of Primus": (
+        lambda folder: _no_rank(recordings.primus(RUN, folder / "pp"), 1),
+        "has no pp_rank_1.json: its config.json has 3 ranks",
+    ),
+    "a rank of torch": (
+        lambda folder: _no_rank(recordings.kineto(RUN, folder / "ranks"), 1),
+        "has no passes of stage 1: the file of its rank is missing",
+    ),
+    "two files of one rank": (
+        lambda folder: _twice(recordings.kineto(RUN, folder / "ranks")),
+        "are both of rank 0",
+    ),
+    "a profile without a pipeline": (
+        lambda folder: _written(folder / "a.json", '{"schemaVersion": 1, "traceEvents": []}'),
+        "has no actions of a pipeline",
+    ),
+    "one stage": (
+        lambda folder: recordings.kineto(
+            recordings.simulated(schedules.gpipe(1, 4).take(1)), folder / "ranks"
+        ),
+        "has one stage: it is not the trace of a pipeline",
+    ),
+    "negative duration": (
+        lambda folder: _negative(recordings.bytedance([RUN], folder / "a.parquet")),
+        "begins at .* and ends at .*: the file is damaged",
+    ),
+    "no column": (
+        lambda folder: _no_column(recordings.bytedance([RUN], folder / "a.parquet")),
+        "lacks the columns duration",
+    ),
+}
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def _twice(folder: Path) -> Path:
+    (folder / "copy.json").write_text((folder / "rank0.json").read_text())
+    return folder
+
+
+def _negative(path: Path) -> Path:
+    import pandas as pd
+
+    rows = pd.read_parquet(path)
+    rows.loc[3, "duration"] = -1.0
+    rows.to_parquet(path)
+    return path
+
+
+def _no_column(path: Path) -> Path:
+    import pandas as pd
+
+    pd.read_parquet(path).drop(columns="duration").to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_gets_one_sentence_that_names_it(name: str, tmp_path: Path) -> None:
+    make, sentence = BAD[name]
+    with pytest.raises((ValueError, OSError), match=sentence) as caught:
+        pk.read_trace(make(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
+    folder = recordings.kineto(RUN, tmp_path / "ranks")
+    for rank in range(3):
+        path = folder / f"rank{rank}.json"
+        written = json.loads(path.read_text())
+        once = written["traceEvents"]
+        later = [event | {"ts": event["ts"] + 1e6} for event in once]
+        written["traceEvents"] = once + (later[:-2] if rank == 2 else later)
+        path.write_text(json.dumps(written))
+    read = pk.read_trace(folder)
+    assert sorted(set(read.frame["step"])) == [0]
+    assert "steps 1 lack passes: left out" in read.notes

@@ -1,0 +1,86 @@
+"""The order of tasks names the method, whatever the times; no other method is ever named."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipekit import schedules
+from pipekit.measured import recognise
+from pipekit.names import METHODS
+from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules.methods.by_name import METHODS as BY_NAME
+from pipekit.schedules.methods.by_name import PER_MINIBATCH
+from pipekit.traces import Trace
+from tests.measured import recordings
+
+
+def _taken(name: str, workers: int, microbatches: int) -> Schedule | None:
+    """Return some batches of a method, if it can be had on so many workers."""
+    try:
+        schedule = BY_NAME[name](workers * METHODS[name].stages_a_worker, microbatches)
+    except ScheduleError:
+        return None
+    if schedule.worker_count != workers:
+        return None
+    return schedule.take(2 * microbatches if name in PER_MINIBATCH else 2)
+
+
+def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
+    """Return the methods with the same tasks in the same order, as docs/methods.md lists them."""
+    own = _taken(name, workers, microbatches)
+    assert own is not None
+
+    def order(schedule: Schedule | None) -> object:
+        return schedule and [[task[:3] for task in tasks] for tasks in schedule.workers]
+
+    return [
+        each
+        for each in METHODS
+        if (each in PER_MINIBATCH) == (name in PER_MINIBATCH)
+        and order(_taken(each, workers, microbatches)) == order(own)
+    ]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_jittered_run_is_named_with_all_that_have_its_order(name: str) -> None:
+    for workers, microbatches in ((2, 4), (3, 8), (4, 8), (8, 16)):
+        schedule = _taken(name, workers, microbatches)
+        if schedule is None:
+            continue
+        found = recognise(recordings.simulated(schedule, seed=workers, jitter=0.1))
+        assert [found.method, *found.also] == _same_order(name, workers, microbatches)
+        assert (found.workers, found.edits) == (workers, 0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_shuffled_table_is_unknown(name: str) -> None:
+    schedule = _taken(name, 4, 8)
+    assert schedule is not None
+    trace = Trace.from_schedule(schedule)
+    order = np.random.default_rng(0).permutation(len(trace.frame))
+    shuffled = trace.frame.assign(start_s=trace.frame["start_s"].to_numpy()[order])
+    assert recognise(replace(trace, frame=shuffled)).method == "unknown"
+
+
+def test_a_few_moved_tasks_are_counted() -> None:
+    trace = Trace.from_schedule(schedules.flush(4, 16).take(1))
+    rows = trace.frame.query("worker == 0").index[8:10]
+    frame = trace.frame.copy()
+    frame.loc[rows, "start_s"] = frame.loc[rows, "start_s"].to_numpy()[::-1]
+    found = recognise(replace(trace, frame=frame))
+    assert (found.method, found.edits) == ("flush", 1)
+
+
+def test_model_chunks_and_replicas_are_counted() -> None:
+    looped = schedules.interleaved(12, 8, workers=4).take(1)
+    found = recognise(recordings.simulated(looped))
+    assert (found.method, found.stages, found.workers, found.microbatches) == (
+        "interleaved",
+        12,
+        4,
+        8,
+    )
+    assert recognise(Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(6))).method == (
+        "pipedream"
+    )

@@ -1,0 +1,145 @@
+"""Faults put into simulated runs are found, with what the run without them saves."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.measured.operations import operations
+from pipekit.schedules import Schedule
+from tests.measured import recordings
+
+METHODS = {
+    "gpipe": schedules.gpipe(4, 12),
+    "flush": schedules.flush(4, 12),
+    "interleaved": schedules.interleaved(8, 8, workers=4),
+    "zb-h1": schedules.zb_h1(4, 12),
+    "2bw": schedules.two_bw(4, 8),
+    "pipedream": schedules.pipedream(4),
+}
+UNEQUAL = dict(enumerate(np.random.default_rng(1).uniform(0.5, 1.5, 64)))
+FAULTS: dict[str, dict[str, object]] = {
+    "slow worker": {"workers": {2: 1.3}},
+    "unequal stages": {"stages": {1: 1.5}},
+    "slow last stage": {"stages": {3: 1.5}},
+    "between steps": {"update_s": 0.05},
+}
+
+
+def _finite(name: str) -> Schedule:
+    return METHODS[name].take(32 if name == "pipedream" else 3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(name: str, fault: str) -> None:
+    if fault == "slow last stage" and name == "interleaved":
+        fault = "unequal stages"
+    schedule, how = _finite(name), FAULTS[fault]
+    bad = recordings.simulated(schedule, 3, 0.03, **how)  # type: ignore[arg-type]
+    good = recordings.simulated(schedule, 3, 0.03)
+    found = pk.explain(bad)
+    first = found.causes[0]
+    assert first.kind == fault
+    normal = recordings.SECONDS[schedules.Op.UPDATE] if fault == "between steps" else 0.0
+    saved = (bad.makespan_s - good.makespan_s) / found.recognition.steps + normal
+    assert first.saves_s == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "flush", "zb-h1"])
+def test_longer_sequences_are_told_from_noise(name: str) -> None:
+    schedule = _finite(name)
+    mean = np.mean([UNEQUAL[k] for k in range(schedule.microbatches)])
+    lengths = {k: UNEQUAL[k] / mean for k in range(schedule.microbatches)}
+    bad = recordings.simulated(schedule, 3, 0.03, microbatches=lengths)
+    good = recordings.simulated(schedule, 3, 0.03)
+    found = pk.explain(bad)
+    assert found.causes[0].kind == "unequal microbatches"
+    saved = (bad.makespan_s - good.makespan_s) / found.recognition.steps
+    assert found.causes[0].saves_s == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_replay_of_the_durations_takes_what_the_run_took(name: str) -> None:
+    trace = recordings.simulated(_finite(name), 5, 0.2)
+    recorded = operations(trace)
+    assert recorded.lasting_s(recorded.seconds[:, None])[0, 0] == pytest.approx(
+        trace.makespan_s, rel=0.002
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_shares_of_each_worker_sum_to_the_whole(name: str) -> None:
+    trace = recordings.simulated(_finite(name), 5, 0.2)
+    found = pk.explain(trace)
+    six = ["compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer"]
+    np.testing.assert_allclose(found.shares[six].sum(axis=1), trace.makespan_s, rtol=1e-9)
+    computed = trace.passes["end_s"] - trace.passes["start_s"]
+    assert found.shares["compute"].sum() == pytest.approx(computed.sum())
+
+
+def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
+    """One of two replicas has a slow worker; the other waits for it in the sum of gradients."""
+    schedule = schedules.flush(3, 6).take(1)
+    slow = recordings.simulated(schedule, workers={1: 1.5})
+    path = recordings.bytedance([recordings.simulated(schedule), slow], tmp_path / "a.parquet")
+    found = pk.explain(pk.read_trace(path))
+    assert (found.causes[0].kind, found.causes[0].where) == ("slow worker", {"worker": 4})
+    assert found.mean_shares["sum"] > 0.05
+    assert found.recognition.method == "flush"
+
+
+def test_messages_of_several_chunks_a_worker_find_their_passes(tmp_path: Path) -> None:
+    schedule = schedules.interleaved(6, 6, workers=3).take(1)
+    trace = recordings.simulated(schedule, 2, 0.2, bandwidth=2e8)
+    path = recordings.bytedance([trace], tmp_path / "a.parquet")
+    found = pk.explain(pk.read_trace(path))
+    assert (found.recognition.method, found.recognition.stages) == ("interleaved", 6)
+    last_pass = trace.frame.loc[trace.frame["op"] != "UPDATE", "end_s"].max()
+    replayed = found.timeline(found.causes[0])
+    assert replayed.makespan_s <= last_pass
+    assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
+def _measured(*parts: str) -> Path:
+    folder = os.environ.get("PIPEKIT_MEASURED")
+    if not folder:
+        pytest.skip("PIPEKIT_MEASURED names no folder of public measurements")
+    return Path(folder, *parts)
+
+
+@pytest.mark.parametrize("job", ["ST", "SE"])
+def test_published_slowdowns_are_found_again(job: str) -> None:
+    """S, M_S and M_W of the published analysis, within 1 %; the step within 2 %."""
+    folder = _measured("bytedance_traces")
+    found = pk.explain(pk.read_trace(folder / f"trace-{job}.parquet"))
+    published = json.loads((folder / f"result-{job}.json").read_text())
+    assert found.slowdowns["slowdown"] == pytest.approx(published["blocking_slowdown"], rel=0.01)
+    for name in "ms", "mw":
+        value = next(
+            number
+            for key, number in json.loads((folder / f"{name}-{job}.json").read_text()).items()
+            if key.lower() == name
+        )
+        assert found.slowdowns[f"m_{name[1]}"] == pytest.approx(value, rel=0.01)
+    assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("primus_traces/pp8", "flush"),
+        (
+            "megatronapp_traces/data-1-pipeline-4-tensor-1-pp-aggregated.json",
+            "interleaved",
+        ),
+    ],
+)
+def test_published_steps_are_replayed_from_durations(path: str, method: str) -> None:
+    found = pk.explain(pk.read_trace(_measured(path)))
+    assert found.recognition.method == method
+    assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
