@@ -14,7 +14,14 @@ from scipy.optimize import brentq
 from torch import nn
 
 from experiments import study
-from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
+from experiments.pipedream_2bw.settings import (
+    DTYPE,
+    FLOPS,
+    LOSS_BYTES,
+    SEQUENCE,
+    STATE_BYTES,
+    WEIGHT_BYTES,
+)
 from pipekit.clusters import V100
 from pipekit.models import LAYOUTS, bert_large, gpt
 from pipekit.profiling import LayerProfile, Profile
@@ -57,8 +64,9 @@ def headless_profile(size: str, rows: int = 1) -> Profile:
 
 def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
     """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
-    logits = gpt_profile(size, rows).layers[-1].output_bytes
-    return _with_head(bert_profile(size, rows), output_bytes=logits)
+    head = gpt_profile(size, rows).layers[-1]
+    sizes = {"output_bytes": head.output_bytes, "saved_bytes": head.saved_bytes}
+    return _with_head(bert_profile(size, rows), **sizes)
 
 
 @cache
@@ -87,7 +95,10 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
     names = [before.name, *(f"{number} Block" for number in range(1, layers + 1))]
     names += [f"{number} {x.name.split()[1]}" for number, x in enumerate(after, layers + 1)]
-    repeated = zip([before, *[block] * layers, *after], names, strict=True)
+    *norm, head = after
+    probabilities = LOSS_BYTES / WEIGHT_BYTES * head.output_bytes
+    head = replace(head, saved_bytes=head.saved_bytes + probabilities)
+    repeated = zip([before, *[block] * layers, *norm, head], names, strict=True)
     return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
 
 
