@@ -134,6 +134,12 @@ class Pipelines:
 
         return max(1, study.largest_that_fits(fits, self.microbatches))
 
+    def with_memory_less(self, size: float) -> "Pipelines":
+        """Return the same on devices that have so many bytes less."""
+        device = self.cluster.device
+        device = replace(device, memory_bytes=device.memory_bytes - size)
+        return replace(self, cluster=replace(self.cluster, device=device))
+
     def held(self, system: str, recompute: bool = True) -> Floats:
         """Return a worker's GB on each stage, with all blocks recomputed, or nothing (3.1)."""
         return self.held_by(_counted(system, self.depth, self.microbatches), recompute)
