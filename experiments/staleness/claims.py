@@ -197,7 +197,7 @@ def _where(rows: pd.DataFrame, claim: pd.DataFrame) -> str:
     names = rows["proxy"] + " by " + rows["optimizer"]
     if claim["stages"].nunique() > 1:
         names = names + " on " + rows["stages"].astype(str) + " stages"
-    names = names + rows["diverged"].map(lambda runs: f" ({runs} runs diverged)" if runs else "")
+    names = names + rows["diverged"].map(lambda runs: f" (diverged: {runs})" if runs else "")
     groups = rows.groupby("rates", sort=False)
     return "; ".join(f"at {rates}: {', '.join(names[own.index])}" for rates, own in groups)
 

@@ -70,7 +70,7 @@ def test_what_diverged_has_no_size_in_words(table: pd.DataFrame) -> None:
     lost = (table["method"] == "no-stashing") & (table["seed"] < 100)
     said = claims.sentences(table.assign(validation_10=table["validation_10"].mask(lost)))
     (text,) = said.loc[said["name"] == "stashing", "text"]
-    assert "(5 runs diverged)" in text
+    assert "(diverged: 5)" in text
     assert "nats" not in text
 
 
