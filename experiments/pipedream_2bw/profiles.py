@@ -7,7 +7,7 @@ bandwidth. A size that :data:`LAYOUTS` has not is a KeyError.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from scipy.optimize import brentq
@@ -57,16 +57,19 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
     return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
+def bert_with_gpts_words(size: str, rows: int = 1) -> Profile:
+    """Return :func:`bert_profile` with as many words as that GPT has."""
+    return _with_weights(_one_row(_WORDY_BERT, size, efficiency()).scaled(rows))
+
+
 def headless_profile(size: str, rows: int = 1) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
-    return _with_head(gpt_profile(size, rows), forward_s=0.0, backward_s=0.0)
+    profile = gpt_profile(size, rows)
+    *layers, head = profile.layers
+    return replace(profile, layers=(*layers, replace(head, forward_s=0.0, backward_s=0.0)))
 
 
-def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
-    """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
-    head = gpt_profile(size, rows).layers[-1]
-    sizes = {"output_bytes": head.output_bytes, "saved_bytes": head.saved_bytes}
-    return _with_head(bert_profile(size, rows), **sizes)
+_WORDY_BERT = partial(bert_large, vocabulary=51_200)
 
 
 @cache
@@ -100,11 +103,6 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     head = replace(head, saved_bytes=head.saved_bytes + probabilities)
     repeated = zip([before, *[block] * layers, *norm, head], names, strict=True)
     return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
-
-
-def _with_head(profile: Profile, **costs: float) -> Profile:
-    *layers, head = profile.layers
-    return replace(profile, layers=(*layers, replace(head, **costs)))  # type: ignore[arg-type]
 
 
 def _with_weights(profile: Profile) -> Profile:
