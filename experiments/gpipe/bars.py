@@ -160,12 +160,18 @@ class Bar:
         return max(seconds) / fmean(seconds)
 
 
-def sized(profile: Profile, scenario: Scenario, rows: int, by: By = "operations") -> Bar:
+def sized(
+    profile: Profile,
+    scenario: Scenario,
+    rows: int,
+    by: By = "operations",
+    board: Callable[[int], Cluster] = gpipe_tpu_v2,
+) -> Bar:
     """Return a scenario with microbatches of so many images, whether they fit or not."""
     layers = least_variance(profile, scenario.stages, by)
     plan = Plan.by_hand(layers, rows=rows, recompute=scenario.recompute)
     adjusted = replace(scenario, minibatch=rows * scenario.microbatches)
-    return Bar(adjusted, profile, plan, gpipe_tpu_v2(scenario.stages))
+    return Bar(adjusted, profile, plan, board(scenario.stages))
 
 
 def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:

@@ -7,14 +7,21 @@ bandwidth. A size that :data:`LAYOUTS` has not is a KeyError.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from scipy.optimize import brentq
 from torch import nn
 
 from experiments import study
-from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
+from experiments.pipedream_2bw.settings import (
+    DTYPE,
+    FLOPS,
+    LOSS_BYTES,
+    SEQUENCE,
+    STATE_BYTES,
+    WEIGHT_BYTES,
+)
 from pipekit.clusters import V100
 from pipekit.models import LAYOUTS, bert_large, gpt
 from pipekit.profiling import LayerProfile, Profile
@@ -50,15 +57,19 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
     return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
+def bert_with_gpts_words(size: str, rows: int = 1) -> Profile:
+    """Return :func:`bert_profile` with as many words as that GPT has."""
+    return _with_weights(_one_row(_WORDY_BERT, size, efficiency()).scaled(rows))
+
+
 def headless_profile(size: str, rows: int = 1) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
-    return _with_head(gpt_profile(size, rows), forward_s=0.0, backward_s=0.0)
+    profile = gpt_profile(size, rows)
+    *layers, head = profile.layers
+    return replace(profile, layers=(*layers, replace(head, forward_s=0.0, backward_s=0.0)))
 
 
-def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
-    """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
-    logits = gpt_profile(size, rows).layers[-1].output_bytes
-    return _with_head(bert_profile(size, rows), output_bytes=logits)
+_WORDY_BERT = partial(bert_large, vocabulary=51_200)
 
 
 @cache
@@ -87,13 +98,11 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
     names = [before.name, *(f"{number} Block" for number in range(1, layers + 1))]
     names += [f"{number} {x.name.split()[1]}" for number, x in enumerate(after, layers + 1)]
-    repeated = zip([before, *[block] * layers, *after], names, strict=True)
+    *norm, head = after
+    probabilities = LOSS_BYTES / WEIGHT_BYTES * head.output_bytes
+    head = replace(head, saved_bytes=head.saved_bytes + probabilities)
+    repeated = zip([before, *[block] * layers, *norm, head], names, strict=True)
     return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
-
-
-def _with_head(profile: Profile, **costs: float) -> Profile:
-    *layers, head = profile.layers
-    return replace(profile, layers=(*layers, replace(head, **costs)))  # type: ignore[arg-type]
 
 
 def _with_weights(profile: Profile) -> Profile:

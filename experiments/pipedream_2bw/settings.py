@@ -29,18 +29,26 @@ FLOPS = 45e12
 
 WEIGHT_BYTES = 2
 STATE_BYTES = 12
-"""Bytes of a parameter in mixed precision with Adam, which the paper does not print: a weight
-version and a gradient of 2 each, and a master copy and two moments of 4 each (Micikevicius et al.,
-"Mixed Precision Training", ICLR 2018; Rajbhandari et al., "ZeRO", SC 2020, section 3.1).  So a
-worker has 16 a parameter, and with 2BW's second version 18."""
+"""Bytes of a parameter that Adam reads and writes in mixed precision: a weight and two moments of
+4 each (Micikevicius et al., "Mixed Precision Training", ICLR 2018)."""
 
-OPTIMIZER_STATES = STATE_BYTES / WEIGHT_BYTES
-"""The same as planners and simulator count it: in tensors of a parameter's size."""
+MEGATRON = "https://github.com/msr-fiddle/pipedream/tree/9fa62318cec0/megatron/megatron"
+"""The authors' adaption of Megatron (section 5, "Implementation"), which settles what a worker
+holds wherever the paper's formulas (3.1) leave it open; files below are of this folder."""
 
-MEGATRON_BYTES = 20
-"""Of a parameter with float16 weights and gradients, as Megatron's own rule has them (Megatron-LM,
-README, "Distributed Optimizer": 20 without one): 2 and 2, and in float32 the weight, the gradient
-and Adam's two moments.  The authors adapted Megatron (section 5, "Implementation")."""
+PARAMETER_BYTES, VERSION_BYTES = 20, 4
+"""Of a parameter (optimizer/optimizer.py, FP16OptimizerWithFP16Params): a weight and a gradient of
+2 each, and in float32 weight, gradient and Adam's two moments. A further weight version is one more
+float32 copy: 24 with 2BW."""
+
+OPTIMIZER_STATES = (PARAMETER_BYTES + VERSION_BYTES) / WEIGHT_BYTES - 3
+"""2BW's bytes as planners count them: in tensors as large as the weights, beside two versions and
+a gradient."""
+
+LOSS_BYTES = 4
+"""Of a logit that a microbatch keeps from its forward to its backward: the loss turns float32
+logits into probabilities, in place (Megatron-LM, mpu/cross_entropy.py), after the transformer's
+layers, which alone are recomputed (model/transformer.py, _checkpointed_forward)."""
 
 
 class Panel(NamedTuple):

@@ -1,8 +1,11 @@
 """The systems of Figure 6 as schedules, and the bytes of their workers (3.1, 5.2, 5.3).
 
-One memory model for all: weights and gradients of 2 bytes, 12 bytes of master copy and moments a
-parameter (:data:`.settings.STATE_BYTES`), activations of 2 bytes.  What a stage has sent waits at
-the next one: a worker has the inputs of as many microbatches as the stage before it has in flight.
+One memory model for all, by the paper's formulas (3.1) and the authors' code
+(:data:`.settings.MEGATRON`): 20 bytes a parameter and 4 more for each further weight version, 2 a
+number of activations.  Each microbatch in flight keeps the stage's input and what the stage has
+returned (schedules.py, input_tensors and output_tensors): on the last one the loss's probabilities.
+What a stage has sent waits at the next one: a worker has the inputs of as many microbatches as the
+stage before it has in flight.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +18,13 @@ import numpy as np
 
 from experiments import study
 from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile
-from experiments.pipedream_2bw.settings import FIGURE6, OPTIMIZER_STATES, WEIGHT_BYTES
+from experiments.pipedream_2bw.settings import (
+    FIGURE6,
+    LOSS_BYTES,
+    PARAMETER_BYTES,
+    VERSION_BYTES,
+    WEIGHT_BYTES,
+)
 from pipekit.clusters import Cluster, two_bw_v100
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
@@ -34,9 +43,6 @@ TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
 )
 BATCHES = 3
 """Of a table whose memory is counted: from the third on 2BW has both its versions."""
-
-LOSS_BYTES = 4
-"""Of a logit: the loss is computed in float32 and saves its log-probabilities."""
 
 GIB = 2**30
 """Bytes of a "GB" of a V100's 16 (:mod:`pipekit.clusters.papers`)."""
@@ -119,51 +125,45 @@ class Pipelines:
         parts = np.array_split(np.arange(self.microbatches), count)
         return [len(part) for part in parts]
 
-    def admitted(self, keeps_loss: bool = True) -> int:
+    def admitted(self) -> int:
         """Return how many microbatches GPipe's memory admits before the first goes backward."""
 
         def fits(microbatches: int) -> bool:
-            needed = replace(self, microbatches=microbatches).held(GPIPE, keeps_loss=keeps_loss)
+            needed = replace(self, microbatches=microbatches).held(GPIPE)
             return bool(GIB * needed.max() <= self.cluster.device.memory_bytes)
 
         return max(1, study.largest_that_fits(fits, self.microbatches))
 
-    def held(
-        self, system: str, *, recompute: bool = True, keeps_loss: bool = True, extra: float = 0
-    ) -> Floats:
-        """Return a worker's GB on each stage, with everything recomputed, or nothing (3.1).
+    def with_memory_less(self, size: float) -> "Pipelines":
+        """Return the same on devices that have so many bytes less."""
+        device = self.cluster.device
+        device = replace(device, memory_bytes=device.memory_bytes - size)
+        return replace(self, cluster=replace(self.cluster, device=device))
 
-        If the loss is kept, a microbatch on the last stage keeps its logits, and the loss its
-        log-probabilities, until its backward, as a loss that is no part of the recomputed stage
-        does; else only one microbatch at a time has them.  ``extra`` bytes are of each parameter.
-        """
-        report = _counted(system, self.depth, self.microbatches)
-        return self.held_by(report, recompute, keeps_loss, extra)
+    def held(self, system: str, recompute: bool = True) -> Floats:
+        """Return a worker's GB on each stage, with all blocks recomputed, or nothing (3.1)."""
+        return self.held_by(_counted(system, self.depth, self.microbatches), recompute)
 
-    def held_by(
-        self, report: Report, recompute: bool = True, keeps_loss: bool = True, extra: float = 0
-    ) -> Floats:
+    def held_by(self, report: Report, recompute: bool = True) -> Floats:
         """Return the same for any table: the microbatches in flight and versions of its report."""
         stop, in_flight = np.cumsum(self.balance), np.array(report.peak_in_flight)
-        spans = LayerRanges(self.profile)
-        parameters = spans.parameter_bytes(stop - self.balance, stop)
+        start, spans = stop - self.balance, LayerRanges(self.profile)
+        a_parameter = PARAMETER_BYTES + VERSION_BYTES * (np.array(report.peak_versions) - 1)
         total = spans.worker_bytes(
-            stop - self.balance,
+            start,
             stop,
-            versions=np.array(report.peak_versions),
-            optimizer_states=OPTIMIZER_STATES,
+            versions=a_parameter / WEIGHT_BYTES,
+            optimizer_states=0,
             in_flight=in_flight,
             kept=1 if recompute else in_flight,
-            gradients=parameters,
+            gradients=np.zeros(()),
         )
-        logits = self.profile.layers[-1].output_bytes
-        losses = in_flight[-1] if keeps_loss or not recompute else 1
-        total[-1] += losses * LOSS_BYTES / WEIGHT_BYTES * logits
+        sent = spans.boundary_bytes[stop[:-1]]
         if recompute:
-            total[-1] += (losses - 1) * logits
-        arrived = spans.boundary_bytes[stop[:-1]]  # and waiting
-        total[1:] += (in_flight[:-1] - in_flight[1:]) * arrived
-        return (total + extra / WEIGHT_BYTES * parameters) / GIB
+            probabilities = LOSS_BYTES / WEIGHT_BYTES * self.profile.layers[-1].output_bytes
+            total += (in_flight - 1) * [*sent, probabilities]
+        total[1:] += (in_flight[:-1] - in_flight[1:]) * sent  # has arrived, and waits
+        return total / GIB
 
 
 @cache

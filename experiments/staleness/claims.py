@@ -1,100 +1,66 @@
-"""What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
+"""Whether the sweep agrees with what papers say of stale weights: each claim in each setting.
 
 A claim is judged by the paired differences of the final validation losses
 (:class:`.comparison.Excess`), and by a margin: the standard deviation over seeds of the other
-method's loss.  A difference within it is negligible, since another seed would make as much.
+method's loss.  A difference within it is negligible, since another seed would make as much.  What a
+paper trained is told apart from other networks and optimizers.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.staleness import comparison
 from experiments.staleness.comparison import LEVEL, OWN, SYNCS, holm, plain
 from experiments.staleness.methods import METHODS, SYNC
+from experiments.staleness.paper_claims import AGREES, CLAIMS, CONTRADICTS, UNDECIDED, PaperClaim
 from experiments.staleness.proxies import of_setting
 from experiments.staleness.sweep import ARM
 
-CONTRADICTS, AGREES, UNDECIDED = "contradicts", "agrees", "undecided"
 ORDER = [CONTRADICTS, UNDECIDED, AGREES]
-HIGHER, LOWER, NOT_HIGHER, SAME = "higher", "lower", "not higher", "same"
 HELPS, HARMS = "helps", "harms"
-
-
-class PaperClaim(NamedTuple):
-    """What a paper says of a method beside another one, as a sign of its excess in loss."""
-
-    name: str  # ours
-    source: str  # paper and section
-    text: str  # with what was put in or left out in brackets
-    method: str  # whose loss
-    other: str  # beside which
-    expected: str  # of the loss: HIGHER, LOWER, NOT_HIGHER or SAME
-    optimizer: str = ""  # the only one that it is about; empty: any
-    other_optimizer: str = ""  # that of the other method, if it is not the same
-
-    def verdict(self, told: float, above: bool, below: bool) -> str:
-        """Return whether a comparison agrees: ``told`` is the excess if its sign is shown, else 0.
-
-        ``above`` and ``below``: the excess is shown to be within that side of the margin.
-        """
-        higher, lower = told > 0 and not above, told < 0 and not below
-        agrees, contradicts = {
-            HIGHER: (higher, lower or above),
-            LOWER: (lower, higher or below),
-            NOT_HIGHER: (lower or above, higher),
-            SAME: (above and below, higher or lower),
-        }[self.expected]
-        return CONTRADICTS if contradicts else AGREES if agrees else UNDECIDED
-
-
-_ONE_STEP = "Zmushko et al. (2026), abstract"
-_SIMILAR = "[2BW] has empirically similar model convergence to vanilla weight updates"
-_BETWEEN = "PipeDream's default semantics (weight stashing but no vertical sync) are between "
-_BETWEEN += "regular minibatched SGD on a single machine, and data parallelism with BSP "
-_BETWEEN += "synchronization"
-_CRITICAL = "weight stashing is critical for meaningful learning"
-_NEGLIGIBLE = "the impact of vertical sync is negligible"
-_ADAMW = "AdamW [...] indeed suffers from severe degradation [under one-step delay]"
-_MUON = "recent methods like Muon exhibit strong robustness under a one-step delay"
-_FEEDBACK = "an [...] Error Feedback-inspired correction to further mitigate delay effects"
-_PIPEMARE = "similar model quality, when compared to state-of-the-art synchronous PP training"
-_NESTEROV = "[NAdam on PipeDream is] even surpassing the synchronous baseline"
-_PACI = "PACI matches the stability and final perplexity of synchronous 1F1B-flush"
-_SECTION, _NOTE = "PipeDream, section 3.4", "PipeDream, section 3.4, footnote 4"
-_AJANTHAN, _SPECTRAIN = "Ajanthan et al. (2025), abstract", "maintains comparable model accuracy"
-_1_AND_5_1 = "PipeDream-2BW, sections 1 and 5.1"
-CLAIMS = (
-    PaperClaim("2bw", _1_AND_5_1, _SIMILAR, "2bw", SYNC, NOT_HIGHER),
-    PaperClaim("pipedream", _SECTION, _BETWEEN, "pipedream", SYNC, NOT_HIGHER),
-    PaperClaim("stashing", _SECTION, _CRITICAL, "no-stashing", "pipedream", HIGHER),
-    PaperClaim("vertical-sync", _NOTE, _NEGLIGIBLE, "vertical-sync", "pipedream", SAME),
-    PaperClaim("adamw", _ONE_STEP, _ADAMW, "2bw", SYNC, HIGHER, "adamw"),
-    PaperClaim("muon", _ONE_STEP, _MUON, "2bw", SYNC, NOT_HIGHER, "muon"),
-    PaperClaim("error-feedback", _ONE_STEP, _FEEDBACK, "2bw-feedback", "2bw", LOWER),
-    PaperClaim("spectrain", "SpecTrain, abstract", _SPECTRAIN, "spectrain", SYNC, NOT_HIGHER),
-    PaperClaim("pipemare", "PipeMare, abstract", _PIPEMARE, "pipemare", SYNC, NOT_HIGHER),
-    PaperClaim("nesterov", _AJANTHAN, _NESTEROV, "pipedream", SYNC, LOWER, "nadam", "adamw"),
-    PaperClaim("paci", "PACI, abstract", _PACI, "paci", SYNC, NOT_HIGHER),
-)
-
-COLUMNS = ["verdict", "name", "claim", "source", "proxy", "optimizer", "stages", "rates", "seeds"]
-COLUMNS += ["excess", "low", "high", "margin", "effect", "p", "p_holm"]
+COLUMNS = ["verdict", "name", "claim", "source", "trained", "proxy", "optimizer", "stages", "rates"]
+COLUMNS += ["diverged", "seeds", "excess", "low", "high", "margin", "effect", "p", "p_holm"]
+Key = tuple[str | int, ...]
+"""What a comparison is of: method, other, its optimizer, proxy, optimizer, stages, rates."""
 
 
 def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return each claim in each setting that was trained, contradictions first.
 
-    Columns: ``verdict``, ``name``, ``claim``, ``source``, proxy, optimizer, stages, ``rates`` (each
-    at its own, or both at that of no delay, which is how the papers compare), ``seeds``,
-    ``excess`` (nats of the final validation loss, mean over seeds) with its interval ``low`` to
-    ``high``, ``margin``, ``effect`` (the excess over the margin), ``p`` of the comparison alone and
-    ``p_holm`` among all of this table.
+    Columns: ``verdict``, ``name``, ``claim``, ``source``, ``trained`` (whether the paper trained
+    such a network with that optimizer), proxy, optimizer, stages, ``rates`` (each at its own, or
+    both at that of no delay, which is how the papers compare), ``diverged`` (trainings of both
+    methods that did), ``seeds``, ``excess`` (nats of the final validation loss, mean over seeds)
+    with its interval ``low`` to ``high``, ``margin``, ``effect`` (the excess over the margin),
+    ``p`` of the comparison alone and ``p_holm`` among all of this table's and of
+    :func:`mitigations`.
     """
     judged = comparison.judged(trainings)
-    asked = [(claim, key, pair) for claim in CLAIMS for key, pair in _pairs(claim, judged)]
-    pairs = {key: pair for _, key, pair in asked}  # two claims may ask for one comparison
+    corrected, rows = _corrected(judged), []
+    for claim in CLAIMS:
+        for key, (*setting, diverged, found, spread) in _pairs(claim, judged):
+            p = corrected.loc[[key]].iloc[0]
+            told = found.mean * (p["p"] < LEVEL)
+            verdict = claim.verdict(told, p["above"] < LEVEL, p["below"] < LEVEL)
+            covered = claim.covers(str(setting[0]), str(setting[1]))
+            about = verdict, claim.name, claim.text, claim.source, covered
+            values = (found.seeds, found.mean, *found.interval, spread, found.mean / spread)
+            rows.append((*about, *setting, key[-1], diverged, *values, found.p, p["p"]))
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    place = {verdict: number for number, verdict in enumerate(ORDER)}
+    by = table["verdict"].map(place)
+    return table.loc[by.sort_values(kind="stable").index].reset_index(drop=True)
+
+
+def _corrected(judged: pd.DataFrame) -> pd.DataFrame:
+    """Return the p of every comparison that a claim or a mitigation asks for, by its key.
+
+    Each column is corrected for its number: "p" (no difference), and those of an excess that is
+    "above" or "below" the margin.
+    """
+    pairs = dict(_mitigated(judged))  # two claims may ask for one comparison, and a mitigation, too
+    pairs |= {key: pair for claim in CLAIMS for key, pair in _pairs(claim, judged)}
     tests = pd.DataFrame(
         {
             "p": pair.found.p,
@@ -103,23 +69,10 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
         }
         for pair in pairs.values()
     ).set_axis(pd.Index([*pairs], tupleize_cols=False))
-    corrected = tests.apply(holm)
-    rows = []
-    for claim, key, (*setting, found, spread) in asked:
-        told = corrected.loc[[key]].iloc[0] < LEVEL
-        verdict = claim.verdict(found.mean * told["p"], told["above"], told["below"])
-        values = (found.seeds, found.mean, *found.interval, spread, found.mean / spread)
-        p = found.p, corrected.loc[[key], "p"].item()
-        rows.append((verdict, claim.name, claim.text, claim.source, *setting, key[-1], *values, *p))
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    place = {verdict: number for number, verdict in enumerate(ORDER)}
-    by = table["verdict"].map(place)
-    return table.loc[by.sort_values(kind="stable").index].reset_index(drop=True)
+    return tests.apply(holm)
 
 
-def _pairs(
-    claim: PaperClaim, judged: pd.DataFrame
-) -> Iterator[tuple[tuple[str | int, ...], comparison.Pair]]:
+def _pairs(claim: PaperClaim, judged: pd.DataFrame) -> Iterator[tuple[Key, comparison.Pair]]:
     """Yield the comparisons that decide a claim, each with what it is and is not of."""
     both = claim.other == SYNC and not claim.other_optimizer
     for at in (OWN, SYNCS) if both else (OWN,):
@@ -129,6 +82,14 @@ def _pairs(
             if pair.optimizer == (claim.optimizer or pair.optimizer):
                 beside = claim.method, claim.other, claim.other_optimizer
                 yield (*beside, pair.proxy, pair.optimizer, pair.stages, at), pair
+
+
+def _mitigated(judged: pd.DataFrame) -> Iterator[tuple[Key, comparison.Pair]]:
+    """Yield each mitigation beside the method that it was added to, at their own rates."""
+    for method in [name for name in METHODS if plain(name) != name]:
+        for pair in comparison.against(judged, method, plain(method)):
+            setting = pair.proxy, pair.optimizer, pair.stages
+            yield (method, plain(method), "", *setting, OWN), pair
 
 
 def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
@@ -142,16 +103,17 @@ def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
     judged, rows = comparison.judged(trainings), []
-    for method in [name for name in METHODS if plain(name) != name]:
-        of = plain(method)
-        for proxy, optimizer, stages, found, _ in comparison.against(judged, method, of):
-            cost = costs.get((proxy, optimizer, of, METHODS[method].depth(stages)), float("nan"))
-            saved = -found.mean / cost if cost > 0 else float("nan")
-            numbers = found.seeds, found.mean, *found.interval, saved, found.p
-            rows.append((proxy, optimizer, method, of, stages, *numbers))
-    names = ["proxy", "optimizer", "method", "of", "stages"]
-    table = pd.DataFrame(rows, columns=[*names, "seeds", "excess", "low", "high", "saved", "p"])
-    table["p_holm"] = holm(table["p"])
+    corrected = _corrected(judged)
+    for key, pair in _mitigated(judged):
+        (method, of, *_), found = key, pair.found
+        depth = METHODS[str(of)].depth(pair.stages)
+        cost = costs.get((pair.proxy, pair.optimizer, of, depth), float("nan"))
+        saved = -found.mean / cost if cost > 0 else float("nan")
+        setting = pair.proxy, pair.optimizer, method, of, pair.stages
+        p = found.p, corrected.loc[[key], "p"].item()
+        rows.append((*setting, found.seeds, found.mean, *found.interval, saved, *p))
+    names = ["proxy", "optimizer", "method", "of", "stages", "seeds", "excess", "low", "high"]
+    table = pd.DataFrame(rows, columns=[*names, "saved", "p", "p_holm"])
     told, better = table["p_holm"] < LEVEL, table["excess"] < 0
     verdict = pd.Series(UNDECIDED, index=table.index)
     verdict = verdict.mask(told & better, HELPS).mask(told & ~better, HARMS)
@@ -169,7 +131,8 @@ def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
     As many, of whatever trainings there are: what was not trained is said to be so.
     """
     table = verdicts(trainings)
-    verdicts_of = {name: {*own} for name, own in table.groupby("name")["verdict"]}
+    own = table[table["trained"]].groupby("name")["verdict"]
+    verdicts_of = {name: {*each} for name, each in own}
 
     def worst(claim: PaperClaim) -> int:
         found = verdicts_of.get(claim.name, set())
@@ -205,15 +168,28 @@ def _on_claim(table: pd.DataFrame, claim: PaperClaim) -> str:
     quoted = f"“{claim.text}” ({claim.source})"
     if own.empty:
         return f"{quoted}: not trained."
-    words = {CONTRADICTS: "contradicted", AGREES: "met", UNDECIDED: "undecided"}
     parts = []
-    for verdict, word in words.items():
-        rows = own[own["verdict"] == verdict]
+    for trained, where in ((True, ""), (False, "beyond what the paper trained, ")):
+        rows = own[own["trained"] == trained]
         if len(rows):
-            low, high = (f"{each:+.3f}" for each in (rows["excess"].min(), rows["excess"].max()))
-            span = low if len(rows) == 1 else f"{low} to {high}"
-            parts.append(f"{word} in {len(rows)} of {len(own)} ({span} nats; {_where(rows, own)})")
+            parts.append(where + "; ".join(_verdicts_in_words(rows)))
     return f"{quoted}: {'; '.join(parts)} (measured)."
+
+
+def _verdicts_in_words(table: pd.DataFrame) -> Iterator[str]:
+    for verdict, word in {
+        CONTRADICTS: "contradicted",
+        AGREES: "met",
+        UNDECIDED: "undecided",
+    }.items():
+        rows = table[table["verdict"] == verdict]
+        whole = rows.loc[
+            rows["diverged"] == 0, "excess"
+        ]  # one that diverged has no loss of its own
+        span = " to ".join(f"{each:+.3f}" for each in sorted({whole.min(), whole.max()}))
+        if len(rows):
+            nats = f"{span} nats; " if len(whole) else ""
+            yield f"{word} in {len(rows)} of {len(table)} ({nats}{_where(rows, table)})"
 
 
 def _where(rows: pd.DataFrame, claim: pd.DataFrame) -> str:
@@ -221,6 +197,7 @@ def _where(rows: pd.DataFrame, claim: pd.DataFrame) -> str:
     names = rows["proxy"] + " by " + rows["optimizer"]
     if claim["stages"].nunique() > 1:
         names = names + " on " + rows["stages"].astype(str) + " stages"
+    names = names + rows["diverged"].map(lambda runs: f" (diverged: {runs})" if runs else "")
     groups = rows.groupby("rates", sort=False)
     return "; ".join(f"at {rates}: {', '.join(names[own.index])}" for rates, own in groups)
 

@@ -156,6 +156,7 @@ class Pair(NamedTuple):
     proxy: str
     optimizer: str  # of the method
     stages: int  # of the method's pipeline
+    diverged: int  # trainings of both
     found: Excess  # over the other, over the seeds that both have
     spread: float  # the other's standard deviation over seeds, nats
 
@@ -186,7 +187,8 @@ def against(
         if theirs is not None and (at == OWN or not at_its_own):
             base = ends(theirs)
             found = Excess.of((ends(own) - base).dropna())
-            pairs.append(Pair(proxy, optimizer, stages, found, float(base.std())))
+            diverged = int(own[FINAL].isna().sum() + theirs[FINAL].isna().sum())
+            pairs.append(Pair(proxy, optimizer, stages, diverged, found, float(base.std())))
     return pairs
 
 

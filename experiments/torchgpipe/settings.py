@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from torch.nn import Parameter
 from torch.optim import SGD
 
-from pipekit.clusters import torchgpipe_p40
+from pipekit.clusters import Cluster, Device, Level, torchgpipe_p40
 from pipekit.ledger import claims
 from pipekit.models.unet import DEPTH
 from pipekit.plans import Plan, Recompute
@@ -117,6 +117,20 @@ TABLE4: tuple[Benchmark, ...] = (
 def plain_sgd(parameters: list[Parameter]) -> SGD:
     """Return the paper's optimizer (section 4.2.1); the learning rate is the repository's."""
     return SGD(parameters, lr=0.1)
+
+
+TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * 2**30, {"bfloat16": 61.5e12}, 450e9, "XLA")
+"""One of the two cores of a TPU-v3 chip (Google Cloud TPU system architecture: 123 TFLOPS, 32 GiB
+and 900 GB/s a chip)."""
+
+
+def tpu_v3(cores: int) -> Cluster:
+    """Return the accelerators of Table 2's GPipe, "Cloud TPUv3s" by its caption.
+
+    656 Gbps is one link between chips in one direction (Jouppi et al., "A Domain-Specific
+    Supercomputer for Training Deep Neural Networks", CACM 2020).
+    """
+    return Cluster("TPU-v3 board", TPU_V3_CORE, (Level("interconnect", cores, 656e9 / 8),))
 
 
 CUDA = "10.1.243"

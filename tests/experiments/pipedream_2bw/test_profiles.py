@@ -30,6 +30,8 @@ def test_a_model_extrapolated_from_one_block_is_the_model() -> None:
         assert found.flops == expected.flops
     scores = 5 * 2 * 4 * 512**2  # 5 a s^2 a row
     assert ours.layers[2].saved_bytes == whole.layers[2].saved_bytes + scores
+    probabilities = 4 * 2 * 512 * 51_200
+    assert ours.layers[-1].saved_bytes == whole.layers[-1].saved_bytes + probabilities
 
 
 def test_gradients_and_updates_cost_the_same_whatever_the_rows() -> None:

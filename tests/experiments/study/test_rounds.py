@@ -130,7 +130,7 @@ class TestAnEmulationBesideItsSimulation:
         found = {self.status(self.of(simulated, *ways[label], label=label)) for label in ways}
         assert len(found) == 1
 
-    @pytest.mark.parametrize("simulated", [0.7503, 0.7497, 0.757, 0.743])
+    @pytest.mark.parametrize("simulated", [0.7503, 0.7497, 0.78, 0.722])
     def test_so_near_the_criterion_that_their_error_matters_nothing_is_decided(
         self, simulated: float
     ) -> None:
@@ -171,7 +171,7 @@ class TestAnEmulationBesideItsSimulation:
         return judge(load()[CLAIM], record).status
 
 
-def test_the_known_error_is_no_smaller_than_the_mean_that_was_measured() -> None:
+def test_the_known_error_is_no_smaller_than_the_worst_that_was_measured() -> None:
     path = Path(__file__).parents[3] / "results/reference/prediction_accuracy/summary.csv"
     rows = {row["what"]: row["found"] for row in csv.DictReader(path.open())}
-    assert float(rows["emulated seconds, mean error"]) <= KNOWN_ERROR
+    assert float(rows["emulated seconds, worst error"]) <= KNOWN_ERROR
