@@ -103,16 +103,22 @@ class _Cases:
         if (mean.notna().sum(axis=1) > 1).all():
             ratio = mean.div(mean.quantile(0.5, axis=1, interpolation="lower"), axis=0)
             return ratio.mean(axis=0)
-        each = seconds.groupby([rows["kind"], rows["worker"]]).mean().unstack()
-        total = each.sum(axis=0)
-        return total / total.quantile(0.5, interpolation="lower")
+        return self._over_median(rows["worker"])
 
     @cached_property
     def _by_stage(self) -> pd.Series:
         """How many times as long each stage takes as the median stage."""
-        rows, seconds = self._rows, self._seconds
-        each = seconds.groupby([rows["kind"], rows["stage"]]).mean().unstack().sum(axis=0)
-        return each / each.quantile(0.5, interpolation="lower")
+        return self._over_median(self._rows["stage"])
+
+    def _over_median(self, owner: pd.Series) -> pd.Series:
+        """Return by owner its seconds over those that its passes take at the median owner of each.
+
+        Of an even number it is the lower median, so that one of two can be slow.
+        """
+        each = self._seconds.groupby([self._rows["kind"], owner])
+        mean, count = each.mean().unstack(), each.size().unstack()
+        median = mean.quantile(0.5, axis=1, interpolation="lower")
+        return (mean * count).sum(axis=0) / count.mul(median, axis=0).sum(axis=0)
 
     def _slow_worker(self) -> Case | None:
         ratio = self._by_worker
