@@ -11,6 +11,9 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+TORCHS = frozenset(vars(nn.Module()))
+"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
+
 
 @contextmanager
 def buffers_untouched(module: nn.Module) -> Iterator[None]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pipekit.layers.module_state import TORCHS
+
 
 def named_generators(module: nn.Module) -> dict[str, torch.Generator]:
     """Return the random generators that modules keep in their attributes, also in containers."""
@@ -20,7 +22,7 @@ def named_generators(module: nn.Module) -> dict[str, torch.Generator]:
         f"{path}.{key}.{number} (torch.Generator)": leaf
         for path, each in module.named_modules()
         for key, value in vars(each).items()
-        if isinstance(value, (torch.Generator, list, tuple, dict))
+        if key not in TORCHS and isinstance(value, (torch.Generator, list, tuple, dict))
         for number, leaf in enumerate(tree_leaves(value))
         if isinstance(leaf, torch.Generator)
     }
