@@ -579,7 +579,7 @@ def test_weights_loaded_into_it_after_a_run_are_warned_of_too() -> None:
     pipeline.load_into(model)
     pipeline.train(data)  # on the very weights
     with torch.no_grad():
-        model[2].bias.mul_(0.5)
+        model.get_parameter("2.bias").mul_(0.5)
     with pytest.warns(UserWarning, match=r"has changed since .*2\.bias say.*load_state_dict\(\)"):
         pipeline.train(data)
 
