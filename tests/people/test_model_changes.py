@@ -631,7 +631,8 @@ def assert_chosen_as_in_the_plain_loop(
             )
         pipeline.train(data)
         plain_loop(plain, ADAM, CE, data, microbatches=4)
-    assert different(pipeline.state_dict(), plain.state_dict()) == []
+    found, wanted = (dict(m.named_parameters()) for m in (pipeline.load_into(model), plain))
+    assert different(found, wanted) == []
     pipeline.close()
 
 
@@ -671,6 +672,18 @@ def test_what_a_recorded_model_trains_has_the_models_names() -> None:
     changed = different(pipeline.state_dict(), net.state_dict())
     assert len(changed) == 2
     assert all("head" in each for each in changed)
+
+
+def test_modules_with_extra_states_are_frozen_too() -> None:
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"n": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    model = nn.Sequential(Extra(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    assert_chosen_as_in_the_plain_loop(model, [2, 1], [("0", False), ("0.bias", True)])
 
 
 def test_a_choice_in_both_is_no_change_to_be_warned_of() -> None:

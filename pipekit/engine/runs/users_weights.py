@@ -26,14 +26,15 @@ class UsersWeights:
         Raises:
             ValueError: the model has no such name; nothing is changed then.
         """
-        state, known = self._model.state_dict(keep_vars=True), {*self._own.values()}
+        state, own = self._model.state_dict(keep_vars=True), {*self._own.values()}
+        known = {n: e for n, e in state.items() if isinstance(e, nn.Parameter) and e in own}
         chosen = set[nn.Parameter]()
         for name in names:
-            found = {e for n, e in state.items() if f"{n}.".startswith(f"{name}.")} & known
+            found = {e for n, e in known.items() if f"{n}.".startswith(f"{name}.")}
             if not found:
                 raise ValueError(
                     f"the model has no parameter {name!r}, nor a module with parameters of that "
-                    f"name: its names are those of state_dict(), {next(iter(state), '')!r} say"
+                    f"name: its names are those of state_dict(), {next(iter(known), '')!r} say"
                 )
             chosen |= found
         self.trained = self.trained | chosen if trained else self.trained - chosen
@@ -50,7 +51,7 @@ class UsersWeights:
         changed = [
             f"{name}.requires_grad"
             for name, flag in flags.items()
-            if name in own and flag != before[name] and flag != (own[name] in self.trained)
+            if flag != before.get(name, flag) and flag != (own.get(name) in self.trained)
         ]
         versions, known = _versions(self._model), self._versions
         if versions != known:
