@@ -350,6 +350,22 @@ class Pipeline:
         self._runs.load(state, strict)
 
     @one_at_a_time
+    def requires_grad_(self, names: str | Iterable[str], flag: bool = True) -> None:
+        """Train weights from the next run on, or freeze them.
+
+        All optimizers and learning-rate schedulers begin anew, as those of a plain loop do that are
+        made afterwards; the pipeline is empty when the next run begins.
+
+        Args:
+            names: of parameters, or of modules for all parameters in them, in the unsplit model.
+            flag: whether they are trained.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        self._runs.require_gradients([names] if isinstance(names, str) else names, flag)
+
+    @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
         """Call a function with the optimizer of every stage, between runs.
 

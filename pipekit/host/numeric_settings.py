@@ -1,12 +1,16 @@
-"""What torch's switches say about how numbers are computed; each process has its own."""
+"""What torch's switches say about how numbers are computed, and the random numbers of Python and
+NumPy, which a user's loss may draw; each process has its own."""
 
 import os
+import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 _THREADS = "OMP_NUM_THREADS"
@@ -55,12 +59,16 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     # Of operator threads, which split sums: a process may be older than what the user has set.
     (partial(os.environ.get, _THREADS, ""), partial(os.environ.__setitem__, _THREADS)),
+    (random.getstate, random.setstate),
+    # Pickled, since arrays have no one answer to whether they are equal.
+    (lambda: pickle.dumps(np.random.get_state()), lambda v: np.random.set_state(pickle.loads(v))),
 ]
 
 
 @dataclass(frozen=True)
 class NumericSettings:
-    """The switches of a process: default type, precisions, determinism, kernels of attention.
+    """The switches of a process: default type, precisions, determinism, kernels of attention; and
+    the states of its random generators that all threads share.
 
     Attributes:
         values: in the order of the switches; None: unknown.

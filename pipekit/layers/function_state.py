@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pipekit.layers.python_state import PLAIN, TORCHS, Kept, methods_named, names_in
+from pipekit.layers.module_state import TORCHS
+from pipekit.layers.python_state import PLAIN, Kept, methods_named, names_in
 
 _DEEP = 2  # objects within objects
 

@@ -1,7 +1,7 @@
 """Buffers, weights and modes of modules: left alone, read, and put back."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+TORCHS = frozenset(vars(nn.Module()))
+"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
 
 
 @contextmanager
@@ -48,14 +51,18 @@ Module = TypeVar("Module", bound=nn.Module)
 _MARK = "_stays_in_evaluation"
 
 
+def is_evaluating(model: nn.Module) -> bool:
+    """Return whether a model is in evaluation mode as a whole, as one just loaded may be."""
+    innermost = (each for each in model.modules() if not any(True for _ in each.children()))
+    return not any(each.training for each in innermost)
+
+
 def in_evaluation(model: nn.Module) -> tuple[nn.Module, ...]:
     """Return the modules that are in evaluation mode while others are in training mode.
 
-    Somebody has put them there, frozen batch norms say.  A model that is in evaluation mode as a
-    whole, as one that was just loaded may be, has none.
+    Somebody has put them there, frozen batch norms say.  One that :func:`is_evaluating` has none.
     """
-    innermost = (each for each in model.modules() if not any(True for _ in each.children()))
-    if not any(each.training for each in innermost):
+    if is_evaluating(model):
         return ()
     return tuple(each for each in model.modules() if not each.training)
 
@@ -88,7 +95,33 @@ def to_training(model: nn.Module) -> None:
     set_mode(model, True, [each for each in model.modules() if hasattr(each, _MARK)])
 
 
-class KeptWeights:
+class KeptTensors:
+    """Some tensors of a module as they are now, and copies of those that may be edited."""
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
+        self._copies: dict[str, Tensor] = {}
+
+    def copy(self, name: str) -> None:
+        """Copy one, the first time, if it is its numbers."""
+        if name in self._data and name not in self._copies:
+            self._copies[name] = self._data[name][1].clone()
+
+    def rebound(self) -> list[str]:
+        """Return the names of those whose ``.data`` is another tensor."""
+        pairs = self._data.items()
+        return [name for name, (one, data) in pairs if one.data_ptr() != data.data_ptr()]
+
+    def put_back(self) -> None:
+        """Let all be as they were, in the same memory."""
+        for name in self.rebound():
+            self._data[name][0].data = self._data[name][1]
+        for name, copy in self._copies.items():
+            if not _equal(self._data[name][1], copy):
+                self._data[name][1].copy_(copy)
+
+
+class KeptWeights(KeptTensors):
     """The parameters of a module as they are now, with a copy of each.
 
     A forward edits weights that normalizes or clips them, or follows them with others: an
@@ -100,32 +133,15 @@ class KeptWeights:
     """
 
     def __init__(self, module: nn.Module, names: Collection[str] | None = None) -> None:
-        self._kept: dict[str, tuple[nn.Parameter, Tensor, Tensor]] = {
-            name: (weight, weight.data, weight.detach().clone())
-            for name, weight in module.named_parameters()
-            if (names is None or name in names) and _is_plain(weight)
-        }
+        named = module.named_parameters()
+        super().__init__(each for each in named if names is None or each[0] in names)
+        for name in self._data:
+            self.copy(name)
 
     def edited(self) -> list[str]:
         """Return the names of those that have other numbers."""
-        pairs = ((name, weight, copy) for name, (weight, _, copy) in self._kept.items())
-        return [name for name, weight, copy in pairs if not _equal(weight.detach(), copy)]
-
-    def rebound(self) -> list[str]:
-        """Return the names of those whose ``.data`` is another tensor."""
-        return [
-            name
-            for name, (weight, data, _) in self._kept.items()
-            if weight.data_ptr() != data.data_ptr()
-        ]
-
-    def put_back(self) -> None:
-        """Let all be as they were, in the same memory."""
-        for weight, data, copy in self._kept.values():
-            if weight.data_ptr() != data.data_ptr():
-                weight.data = data
-            if not _equal(data, copy):
-                data.copy_(copy)
+        pairs = ((name, one.detach()) for name, (one, _) in self._data.items())
+        return [name for name, one in pairs if not _equal(one, self._copies[name])]
 
 
 @contextmanager
@@ -149,7 +165,20 @@ def memory_of(tensor: Tensor) -> int:
 
 
 class OperatorMode(TorchDispatchMode):
-    """Sees every operator of PyTorch; none is entered while ``torch.compile`` traces."""
+    """Looks at every operator of PyTorch; none is entered while ``torch.compile`` traces."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
+        self.look_at(func, tensors)
+        return func(*args, **(kwargs or {}))
+
+    def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
+        """Look at an operator that is about to run, and the tensors that it is given."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -164,45 +193,33 @@ class WrittenTensors(OperatorMode):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        named = (*model.named_parameters(), *model.named_buffers())
-        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
+        super().__init__()
+        named = dict((*model.named_parameters(), *model.named_buffers()))
+        self._kept, self._written = KeptTensors(named.items()), set[str]()
         self._places: dict[int, list[str]] = {}
-        for name, (_, data) in self._data.items():
-            self._places.setdefault(memory_of(data), []).append(name)
-        self._copies: dict[str, Tensor] = {}
+        for name, tensor in named.items():
+            self._places.setdefault(memory_of(tensor), []).append(name)
+        self._places.pop(0, None)
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.look_at(func, args, kwargs)
-        return func(*args, **(kwargs or {}))
+    def sharing(self, tensor: Tensor) -> Sequence[str]:
+        """Return the names of those that share a tensor's memory, as its views do."""
+        return self._places.get(memory_of(tensor), ())
 
-    def look_at(self, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
         """Copy what an operator is about to edit."""
         if func._schema.is_mutable:  # type: ignore[attr-defined]
-            for each in tree_iter((args, kwargs)):
-                if isinstance(each, Tensor) and each.layout is torch.strided:
-                    for name in self._places.get(memory_of(each), ()):
-                        if name not in self._copies:
-                            self._copies[name] = self._data[name][1].clone()
+            for each in tensors:
+                for name in self.sharing(each) if each.layout is torch.strided else ():
+                    self._kept.copy(name)
+                    self._written.add(name)
 
     def names(self) -> set[str]:
         """Return the names of tensors that were edited, or became others."""
-        return set(self._copies) | {
-            name
-            for name, (tensor, data) in self._data.items()
-            if tensor.data_ptr() != data.data_ptr()
-        }
+        return self._written | {*self._kept.rebound()}
 
     def put_back(self) -> None:
         """Let all be as they were, in the same memory."""
-        for name in self.names():
-            tensor, data = self._data[name]
-            if tensor.data_ptr() != data.data_ptr():
-                tensor.data = data
-            if name in self._copies:
-                data.copy_(self._copies[name])
+        self._kept.put_back()
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import buffers_untouched
+from pipekit.layers.module_state import TORCHS, buffers_untouched
 from pipekit.layers.read_state import generators, generators_untouched
 
-TORCHS = frozenset(vars(nn.Module()))
-"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state

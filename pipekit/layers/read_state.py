@@ -13,17 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pipekit.layers.module_state import TORCHS
+
+
+def named_generators(module: nn.Module) -> dict[str, torch.Generator]:
+    """Return the random generators that modules keep in their attributes, also in containers."""
+    return {
+        f"{path}.{key}.{number} (torch.Generator)": leaf
+        for path, each in module.named_modules()
+        for key, value in vars(each).items()
+        if key not in TORCHS and isinstance(value, (torch.Generator, list, tuple, dict))
+        for number, leaf in enumerate(tree_leaves(value))
+        if isinstance(leaf, torch.Generator)
+    }
+
 
 def generators(module: nn.Module) -> list[torch.Generator]:
-    """Return the random generators that modules keep in their attributes, also in containers."""
-    attributes = (
-        value
-        for each in module.modules()
-        for value in vars(each).values()
-        if isinstance(value, (torch.Generator, list, tuple, dict))
-    )
-    found = (leaf for value in attributes for leaf in tree_leaves(value))
-    return list(dict.fromkeys(each for each in found if isinstance(each, torch.Generator)))
+    """Return the same, each once."""
+    return list(dict.fromkeys(named_generators(module).values()))
 
 
 @contextmanager

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from pipekit.choices import require_choice
-from pipekit.layers.module_state import buffers_untouched, memory_of
+from pipekit.layers.module_state import OperatorMode, buffers_untouched, memory_of
 from pipekit.partition.partition import cut
 
 
@@ -123,7 +121,7 @@ def original_unused(original: nn.Module) -> Iterator[None]:
                 raise ValueError(_of_a_forward(f"edits the buffer {name!r}"))
 
 
-class OriginalUnread(TorchDispatchMode):
+class OriginalUnread(OperatorMode):
     """Looks for the trained weights of a model, and some buffers, among operators' arguments.
 
     Attributes:
@@ -136,7 +134,7 @@ class OriginalUnread(TorchDispatchMode):
         buffers: Iterable[str] = (),
         refusal: Callable[[str], str] = str,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         trained = [(name, p) for name, p in original.named_parameters() if p.requires_grad]
         self._names = {memory_of(weight): f"the weight {name!r}" for name, weight in trained}
         for name in buffers:
@@ -145,15 +143,12 @@ class OriginalUnread(TorchDispatchMode):
         self._refusal = refusal
         self.refused: ValueError | None = None
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        for argument in tree_iter((args, kwargs)):
-            if isinstance(argument, Tensor) and memory_of(argument) in self._names:
-                name = self._names[memory_of(argument)]
+    def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
+        """Refuse one that reads them."""
+        for tensor in tensors:
+            if name := self._names.get(memory_of(tensor)):
                 self.refused = ValueError(self._refusal(f"reads {name}"))
                 raise self.refused
-        return func(*args, **(kwargs or {}))
 
 
 def _of_a_forward(does: str) -> str:

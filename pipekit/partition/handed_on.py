@@ -6,12 +6,13 @@ from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pipekit.layers.module_state import OperatorMode
 
-class HandedOn(TorchDispatchMode):
+
+class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
     Meant are tensors that depend on the model's input: what else a layer keeps in a shared object,
@@ -22,7 +23,7 @@ class HandedOn(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: set[tuple[int, int]] = set()
         self._layer = 0
         self._owners = WeakTensorKeyDictionary()

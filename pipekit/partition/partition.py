@@ -11,7 +11,16 @@ from pipekit.layers.module_state import named_buffers
 from pipekit.layers.skips import Name, Skip, between, links
 from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.probe import Probe
-from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
+from pipekit.partition.ties import (
+    Tie,
+    Trained,
+    find_ties,
+    parameter_numbers,
+    separated,
+    tie_ends,
+    tie_ways,
+    trained,
+)
 from pipekit.schedules.lowering.steps import FIRST_TIE
 
 
@@ -81,11 +90,18 @@ class Partition:
     def separated(self) -> "Partition":
         """Return the same with parameters of its own for every stage: copies of what is shared."""
         modules = separated([stage.module for stage in self.stages])
+        pairs = zip(self.stages, modules, strict=True)
+        return replace(self, stages=tuple(replace(stage, module=each) for stage, each in pairs))
+
+    def retrained(self, modules: Sequence[nn.Module], trained: Trained = trained) -> "Partition":
+        """Return the same with what is ``trained`` of modules that share what the model's share."""
+        ties = find_ties(modules, trained)
+        numbers = parameter_numbers(modules, trained)
         stages = (
-            replace(stage, module=module).tied(self.ties)
-            for stage, module in zip(self.stages, modules, strict=True)
+            replace(stage, numbers=own).tied(ties)
+            for stage, own in zip(self.stages, numbers, strict=True)
         )
-        return replace(self, stages=tuple(stages))
+        return replace(self, stages=tuple(stages), ties=ties)
 
 
 def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
@@ -94,7 +110,6 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
     skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
-    numbers = parameter_numbers(modules)
     stages = (
         PartitionStage(
             index=index,
@@ -102,11 +117,10 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
             first_layer=first,
             pops={skip.name: n for n, skip in enumerate(skips) if skip.destination == index},
             stashes={skip.name: n for n, skip in enumerate(skips) if skip.source == index},
-            numbers=numbers[index],
         ).with_edits(tried)
         for index, ((first, _), module) in places
     )
-    return Partition(tuple(stages), tuple(skips), find_ties(modules))
+    return Partition(tuple(stages), tuple(skips), ()).retrained(modules)
 
 
 def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:

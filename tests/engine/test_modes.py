@@ -71,7 +71,7 @@ def layers_of(model: nn.Module, way: str) -> nn.Sequential:
     return nn.Sequential(*(layer for block in model.blocks for layer in block))  # type: ignore
 
 
-@pytest.mark.filterwarnings("ignore:3 of the model's modules")
+@pytest.mark.filterwarnings("ignore:3 of the model's modules", "ignore:the model is in evaluation")
 @pytest.mark.parametrize(
     ("make", "way"),
     [

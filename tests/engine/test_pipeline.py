@@ -166,6 +166,7 @@ def test_a_state_is_a_copy() -> None:
 
 
 @TRANSPORTS
+@pytest.mark.filterwarnings("ignore:the model is in evaluation mode")
 @pytest.mark.parametrize("balance", [[4, 4], "auto"], ids=str)
 def test_the_users_things_are_untouched(transport: str, balance: list[int] | str) -> None:
     model = mixed().eval()

@@ -426,3 +426,41 @@ def test_data_and_loss_that_draw_from_one_generator_are_warned_of(
 ) -> None:
     made = pipeline(network(), stages=stages, loss=lambda o, y: F.cross_entropy(o * loss(), y))
     assert len(warned(lambda: made.train(Scaled(data)), "both draw from")) == warns
+
+
+class Draws(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * of_numpy()
+
+
+@pytest.mark.parametrize(
+    ("draws", "loss", "warns"),
+    [
+        ((0,), of_numpy, 1),  # the last stage's worker computes the loss
+        ((3,), of_numpy, 0),
+        ((0, 3), one, 1),
+        ((0, 1), one, 0),
+    ],
+)
+def test_layers_that_draw_in_turns_are_warned_of(
+    draws: tuple[int, ...], loss: Any, warns: int
+) -> None:
+    layers = [Draws() if n in draws else nn.Linear(8, 8) for n in range(4)]
+    made = pipeline(layers, loss=lambda o, y: F.cross_entropy(o * loss(), y), balance=[2, 2])
+    assert len(warned(lambda: made.train([(X, Y)]), "both draw from NumPy's")) == warns
+
+
+@pytest.mark.slow
+def test_a_loss_over_processes_draws_as_the_program_is_seeded() -> None:
+    found = []
+    for seed in 0, 0, 1:
+        np.random.seed(seed)
+        random.seed(seed)
+        made = pipeline(
+            network(),
+            loss=lambda o, y: F.cross_entropy(o * (of_numpy() + of_python()), y),
+            transport="distributed",
+        )
+        found.append(made.train([(X, Y)] * 2).losses)
+        made.close()
+    assert found[0] == found[1] != found[2]

@@ -19,7 +19,7 @@ from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.all_reduce import merged
 from pipekit.layers.module_state import named_buffers, set_buffers
-from pipekit.partition.recording.stage import owners, set_extra_states
+from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 
@@ -227,7 +227,7 @@ class ResumePoint:
         extra = {
             name: state for stage in self.stages for name, state in stage["extra_states"].items()
         }
-        unknown = extra.keys() - {name for module in modules for name, _ in owners(module)}
+        unknown = extra.keys() - {name for module in modules for name in extra_states(module)}
         for name in sorted({*saved, *parameters, *buffers, *unknown}):
             # A layer may replace a buffer by one of another shape.
             here = saved.get(name) if name in buffers else parameters.get(name)

@@ -1,7 +1,7 @@
 """The stages of a pipeline's model between runs."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
-from pipekit.engine.runs.watched_model import WatchedModel
+from pipekit.engine.runs.users_weights import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
+from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
@@ -46,9 +47,8 @@ class ModelStages:
     Attributes:
         balance: layers of each stage; None until it is known.
         names: of the model's ``state_dict()``, in order.
-        trained: the number of its trained parameters.
         metadata: of its ``state_dict()``, for the layers that load one.
-        norm_dtype: of a norm over all their gradients.
+        was_evaluating: whether it was given in evaluation mode.
         edits_batch: whether its forward edits its input in place, each time anew.
     """
 
@@ -61,14 +61,11 @@ class ModelStages:
         configure: Callable[..., StageConfig],
     ) -> None:
         self.original, self._model = original, model
-        self._watched = WatchedModel(original)
+        self._weights, self.was_evaluating = UsersWeights(original), is_evaluating(original)
         self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
-        dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
-        self.trained = len(dtypes)
-        self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
         self._tried_in_training = False
         self.edits_batch = False
@@ -77,6 +74,17 @@ class ModelStages:
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
         self._replicas: dict[tuple[int, int], ModelStage] = {}
+
+    @property
+    def trained(self) -> int:
+        """The number of the model's trained parameters."""
+        return len(self._weights.trained)
+
+    @property
+    def norm_dtype(self) -> torch.dtype:
+        """Of a norm over all their gradients."""
+        dtypes = [weight.dtype for weight in self._weights.trained]
+        return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
     @property
     def ties(self) -> tuple[Tie, ...]:
@@ -108,7 +116,7 @@ class ModelStages:
 
         Returns what the sample has told, if the model was tried.
         """
-        self._watched.compare(self._model if self._partition is None else None)
+        self._weights.compare(lambda: self._modules)
         if self._partition is None:
             with original_unused(self.original):
                 tried = probe(self._model, sample, autocast, training=training)
@@ -120,6 +128,31 @@ class ModelStages:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
         return None
+
+    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
+        """Let weights be trained, or not, and forget older versions; optimizers begin anew.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        weights = self._weights
+        weights.choose(names, flag)
+        if self._partition is None:
+            weights.mark(self._model)
+            return
+        assert self.balance is not None
+        self._partition = self._partition.retrained(
+            cut(self.original, self.balance),
+            lambda stage: [each for each in stage.parameters() if each in weights.trained],
+        )
+        parts = self._partition.stages
+
+        def marked(config: StageConfig) -> StageConfig:
+            weights.mark(config.module)
+            part = replace(parts[config.index], module=config.module)
+            return replace(config, passes=replace(config.passes, part=part), state=None, slots=())
+
+        self._replace(marked)
 
     def set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""

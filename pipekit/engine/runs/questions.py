@@ -1,9 +1,11 @@
 """Questions to the user's loss and optimizer before training, asked of copies of them."""
 
 import warnings
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from pipekit.engine.entries import copied, pieces
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.function_copies import MOST_BYTES, FunctionCopies
-from pipekit.layers.pass_state import autocast
+from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import module_names, state_untouched
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread
@@ -35,7 +37,8 @@ class FirstBatch:
         evaluate: runs rows of it in evaluation mode.
         original: the user's layers, which never run.
         dtype: of mixed precision, or None.
-        drawn: libraries from whose generators reading it has drawn, beside other workers.
+        balance: layers of each stage; none if one worker has them all.
+        drawn: libraries from whose generators reading it has drawn.
     """
 
     batch: Batch
@@ -43,7 +46,27 @@ class FirstBatch:
     evaluate: Callable[[Tree], Probe]
     original: nn.Module
     dtype: torch.dtype | None
-    drawn: Set[str] = frozenset()
+    balance: Sequence[int]
+    drawn: Set[str]
+
+
+def warn_of_mode(first: FirstBatch) -> None:
+    """Warn of a model that was given in evaluation mode, and does other things in training."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            evaluated = leaves(first.evaluate(first.batch.cut_input()[0]).output)
+        bound = rounding(first.dtype or torch.float32)
+        pairs = zip(leaves(first.tried.output), evaluated, strict=True)
+        if all(torch.allclose(one, other, bound, bound, equal_nan=True) for one, other in pairs):
+            return
+    except Exception:  # of whatever kind: outputs have other shapes, say
+        pass
+    warnings.warn(
+        "the model is in evaluation mode, as loaded ones are, and is trained in training mode, in "
+        "which its output is another one: call model.train() before Pipeline(model), and .eval() "
+        "of those modules that are to stay in evaluation mode",
+        stacklevel=2,
+    )
 
 
 def ask_loss(loss: Loss, first: FirstBatch) -> None:
@@ -67,7 +90,7 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     with state_untouched(first.original):
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
-        _warn_of_turns(first.drawn & question.shared)
+        _warn_of_turns(first, question.shared)
         if value is None or question.is_random:
             return
         _warn_of_tables(question, first, value)
@@ -140,15 +163,22 @@ def _require_nothing_set(
         raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
 
 
-def _warn_of_turns(libraries: Set[str]) -> None:
+def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     """Warn of random numbers that two workers draw from one generator."""
-    for name in sorted(libraries):
-        warnings.warn(
-            f"the data and the loss both draw from {name}'s generator, in threads that take turns "
-            f"in no fixed order, so that equal runs differ: give the data one of its own, "
-            f"np.random.default_rng(seed) or random.Random(seed)",
-            stacklevel=2,
-        )
+    ends = [*accumulate(first.balance)]
+    for name in sorted(first.drawn | by_loss | {library for _, library in first.tried.drawn}):
+        layers = sorted(layer for layer, library in first.tried.drawn if library == name)
+        who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
+        who |= {len(ends) - 1: "the loss"} if name in by_loss else {}
+        told = [*(["the data"] if name in first.drawn else []), *who.values()]
+        if len(told) > 1 and len(ends) > 1:
+            warnings.warn(
+                f"{told[0]} and {told[-1]} both draw from {name}'s generator, in threads that take "
+                f"turns in no fixed order, so that equal runs differ: give the data one of its "
+                f"own, np.random.default_rng(seed) or random.Random(seed), and let layers and "
+                f"losses draw by torch",
+                stacklevel=2,
+            )
 
 
 def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:

@@ -220,6 +220,12 @@ class Runs:
         self._model.load(state, strict)
         self._failed, self._next = False, None
 
+    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
+        """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
+        self.read()
+        self._model.require_gradients(names, flag)
+        self._next = None
+
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
 

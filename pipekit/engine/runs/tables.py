@@ -112,7 +112,7 @@ class Tables:
         check(schedule)
         self.schedule = schedule
         self._taken: tuple[int, Schedule] | None = None  # the last, by its batches
-        self._lowered: dict[tuple[bool, bool], LoweredTable] = {}  # the last, of each kind of run
+        self._lowered: dict[tuple[object, ...], LoweredTable] = {}  # the last, of each kind of run
 
     def take(self, batches: int) -> Schedule:
         """Return the finite schedule for a number of batches.
@@ -149,7 +149,7 @@ class Tables:
         goes_on: bool = False,
     ) -> LoweredTable:
         """Return a schedule lowered; the last run's is kept."""
-        key = schedule.trains, goes_on
+        key = schedule.trains, goes_on, tuple(ties)
         last = self._lowered.get(key)
         if last is None or last.schedule is not schedule:
             with not_collected():

@@ -17,7 +17,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_reader import BatchSource
 from pipekit.engine.runs.loaders import Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer
+from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.runs.user_changes import UserChanges, watched
 from pipekit.engine.transports.runner import Runner
@@ -62,7 +62,7 @@ class Workers:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
-        drawn = drawn_since(numbers) if len(self._devices) > 1 else set()
+        drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
         self._model.set_attributes(self._changes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
@@ -76,9 +76,11 @@ class Workers:
                 )
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
-                ask_loss(
-                    self._loss, FirstBatch(first, tried, evaluate, model.original, dtype, drawn)
-                )
+                balance = (model.balance or ()) if len(self._devices) > 1 else ()
+                asked = FirstBatch(first, tried, evaluate, model.original, dtype, balance, drawn)
+                if model.was_evaluating:
+                    warn_of_mode(asked)
+                ask_loss(self._loss, asked)
                 ask_optimizer(model.configs)
         each = partial(schedule.each_batch, begin)
         return BatchSource(

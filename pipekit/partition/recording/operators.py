@@ -1,14 +1,14 @@
 """The functions of torch: by name, so that processes can send them, and what running one does."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import resolve_name as name_for_torch
+from torch.utils._pytree import tree_iter
 
 from pipekit.devices import random_states
 from pipekit.layers.module_state import OperatorMode, WrittenTensors
@@ -67,7 +67,7 @@ class OperatorKinds(OperatorMode):
     """
 
     def __init__(self, device: torch.device, written: WrittenTensors) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._written = written
         self._states = random_states(device)
         self.reset()
@@ -79,7 +79,8 @@ class OperatorKinds(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        self._written.look_at(func, args, kwargs)
+        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
+        self._written.look_at(func, tensors)
         tags = func.tags  # type: ignore[attr-defined]
         if torch.Tag.dynamic_output_shape in tags:
             self.shape_from_data |= not _indexes_by_integers(func, args)
@@ -97,26 +98,3 @@ def _indexes_by_integers(func: Callable[..., Any], args: tuple[Any, ...]) -> boo
     return func is torch.ops.aten.index.Tensor and not any(
         isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
-
-
-class Storages:
-    """The memory of a model's parameters and buffers, which views and ``.data`` share."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._names: dict[int, set[str]] = defaultdict(set)
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if (place := _place(tensor)) is not None:
-                self._names[place].add(name)
-
-    def names(self, tensor: Tensor) -> set[str]:
-        """Return the parameters and buffers that share a tensor's memory, by name."""
-        place = _place(tensor)
-        return set() if place is None else self._names.get(place, set())
-
-
-def _place(tensor: Tensor) -> int | None:
-    """Return which memory a tensor has; None: none that others could share."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # of sparse tensors and of some subclasses
-        return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -20,7 +21,6 @@ from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
     OperatorKinds,
-    Storages,
     last_name,
     name_of,
 )
@@ -87,8 +87,7 @@ class Recorder(TorchFunctionMode):
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
-        self._storages = Storages(model)
-        self._kinds = OperatorKinds(device, written)
+        self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self._within: dict[Tensor, str] = {}  # what blocks return within other objects
@@ -291,7 +290,7 @@ class Recorder(TorchFunctionMode):
                 arguments=before.template,
                 results=results,
                 edits=edits,
-                edited_weights=frozenset().union(*map(self._storages.names, edited)),
+                edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
                 grad=before.grad,
                 autocast=before.autocast,
                 random=drew,

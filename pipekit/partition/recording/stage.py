@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from pipekit.layers.read_state import named_generators
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
 from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource, Within
@@ -290,15 +291,22 @@ def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 
 
 def extra_states(module: nn.Module) -> dict[str, Any]:
-    """Return copies of all extra states, by name, with their tensors on the CPU."""
-    return {name: copied_entry(owner.get_extra_state()) for name, owner in owners(module)}
+    """Return copies of all extra states, and states of modules' own generators, by name.
+
+    Their tensors are on the CPU.
+    """
+    own = {name: copied_entry(owner.get_extra_state()) for name, owner in owners(module)}
+    return own | {name: each.get_state() for name, each in named_generators(module).items()}
 
 
 def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
-    """Give the modules within one copies of their extra states, as far as ``state`` has them."""
+    """Give the modules within one what :func:`extra_states` returns, as far as ``state`` has it."""
     for name, owner in owners(module):
         if name in state:
             owner.set_extra_state(copy.deepcopy(state[name]))
+    for name, generator in named_generators(module).items():
+        if name in state:
+            generator.set_state(state[name])
 
 
 def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
