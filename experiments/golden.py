@@ -2,10 +2,12 @@
 
     python -m experiments.golden results/runs/NAME           # compare
     python -m experiments.golden results/runs/NAME --write   # make the golden file of this run
+    python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
 in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
-the seconds of its notebooks, its provenance and the host's load.  A
+the seconds of its notebooks, its provenance and the host's load.  A new paper's claims are added
+from a run of its own notebooks; each record says itself when and from which commit it is.  A
 rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
 outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
 outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
@@ -20,7 +22,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from pipekit.ledger.claims import FILE, outcomes
+from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.outcomes import Status
 
 GOLDEN = Path("results/reference/papers/claims.csv")
@@ -31,24 +33,41 @@ BY_VALUE = {"exact", "simulated", "paper"}
 def main(
     run: Annotated[Path, typer.Argument(help="the run's folder, or one of a few notebooks")],
     write: Annotated[bool, typer.Option(help="make the golden file of this run")] = False,
+    add: Annotated[bool, typer.Option(help="renew only the claims that this run recorded")] = False,
     load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
     golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
     found = frame(run)
+    if add:
+        renewed(pd.read_csv(golden, keep_default_na=False), found).to_csv(golden, index=False)
+        with (golden.parent / FILE).open("a", encoding="utf-8") as records:
+            records.write(records_of(run))
+        return
     if write:
         found.to_csv(golden, index=False)
         about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
         kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         kept |= {"claims": len(found), "load": load, "command": "make papers"}
         golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
-        (golden.parent / FILE).write_text(records, encoding="utf-8")
+        (golden.parent / FILE).write_text(records_of(run), encoding="utf-8")
         seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]]
         seconds.assign(cpu=about["cpu"]).to_csv(golden.parent / "notebooks.csv", index=False)
         return
     lines = differences(pd.read_csv(golden, keep_default_na=False), found)
     print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
     sys.exit(bool(lines))
+
+
+def records_of(run: Path) -> str:
+    """Return what a run's notebooks recorded, a line a record; of one claim the newest counts."""
+    return "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
+
+
+def renewed(golden: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return the golden file with what a run recorded in place of its own, in ledger's order."""
+    recorded = (found["label"] != "") | ~found["id"].isin(golden["id"])
+    both = pd.concat([golden, found[recorded]]).drop_duplicates("id", keep="last").set_index("id")
+    return both.loc[[id for id in load() if id in both.index]].reset_index()
 
 
 def frame(run: Path) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from experiments.golden import GOLDEN, differences
+from experiments.golden import GOLDEN, differences, renewed
 from pipekit.ledger.claims import load
 
 
@@ -30,6 +30,16 @@ def test_claims_keep_their_values_or_their_outcomes(
     before: tuple[str, str, str], now: tuple[str, str, str], is_kept: bool
 ) -> None:
     assert (differences(claims(before), claims(now)) == []) == is_kept
+
+
+def test_a_run_of_some_notebooks_renews_only_what_it_recorded() -> None:
+    columns = ["id", "outcome", "value", "label"]
+    first, second, third, fourth = list(load())[:4]
+    golden = [(first, "preset", "1", "exact"), (third, "miss", "3", "exact")]
+    run = [(fourth, "pass", "4", "exact"), (third, "pass", "2", "exact")]
+    run += [(first, "preset", "", ""), (second, "preset", "", "")]
+    after = renewed(pd.DataFrame(golden, columns=columns), pd.DataFrame(run, columns=columns))
+    assert [*after.itertuples(index=False, name=None)] == [golden[0], run[3], run[1], run[0]]
 
 
 def test_the_golden_file_has_every_claim_of_the_ledger() -> None:
