@@ -1,9 +1,12 @@
 """A rewrite of the notebooks keeps the claims: what counts as kept."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from experiments.golden import GOLDEN, differences, renewed
+from experiments.golden import GOLDEN, differences, frame, renewed
+from pipekit.ledger.batches import batch
 from pipekit.ledger.claims import load
 
 
@@ -44,3 +47,21 @@ def test_a_run_of_some_notebooks_renews_only_what_it_recorded() -> None:
 
 def test_the_golden_file_has_every_claim_of_the_ledger() -> None:
     assert set(pd.read_csv(GOLDEN)["id"]) == set(load())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("experiment", "notebook"),
+    [("megatron", "megatron-interleaved"), ("torchgpipe", "torchgpipe-graph")],
+)
+def test_a_fresh_quick_run_finds_what_the_golden_file_has(
+    experiment: str, notebook: str, repository: Path, tmp_path: Path
+) -> None:
+    """Two short notebooks without a clock in their claims; `make papers` compares all by hand."""
+    experiments = repository / "experiments" / f"{experiment}.yaml"
+    result = batch.run(experiments, only=[notebook], results=tmp_path, quiet=True)
+    assert not result.failed
+    found = frame(result.folder)
+    assert (found["label"] != "").sum() > 10
+    recorded = found[found["label"] != ""]
+    assert differences(pd.read_csv(GOLDEN, keep_default_na=False), recorded) == []
