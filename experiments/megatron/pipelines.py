@@ -1,5 +1,6 @@
 """The paper's schedules: their bubbles in slots, and GPT-3's on 96 A100s in seconds."""
 
+from functools import cache
 from math import inf
 
 from experiments.megatron.gpts import GPT_3, S, block_flops
@@ -49,6 +50,7 @@ def messages(schedule: Schedule, device: int | None = None) -> int:
     )
 
 
+@cache
 def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) -> float:
     """Return how long GPT-3 takes for m microbatches of one sequence each (5.3.2, 5.7; simulated).
 
