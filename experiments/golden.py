@@ -6,9 +6,9 @@
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
 in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
-the seconds of its notebooks, its provenance and the host's load.  A new paper's claims are added
-from a run of its own notebooks; each record says itself when and from which commit it is.  A
-rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
+the counts of outcomes, the seconds of its notebooks, its provenance and the host's load.  A new
+paper's claims are added from a run of its own notebooks; each record says itself when and from
+which commit it is.  A rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
 outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
 outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
 """
@@ -24,6 +24,7 @@ import typer
 
 from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.outcomes import Status
+from pipekit.ledger.report.tables import kinds, scores
 
 GOLDEN = Path("results/reference/papers/claims.csv")
 CLOSE = 1e-9
@@ -38,29 +39,29 @@ def main(
     golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
     found = frame(run)
+    if not write and not add:
+        lines = differences(pd.read_csv(golden, keep_default_na=False), found)
+        print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
+        sys.exit(bool(lines))
+    records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
+    about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
+    beside = golden.parent
     if add:
-        renewed(pd.read_csv(golden, keep_default_na=False), found).to_csv(golden, index=False)
-        with (golden.parent / FILE).open("a", encoding="utf-8") as records:
-            records.write(records_of(run))
-        return
-    if write:
-        found.to_csv(golden, index=False)
-        about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+        found = renewed(pd.read_csv(golden, keep_default_na=False), found)
+        records = (beside / FILE).read_text("utf-8") + records
+        before = pd.read_csv(beside / "notebooks.csv")
+        seconds = pd.concat([before, seconds]).drop_duplicates("name", keep="last")
+    else:
         kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         kept |= {"claims": len(found), "load": load, "command": "make papers"}
         golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        (golden.parent / FILE).write_text(records_of(run), encoding="utf-8")
-        seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]]
-        seconds.assign(cpu=about["cpu"]).to_csv(golden.parent / "notebooks.csv", index=False)
-        return
-    lines = differences(pd.read_csv(golden, keep_default_na=False), found)
-    print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
-    sys.exit(bool(lines))
-
-
-def records_of(run: Path) -> str:
-    """Return what a run's notebooks recorded, a line a record; of one claim the newest counts."""
-    return "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
+    found.to_csv(golden, index=False)
+    (beside / FILE).write_text(records, encoding="utf-8")
+    seconds.to_csv(beside / "notebooks.csv", index=False)
+    judged = outcomes(beside)
+    scores(judged).to_csv(beside / "scores.csv", index=False)
+    kinds(judged).to_csv(beside / "kinds.csv", index=False)
 
 
 def renewed(golden: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
@@ -86,8 +87,8 @@ def frame(run: Path) -> pd.DataFrame:
 
 
 def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    """Return a sentence for each claim of both that is not the same."""
-    both = golden.merge(found, on="id", suffixes=("", "_now"))
+    """Return a sentence for each claim that was recorded now and is not the same."""
+    both = golden.merge(found[found["label"] != ""], on="id", suffixes=("", "_now"))
     told = []
     for row in both.itertuples():
         if row.label != row.label_now:
