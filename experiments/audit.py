@@ -5,6 +5,7 @@ python -m experiments.audit --seed 9     # others
 """
 
 import random
+from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
@@ -24,10 +25,11 @@ def drawn(outcomes: pd.DataFrame, seed: int, count: int) -> list[str]:
 def main(
     seed: Annotated[int, typer.Option(help="of the draw")] = 8,
     count: Annotated[int, typer.Option(help="how many passes are drawn")] = 40,
+    golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
-    golden = pd.read_csv(GOLDEN, keep_default_na=False)
-    values = golden.set_index("id")["value"]
-    for id in drawn(golden, seed, count):
+    outcomes = pd.read_csv(golden, keep_default_na=False)
+    values = outcomes.set_index("id")["value"]
+    for id in drawn(outcomes, seed, count):
         claim = load()[id]
         print(
             f"{id}: {claim.claim}", f"  paper {claim.value} {claim.unit}; {claim.check}", sep="\n"

@@ -8,9 +8,10 @@ The golden file, results/reference/papers/claims.csv, has the outcome, value and
 in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
 the counts of outcomes, the seconds of its notebooks, its provenance and the host's load.  A new
 paper's claims are added from a run of its own notebooks; each record says itself when and from
-which commit it is.  A rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
-outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
-outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
+which commit it is.  A rewrite of the notebooks' code keeps them: claims labelled exact, simulated
+or paper keep their outcome and their value (numbers within 1e-9, relatively); emulated and measured
+ones keep their outcome, or one of the two is undecided.  The script exits with 1 if any claim
+differs.
 """
 
 import json
