@@ -21,9 +21,9 @@ reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; 
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status
 
-papers: $(STAMP) ## the notebooks of all four papers, and the report
+papers: $(STAMP) ## the notebooks of all papers, and the report
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml experiments/gpipe.yaml \
-	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml --jobs 2; \
+	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml experiments/megatron.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status
 
 predictions: $(STAMP) ## compare what the simulator predicts with emulated and real runs

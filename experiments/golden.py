@@ -2,13 +2,16 @@
 
     python -m experiments.golden results/runs/NAME           # compare
     python -m experiments.golden results/runs/NAME --write   # make the golden file of this run
+    python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
 in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
-the seconds of its notebooks, its provenance and the host's load.  A
-rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
-outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
-outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
+the counts of outcomes, the seconds of its notebooks, its provenance and the host's load.  A new
+paper's claims are added from a run of its own notebooks; each record says itself when and from
+which commit it is.  A rewrite of the notebooks' code keeps them: claims labelled exact, simulated
+or paper keep their outcome and their value (numbers within 1e-9, relatively); emulated and measured
+ones keep their outcome, or one of the two is undecided.  The script exits with 1 if any claim
+differs.
 """
 
 import json
@@ -20,8 +23,9 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from pipekit.ledger.claims import FILE, outcomes
+from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.outcomes import Status
+from pipekit.ledger.report.tables import kinds, scores
 
 GOLDEN = Path("results/reference/papers/claims.csv")
 CLOSE = 1e-9
@@ -31,24 +35,41 @@ BY_VALUE = {"exact", "simulated", "paper"}
 def main(
     run: Annotated[Path, typer.Argument(help="the run's folder, or one of a few notebooks")],
     write: Annotated[bool, typer.Option(help="make the golden file of this run")] = False,
+    add: Annotated[bool, typer.Option(help="renew only the claims that this run recorded")] = False,
     load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
     golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
     found = frame(run)
-    if write:
-        found.to_csv(golden, index=False)
-        about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    if not write and not add:
+        lines = differences(pd.read_csv(golden, keep_default_na=False), found)
+        print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
+        sys.exit(bool(lines))
+    records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
+    about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
+    beside = golden.parent
+    if add:
+        found = renewed(pd.read_csv(golden, keep_default_na=False), found)
+        records = (beside / FILE).read_text("utf-8") + records
+        before = pd.read_csv(beside / "notebooks.csv")
+        seconds = pd.concat([before, seconds]).drop_duplicates("name", keep="last")
+    else:
         kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         kept |= {"claims": len(found), "load": load, "command": "make papers"}
         golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
-        (golden.parent / FILE).write_text(records, encoding="utf-8")
-        seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]]
-        seconds.assign(cpu=about["cpu"]).to_csv(golden.parent / "notebooks.csv", index=False)
-        return
-    lines = differences(pd.read_csv(golden, keep_default_na=False), found)
-    print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
-    sys.exit(bool(lines))
+    found.to_csv(golden, index=False)
+    (beside / FILE).write_text(records, encoding="utf-8")
+    seconds.to_csv(beside / "notebooks.csv", index=False)
+    judged = outcomes(beside)
+    scores(judged).to_csv(beside / "scores.csv", index=False)
+    kinds(judged).to_csv(beside / "kinds.csv", index=False)
+
+
+def renewed(golden: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return the golden file with what a run recorded in place of its own, in ledger's order."""
+    recorded = (found["label"] != "") | ~found["id"].isin(golden["id"])
+    both = pd.concat([golden, found[recorded]]).drop_duplicates("id", keep="last").set_index("id")
+    return both.loc[[id for id in load() if id in both.index]].reset_index()
 
 
 def frame(run: Path) -> pd.DataFrame:
@@ -67,8 +88,8 @@ def frame(run: Path) -> pd.DataFrame:
 
 
 def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    """Return a sentence for each claim of both that is not the same."""
-    both = golden.merge(found, on="id", suffixes=("", "_now"))
+    """Return a sentence for each claim that was recorded now and is not the same."""
+    both = golden.merge(found[found["label"] != ""], on="id", suffixes=("", "_now"))
     told = []
     for row in both.itertuples():
         if row.label != row.label_now:

@@ -32,6 +32,9 @@ from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.simulation import Host, simulate
 from pipekit.traces import Trace
 
+KEYS = ["model", "method", "stages", "microbatches", "batches", "transport", "balance"]
+"""The columns that name a case of a table."""
+
 LOOPS_WITHIN = 0.03
 """A case is decided where the plain loops beside its runs and its profiles differ by so little."""
 
@@ -185,6 +188,31 @@ def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
     return {f"predicted ({unit})": predicted, f"found ({unit})": found, "error": error}
 
 
+def predicted(
+    model: TrainedModel,
+    cases: Sequence[MethodCase],
+    hosts: Mapping[str, Host],
+    repeats: int,
+    passes: int,
+) -> pd.DataFrame:
+    """Predict a model's trainings before any of them is run; return a row for each.
+
+    Numbers are medians over profiles, each between two plain loops.  Seconds "without host" are of
+    the profile alone.
+    """
+    stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
+    split = equal_stages(model.profiled(stages, passes), stages)
+    rows = []
+    for _ in range(repeats):
+        before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
+        for transport, case in product(hosts, cases):
+            seconds = _predictions(case, split, hosts[transport], costs)
+            loops = {"plain loop (s)": (before + after) / 2}
+            rows.append(_named(model, case, transport, split) | seconds | loops)
+    groups = pd.DataFrame(rows).groupby(KEYS, sort=False)
+    return groups.median().reset_index().assign(label="simulated")
+
+
 def compared(
     model: TrainedModel,
     cases: Sequence[MethodCase],
@@ -192,6 +220,7 @@ def compared(
     repeats: int,
     passes: int,
     splits: Sequence[Plan] = (),
+    promised: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Predict and train a model by several methods again and again; return a row for each.
 
@@ -205,8 +234,15 @@ def compared(
     against a prediction from the seconds that the run's own passes and updates took, and ``error
     between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
     ``spread`` what lies between the quartiles of the seconds found, over their median.
+
+    With ``promised``, a table of :func:`predicted`, nothing is predicted here: its seconds count,
+    and the loops that were beside its profiles.
     """
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
+    if promised is not None:
+        promised = promised[promised["model"] == model.name].set_index(KEYS)
+        (cut,) = promised.index.unique("balance")
+        splits = [Plan.by_hand([*map(int, cut.split("-"))], rows=len(model.inputs))]
     splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
     each = list(product(hosts, cases, splits))
     pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
@@ -220,16 +256,22 @@ def compared(
         for number, (transport, case, split) in enumerate(each):
             run = pipelines[number].train(model.batches(case))
             before, after = after, loop_s()
-            errors = _errors(case, split, hosts[transport], costs, run)
-            balance = "-".join(map(str, split.balance))
-            row = {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
+            row = _named(model, case, transport, split)
+            seconds = (
+                _predictions(case, split, hosts[transport], costs)
+                if promised is None
+                else promised.loc[tuple(row.values())].to_dict()
+            )
+            errors = _errors(case, split, hosts[transport], costs, run, seconds)
             rows.append(row | errors | {"loops": [before, after]})
     for pipeline in pipelines:
         pipeline.close()
-    runs, keys = pd.DataFrame(rows), list(row)
-    groups = runs.groupby(keys, sort=False)
+    if promised is not None:
+        beside_profiles = promised["plain loop (s)"].tolist()
+    runs = pd.DataFrame(rows)
+    groups = runs.groupby(KEYS, sort=False)
     seconds, plain_s = groups["found (s)"], statistics.median(beside_profiles)
-    loops = runs.explode("loops").astype({"loops": float}).groupby(keys, sort=False)["loops"]
+    loops = runs.explode("loops").astype({"loops": float}).groupby(KEYS, sort=False)["loops"]
     table = groups.median(numeric_only=True)
     table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
     table["counts agree"] = groups["counts agree"].all()
@@ -239,17 +281,50 @@ def compared(
     return table.reset_index().assign(label="measured")
 
 
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors of the cases that are decided, and of all: a row each.
+
+    Of the error, and of its two parts that multiply to it, the mean size and the signed mean; of
+    the error the largest size too.
+    """
+    decided = table[table["outcome"] == "decided"]
+    rows = []
+    for name, cases in ("decided", decided), ("all", table):
+        row: dict[str, Any] = {"cases": name, "count": len(cases)}
+        for part in "error", "error of passes", "error between":
+            row |= {part: cases[part].abs().mean(), f"{part}, signed": cases[part].mean()}
+        rows.append(row | {"worst error": cases["error"].abs().max()})
+    return pd.DataFrame(rows)
+
+
+def _named(model: TrainedModel, case: MethodCase, transport: str, split: Plan) -> dict[str, Any]:
+    balance = "-".join(map(str, split.balance))
+    return {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
+
+
+def _predictions(case: MethodCase, split: Plan, host: Host, costs: Profile) -> dict[str, float]:
+    each = {"predicted (s)": host, "without host (s)": Host()}
+    return {
+        name: simulate(case.table, costs, split, host=known).makespan_s
+        for name, known in each.items()
+    }
+
+
 def _errors(
-    case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run
+    case: MethodCase,
+    split: Plan,
+    host: Host,
+    costs: Profile,
+    run: Run,
+    seconds: Mapping[str, float],
 ) -> dict[str, float]:
-    schedule, found = case.table, run.trace.makespan_s
-    predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
+    schedule, found, predicted = case.table, run.trace.makespan_s, seconds["predicted (s)"]
     by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
     passes = as_it_ran(run.trace, costs, split)
     own = simulate(schedule, passes, by_stage, host=replace(host, pass_s=0.0)).makespan_s
     return {
         **beside(predicted, found),
-        "error without host": bare / found - 1,
+        "error without host": seconds["without host (s)"] / found - 1,
         "error of passes": predicted / own - 1,
         "error between": own / found - 1,
         "counts agree": case.has_the_counts_of(run),

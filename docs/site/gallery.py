@@ -16,6 +16,7 @@ TITLES = {
     "gpipe": "GPipe",
     "torchgpipe": "torchgpipe",
     "pipedream_2bw": "PipeDream-2BW and -Flush",
+    "megatron": "Megatron-LM's interleaved schedule",
     "schedules": "All schedules",
     "staleness": "What delayed gradients cost",
 }

@@ -1,4 +1,4 @@
-"""The machines that the four papers measured on.
+"""The machines that four papers measured on.
 
 Everything here is *nominal*: what the paper prints, or else the maker's data sheet; nothing is
 fitted (:meth:`Cluster.calibrated`).  Bandwidths are those of one direction, memory is in GiB, as

@@ -30,7 +30,7 @@ class Claim:
 
     Attributes:
         id: what :func:`pipekit.claims.record` names it by.
-        paper: pipedream, gpipe, torchgpipe or pipedream-2bw.
+        paper: pipedream, gpipe, torchgpipe, pipedream-2bw or megatron.
         where: its section, table or figure.
         kind: of claim, say throughput or memory.
         claim: in a sentence.

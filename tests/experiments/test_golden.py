@@ -1,9 +1,12 @@
 """A rewrite of the notebooks keeps the claims: what counts as kept."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from experiments.golden import GOLDEN, differences
+from experiments.golden import GOLDEN, differences, frame, renewed
+from pipekit.ledger.batches import batch
 from pipekit.ledger.claims import load
 
 
@@ -24,6 +27,7 @@ def claims(*rows: tuple[str, str, str]) -> pd.DataFrame:
         (("pass", "1.0", "measured"), ("pass", "1.5", "measured"), True),
         (("pass", "1.0", "emulated"), ("undecided", "1.5", "emulated"), True),
         (("miss", "1.0", "measured"), ("pass", "1.5", "measured"), False),
+        (("preset", "1.0", "exact"), ("preset", "", ""), True),
     ],
 )
 def test_claims_keep_their_values_or_their_outcomes(
@@ -32,5 +36,32 @@ def test_claims_keep_their_values_or_their_outcomes(
     assert (differences(claims(before), claims(now)) == []) == is_kept
 
 
+def test_a_run_of_some_notebooks_renews_only_what_it_recorded() -> None:
+    columns = ["id", "outcome", "value", "label"]
+    first, second, third, fourth = list(load())[:4]
+    golden = [(first, "preset", "1", "exact"), (third, "miss", "3", "exact")]
+    run = [(fourth, "pass", "4", "exact"), (third, "pass", "2", "exact")]
+    run += [(first, "preset", "", ""), (second, "preset", "", "")]
+    after = renewed(pd.DataFrame(golden, columns=columns), pd.DataFrame(run, columns=columns))
+    assert [*after.itertuples(index=False, name=None)] == [golden[0], run[3], run[1], run[0]]
+
+
 def test_the_golden_file_has_every_claim_of_the_ledger() -> None:
     assert set(pd.read_csv(GOLDEN)["id"]) == set(load())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("experiment", "notebook"),
+    [("megatron", "megatron-interleaved"), ("torchgpipe", "torchgpipe-graph")],
+)
+def test_a_fresh_quick_run_finds_what_the_golden_file_has(
+    experiment: str, notebook: str, repository: Path, tmp_path: Path
+) -> None:
+    """Two short notebooks without a clock in their claims; `make papers` compares all by hand."""
+    experiments = repository / "experiments" / f"{experiment}.yaml"
+    result = batch.run(experiments, only=[notebook], results=tmp_path, quiet=True)
+    assert not result.failed
+    found = frame(result.folder)
+    assert (found["label"] != "").sum() > 10
+    assert differences(pd.read_csv(GOLDEN, keep_default_na=False), found) == []

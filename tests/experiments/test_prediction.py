@@ -1,11 +1,22 @@
 """Predictions beside runs: what of an error comes from passes.  How good they are, no test says."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from experiments import prediction
-from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared
+from experiments.prediction import (
+    MethodCase,
+    TrainedModel,
+    as_it_ran,
+    cases,
+    compared,
+    predicted,
+    summary,
+)
 from experiments.study import memory_of
 from pipekit import Profile, schedules, simulate
 from pipekit.models import convnet
@@ -79,6 +90,38 @@ def test_the_two_parts_make_up_the_error(
         bare = (1 + row["error without host"]) * row["found (s)"]
         assert row["predicted (s)"] - bare == pytest.approx((7 + 6) * 1e-3)
     assert row["counts agree"]
+
+
+def test_what_was_predicted_before_counts(
+    small: TrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profiles that are taken beside the runs, or loops beside them, change no prediction."""
+    costs = Profile(tuple(LayerProfile(str(n), 0.01, 0.02) for n in range(3)))
+    monkeypatch.setattr(TrainedModel, "profiled", lambda *_: costs)
+    monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: 1.0)
+    case, hosts = [MethodCase("flush", 2, 2, 2)], {"threads": Host(task_s=1e-3)}
+    promised = predicted(small, case, hosts, repeats=2, passes=1)
+    doubled = [replace(layer, forward_s=0.02) for layer in costs.layers]
+    monkeypatch.setattr(TrainedModel, "profiled", lambda *_: replace(costs, layers=tuple(doubled)))
+    monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: 1.05)
+    (row,) = compared(small, case, hosts, 1, passes=1, promised=promised).to_dict("records")
+    assert row["predicted (s)"] == promised["predicted (s)"].item()
+    assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
+    assert row["loops"] == pytest.approx(0.05)
+    assert row["outcome"] == "undecided"
+
+
+def test_a_summary_has_both_parts_of_the_error_with_their_signs() -> None:
+    columns = "error", "error of passes", "error between"
+    errors = [(-0.1, -0.2, 0.125), (0.3, 0.3, 0.0), (9, 9, 9)]
+    table = pd.DataFrame(errors, columns=columns).assign(outcome=["decided"] * 2 + ["undecided"])
+    decided, whole = summary(table).to_dict("records")
+    assert (decided["cases"], decided["count"], whole["count"]) == ("decided", 2, 3)
+    assert decided["error"] == pytest.approx(0.2)
+    assert decided["error, signed"] == pytest.approx(0.1)
+    assert decided["error of passes, signed"] == pytest.approx(0.05)
+    assert decided["error between"] == pytest.approx(0.0625)
+    assert (decided["worst error"], whole["worst error"]) == (0.3, 9)
 
 
 def test_peak_bytes_of_a_real_run_are_predicted() -> None:

@@ -21,6 +21,7 @@ TITLES = {
     "gpipe": "GPipe",
     "torchgpipe": "torchgpipe",
     "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
+    "megatron": "Megatron-LM's interleaved schedule",
 }
 
 FIRST_FIGURES = 10
