@@ -83,7 +83,7 @@ class Claim:
         It would meet it if all its numbers went on, by at most as much again, or went back, as far
         as they have gone too far, by at most a third of their way.
         """
-        return any(self.met_by(_beyond(other, value, step / 100)) for step in range(-33, 101))
+        return any(self.met_by(_beyond(other, value, step / 50)) for step in range(-16, 51))
 
     @property
     def printed(self) -> float | None:

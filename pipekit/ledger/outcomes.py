@@ -178,9 +178,11 @@ class Outcome:
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        by = {becomes: cause.name for cause, becomes in reversed(self.tried)}
-        known = by.get(TURNED) or (CONTRADICTION if self.record.contradiction else "")
-        return known or by.get(NEARED, CAUSE_UNKNOWN)
+        causes, value = self.record.causes, self.record.value
+        turned = (cause.name for cause in causes if self.claim.met_by(cause.value))
+        neared = (cause.name for cause in causes if self.claim.neared_by(cause.value, value))
+        known = next(turned, CONTRADICTION if self.record.contradiction else "")
+        return known or next(neared, CAUSE_UNKNOWN)
 
     @property
     def tried(self) -> list[tuple[Cause, str]]:

@@ -3,15 +3,8 @@
 from pathlib import Path
 
 from pipekit.ledger import claims
-from pipekit.ledger.report.tables import (
-    BROKEN,
-    NEARED,
-    STILL_MET,
-    STILL_MISSED,
-    TURNED,
-    changes,
-    experiments,
-)
+from pipekit.ledger.outcomes import BROKEN, NEARED, STILL_MET, STILL_MISSED, TURNED
+from pipekit.ledger.report.tables import changes, experiments
 
 MISSED = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04, within 15 %
 MET = "pipedream-table1-vgg16-4A-pp-speedup"  # 3.14, within 15 %

@@ -10,6 +10,7 @@ from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import Method, Sent, best_cut, reduction, sent
 from experiments.pipedream.table1.rows import (
+    MINIBATCHES,
     TABLE1,
     Setting,
     bsp_speedup,
@@ -195,11 +196,17 @@ class Row:
         return self.paper_plan.predicted_s / self.chosen.predicted_s, theirs_s / best_s
 
     @cached_property
+    def open_ratios(self) -> list[float]:
+        """How many times as fast as BSP at both ends of what a minibatch may be."""
+        return [self.of_minibatch(rows).over_bsp() for rows in MINIBATCHES]
+
+    @cached_property
     def _straight(self) -> Plan:
         return self._planned(replicate=False)
 
-    def _planned(self, **how: bool) -> Plan:
-        return plan(self.profile, self.planned_for or self.cluster, cost=self.cost, **how)
+    def _planned(self, replicate: bool = True) -> Plan:
+        links = self.planned_for or self.cluster
+        return plan(self.profile, links, cost=self.cost, replicate=replicate)
 
     @cached_property
     def _simulated_s(self) -> dict[str, float]:
