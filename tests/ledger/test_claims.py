@@ -237,7 +237,7 @@ class TestOutcomes:
         [
             (SPEEDUP, 2.0, 3.99, False),  # 5.984 and more meet it
             (SPEEDUP, 2.0, 4.0, True),
-            (SPEEDUP, 2.0, 11.0, True),  # gone too far, but 8 and less meet it
+            (SPEEDUP, 2.0, 10.9, True),  # gone too far, but 8 and less meet it
             (SPEEDUP, 2.0, 11.2, False),
             (SPEEDUP, 10.2, 9.1, True),
             (SPEEDUP, 2.0, 1.0, False),
