@@ -5,7 +5,6 @@ network on real images, the hours simulated for the paper's networks and cluster
 momentum and rows a machine are those that the paper gives VGG16 (section 5.1), for every method.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,16 +16,16 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import DATA, TRAININGS
-from experiments.pipedream.table1.plans import best_cut, compute_seconds, simulated_seconds
-from experiments.pipedream.table1.rows import Setting, calibrated, profile_of
+from experiments.pipedream.table1.row import BSP as ONE_STAGE
+from experiments.pipedream.table1.row import PIPEDREAM
+from experiments.pipedream.table1.rows import Setting
+from experiments.pipedream.table1.table import UNCHANGED, otherwise
 from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
-from pipekit.clusters import Cluster
 from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
-from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, asp, pipedream
 
 VGG16 = TRAININGS["vgg16"]
@@ -155,28 +154,19 @@ FIGURES: Mapping[str, tuple[Arm, ...]] = {
 """The curves of each figure, PipeDream's before its BSP's."""
 
 
-@functools.cache
-def machines(setting: Setting) -> tuple[Profile, Cluster]:
-    """Return a minibatch's costs on one worker, and the cluster with Table 1's calibration."""
-    return profile_of(setting._replace(workers=1)), calibrated(setting)
+def epoch_hours(arm: Arm, changed: str = UNCHANGED) -> float:
+    """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so.
 
-
-@functools.cache
-def epoch_hours(arm: Arm) -> float:
-    """Return the simulated hours of an epoch of ImageNet.
-
-    The bandwidth is that of Table 1's calibration; the stages' cut is the planner's best for the
-    configuration as printed.  ASP is taken at the paper's word, that it "has no communication
-    overhead" (section 5.2), which is the best that can be said for it.
+    ASP is taken at the paper's word, that it "has no communication overhead" (section 5.2), which
+    is the best that can be said for it.
     """
-    costs, cluster = machines(arm.setting)
+    known = otherwise(arm.setting)
+    row = known.get(changed, known[UNCHANGED])
     if arm.method in (ASP, ASP_LATER):
-        seconds = compute_seconds(costs) / arm.setting.workers
+        seconds = row.compute_s / arm.setting.workers
     else:
-        workers = METHODS[arm.method].stage_workers
-        plan = best_cut(costs, cluster, [len(each) for each in workers])
-        seconds = simulated_seconds(costs, plan, cluster)
-    return DATA["ILSVRC12"].train / costs.rows * seconds / 3600
+        seconds = row.seconds(ONE_STAGE if METHODS[arm.method].stages == 1 else PIPEDREAM)
+    return DATA["ILSVRC12"].train / row.profile.rows * seconds / 3600
 
 
 class Ratio(NamedTuple):
@@ -201,11 +191,14 @@ class Ratio(NamedTuple):
         )
 
 
-def ratio(epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int) -> Ratio:
+def ratio(
+    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: str = UNCHANGED
+) -> Ratio:
     """Return how many times less ``fast`` takes, by the epochs that each method needs.
 
-    They are infinite for a method that needs more than the ``trained`` ones.
+    They are infinite for a method that needs more than the ``trained`` ones; of ``changed`` see
+    :func:`epoch_hours`.
     """
     needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
-    seconds = epoch_hours(slow) / epoch_hours(fast)
+    seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
     return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)

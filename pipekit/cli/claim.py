@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +72,7 @@ def claim(
     if again:
         folder = _run_again(outcomes[id])
         outcomes = {each.claim.id: each for each in judged(folder)}
-    typer.echo(_told(outcomes[id], folder))
+    typer.echo(_told(outcomes[id], folder, outcomes.values()))
 
 
 def _require(name: str | None, names: list[str], what: str) -> None:
@@ -85,7 +85,7 @@ def _require(name: str | None, names: list[str], what: str) -> None:
     raise ValueError(f"{what} is not {name!r}: {hint}")
 
 
-def _told(outcome: "Outcome", folder: Path) -> str:
+def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     """Return what is to be said of a claim, a line for each question that a reviewer asks."""
     claim, record = outcome.claim, outcome.record
     printed = f"{claim.value} {claim.unit}".strip()
@@ -104,10 +104,30 @@ def _told(outcome: "Outcome", folder: Path) -> str:
             said["figure"] = record.figure
     said["tolerance"] = f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}"
     said["outcome"] = outcome.status.value
-    reasons = [outcome.why, outcome.label_note, outcome.cause and f"cause: {outcome.cause}"]
+    reasons = [outcome.why, outcome.label_note, outcome.cause and _cause(outcome, others)]
     said["because"] = "; ".join(filter(None, reasons)) or "ours meets the tolerance"
     said["from"] = str(folder) if record is None else f"{folder} ({record.provenance['utc']})"
     return "\n".join(f"{name + ':':<11}{' '.join(text.split())}" for name, text in said.items())
+
+
+def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
+    """Return a miss's cause with what else it does to claims of the paper, or what was tried."""
+    from pipekit.ledger.outcomes import BROKEN, CAUSE_UNKNOWN, TURNED, show
+
+    said = f"cause: {outcome.cause}"
+    if outcome.cause == CAUSE_UNKNOWN and outcome.tried:
+        tried = (f"{cause.name} ({show(cause.value)})" for cause, _ in outcome.tried)
+        return f"{said}; tried: {', '.join(tried)}"
+    becomes = [
+        each
+        for other in others
+        if other.claim.paper == outcome.claim.paper
+        for cause, each in other.tried
+        if cause.name == outcome.cause
+    ]
+    turned, broken = becomes.count(TURNED), becomes.count(BROKEN)
+    does = f" (of the paper's claims its change turns {turned} and breaks {broken})"
+    return said + (does if becomes else "")
 
 
 def places(id: str) -> list[str]:

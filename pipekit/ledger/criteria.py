@@ -20,6 +20,7 @@ A bound is a number, or a list with one bound for each value, null where there i
 ``between [0, null] [1e-6, null] and above [null, 2]``.  A single bound holds for every value.
 """
 
+import functools
 import json
 import math
 import re
@@ -133,6 +134,7 @@ _FORMS = (
 )
 
 
+@functools.cache
 def parse(text: str) -> tuple[Term, ...]:
     """Read a criterion; one that is not in the language of this module is a ValueError."""
     terms = tuple(_term(part.strip(), text) for part in text.split(" and "))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from pipekit.ledger.criteria import evaluate, parse
+from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.reading import read_text
 
 OUT_OF_REACH = "out-of-reach"
@@ -77,6 +77,14 @@ class Claim:
         """Return whether a value meets the criterion."""
         return bool(evaluate(self.check, value, self.target).passed)
 
+    def neared_by(self, other: Any, value: Any) -> bool:
+        """Return whether ``other`` has gone at least half of the way from ours to the criterion.
+
+        It would meet it if all its numbers went on, by at most as much again, or went back, as far
+        as they have gone too far, by at most a third of their way.
+        """
+        return any(self.met_by(_beyond(other, value, step / 50)) for step in range(-16, 51))
+
     @property
     def printed(self) -> float | None:
         """The paper's value, if it is one number."""
@@ -122,6 +130,13 @@ def load(path: Path | None = None) -> dict[str, Claim]:
     except csv.Error as error:
         raise ValueError(f"{found.name}, line {reader.line_num}: {error}") from None
     return claims
+
+
+def _beyond(other: Any, value: Any, share: float) -> Any:
+    """Return ``other`` moved on by a share of its way from ``value``; what is no number stays."""
+    if isinstance(other, list) and isinstance(value, list):
+        return [_beyond(b, a, share) for a, b in zip(value, other, strict=False)]
+    return other + share * (other - value) if is_number(other) and is_number(value) else other
 
 
 def _claim(row: dict[str, Any], path: Path) -> Claim:

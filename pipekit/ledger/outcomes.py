@@ -58,8 +58,11 @@ MEANING = {
     Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
 }
 
+TURNED, NEARED, STILL_MISSED = "turned", "moved half of the way", "still missed"
+STILL_MET, BROKEN = "still met", "broken"
+
 CAUSE_UNKNOWN = "unknown"
-"""The cause of a miss that no experiment has turned."""
+"""The cause of a miss that no experiment has turned, nor moved at least half of the way."""
 
 CONTRADICTION = "the paper contradicts itself"
 """The cause of a miss whose claim has another number beside it in its own paper."""
@@ -169,13 +172,36 @@ class Outcome:
     def cause(self) -> str:
         """What makes a miss miss: the first cause whose change meets the claim's criterion.
 
-        Else it is :data:`CONTRADICTION` where the paper has two numbers, or :data:`CAUSE_UNKNOWN`;
-        empty if the claim has not missed.
+        Else it is :data:`CONTRADICTION` where the paper has two numbers; or the first cause whose
+        change moves ours at least half of the way, or :data:`CAUSE_UNKNOWN`; empty if the claim has
+        not missed.
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        met = (cause.name for cause in self.record.causes if self.claim.met_by(cause.value))
-        return next(met, CONTRADICTION if self.record.contradiction else CAUSE_UNKNOWN)
+        causes, value = self.record.causes, self.record.value
+        turned = (cause.name for cause in causes if self.claim.met_by(cause.value))
+        neared = (cause.name for cause in causes if self.claim.neared_by(cause.value, value))
+        known = next(turned, CONTRADICTION if self.record.contradiction else "")
+        return known or next(neared, CAUSE_UNKNOWN)
+
+    @property
+    def tried(self) -> list[tuple[Cause, str]]:
+        """Each change that was tried on a decided claim, and what becomes of the claim by it.
+
+        It is :data:`TURNED` (a miss that is met), :data:`NEARED` (moved half of the way),
+        :data:`STILL_MISSED`, :data:`STILL_MET`, or :data:`BROKEN` (a pass that is not).
+        """
+        if self.record is None or self.status not in (Status.PASS, Status.MISS):
+            return []
+        return [(cause, self._becomes(cause.value)) for cause in self.record.causes]
+
+    def _becomes(self, other: Any) -> str:
+        assert self.record is not None
+        if self.claim.met_by(other):
+            return TURNED if self.status is Status.MISS else STILL_MET
+        if self.status is Status.PASS:
+            return BROKEN
+        return NEARED if self.claim.neared_by(other, self.record.value) else STILL_MISSED
 
     @property
     def passes_if(self) -> str:

@@ -40,7 +40,16 @@ def test_it_answers_what_a_reviewer_asks(printed: Printed, run: Path) -> None:
         "because": "[9, 9.2, 9.9, 9.3] is not increasing; 9.",
         "from": f"{run} ("[:40],
     }
-    assert lines["because"].endswith("cause: logits are kept")
+    does = "(of the paper's claims its change turns 1 and breaks 0)"
+    assert lines["because"].endswith(f"cause: logits are kept {does}")
+
+
+def test_an_unknown_cause_is_told_with_what_was_tried(printed: Printed, tmp_path: Path) -> None:
+    tried = [Cause("free links", 2.1, "simulated"), Cause("slow GPUs", 1.0, "simulated")]
+    id = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04, within 15 %
+    claims.record(id, 2.0, "simulated", results_dir=tmp_path, causes=tried)
+    said = "cause: unknown; tried: free links (2.1), slow GPUs (1)"
+    assert said in printed(f"claim {id} --run {tmp_path}")
 
 
 def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:

@@ -234,6 +234,27 @@ class TestOutcomes:
         read_back = claims.record(SPEEDUP, 2.0, "emulated", causes=[turned], **how)
         assert read_back in claims.outcomes(tmp_path)
 
+    @pytest.mark.parametrize(
+        ("id", "ours", "changed", "is_cause"),
+        [
+            (SPEEDUP, 2.0, 3.99, False),  # 5.984 and more meet it
+            (SPEEDUP, 2.0, 4.0, True),
+            (SPEEDUP, 2.0, 10.9, True),  # gone too far, but 8 and less meet it
+            (SPEEDUP, 2.0, 11.2, False),
+            (SPEEDUP, 10.2, 9.1, True),
+            (SPEEDUP, 2.0, 1.0, False),
+            ("pipedream-sec52-both-scale-worse-on-b", [1.2, 1.1], [1.0, 0.9], False),  # increasing
+            ("pipedream-sec52-both-scale-worse-on-b", [0.9, 1.2], [0.9, 1.09], True),  # below 1
+            ("pipedream-sec52-planner-picks-dp", "7-1", "6-2", False),  # "8"
+        ],
+    )
+    def test_a_change_that_moves_it_half_of_the_way_is_a_cause(
+        self, tmp_path: Path, id: str, ours: Any, changed: Any, is_cause: bool
+    ) -> None:
+        tried = [Cause("half", changed, "simulated")]
+        missed = claims.record(id, ours, "simulated", results_dir=tmp_path, causes=tried)
+        assert missed.cause == ("half" if is_cause else "unknown")
+
     def test_two_numbers_of_one_paper_are_a_cause_where_no_change_helps(
         self, tmp_path: Path
     ) -> None:

@@ -127,7 +127,7 @@ class TestPage:
 
     def test_a_table_says_what_each_change_turns_and_breaks(self, page: str, run: Path) -> None:
         table = page.partition('<details class="what-if"')[2].partition("</details>")[0]
-        assert "links of the printed bandwidth 1 1 0 0 0" in shown_text(table)
+        assert "links of the printed bandwidth 1 1 0 0 0 0" in shown_text(table)
         tried = pd.read_csv(run / "what_if.csv")
         assert tried["becomes"].tolist() == ["turned"]
 

@@ -1,5 +1,6 @@
 """Plans of Table 1: how fast they are (simulated), what they send, and the best cut."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -41,9 +42,12 @@ def twice_in_flight(plan: Plan) -> Schedule:
     """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
 
     NOAM minibatches (section 3.2) leave none over to travel, or to wait for the others of its
-    round. For study: weights get as much staler.
+    round. For study: weights get as much staler. No worker waits for more than are admitted.
     """
-    counts = [2 * count for count in optimal_in_flight(plan.replicas)]
+    counts, admitted = list[int](), math.inf
+    for count, width in zip(optimal_in_flight(plan.replicas), plan.replicas, strict=True):
+        counts.append(int(min(2 * count, admitted // width)))
+        admitted = min(admitted, counts[-1] * width)
     return pipedream(plan.replicas, in_flight=counts)
 
 
@@ -108,6 +112,13 @@ def formula_speedup(workers: int, calibrated_on: tuple[int, float]) -> float:
     known, speedup = calibrated_on
     a_byte = (known / speedup - 1) * known / (known - 1)  # of computing time, for each |w| sent
     return workers / (1 + a_byte * (workers - 1) / workers)
+
+
+def summed_late(profile: Profile, plan: Plan) -> tuple[Profile, Plan]:
+    """Return a profile and its plan with a layer a stage: its sums begin after its backward."""
+    layers = tuple(profile.stage(stage.first, stage.stop) for stage in plan.stages)
+    alone = Plan.by_hand([1] * len(layers), rows=profile.rows, replicas=plan.replicas)
+    return replace(profile, layers=layers), alone
 
 
 def best_cut(

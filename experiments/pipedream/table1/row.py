@@ -10,6 +10,8 @@ from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import Method, Sent, best_cut, reduction, sent
 from experiments.pipedream.table1.rows import (
+    MINIBATCHES,
+    TABLE1,
     Setting,
     bsp_speedup,
     calibrated,
@@ -21,6 +23,7 @@ from experiments.study.claims import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
 from pipekit.planning import plan
+from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
@@ -70,21 +73,26 @@ def run(
 class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
 
-    ``given`` stands in for the planner's plan, ``method`` is the pipelines' schedule, ``runs`` are
-    the emulated systems: all others are simulated, as is a row with one thing changed.
+    Plans are made by a ``cost`` for the links of ``planned_for``, or of the cluster; ``given``
+    stands in for :attr:`plan`, ``method`` is the pipelines' schedule; ``late`` sums of gradients
+    begin after a stage's backward. ``runs`` are the emulated systems: all others are simulated, as
+    is a row with one thing changed.
     """
 
     setting: Setting
     profile: Profile
     cluster: Cluster
+    planned_for: Cluster | None = None
+    cost: Cost = "paper"
     given: Plan | None = None
     method: Method = plans.pipelined
+    late: bool = False
     runs: Mapping[str, Ran] = field(default_factory=dict)
 
     @classmethod
     def of(cls, setting: Setting) -> "Row":
-        """Return a setting's row."""
-        return cls(setting, profile_of(setting), calibrated(setting))
+        """Return a setting's row, planned for the printed bandwidth (section 3.2)."""
+        return cls(setting, profile_of(setting), calibrated(setting), setting.machines())
 
     @cached_property
     def compute_s(self) -> float:
@@ -93,24 +101,28 @@ class Row:
 
     @cached_property
     def plan(self) -> Plan:
-        """PipeDream's: the given one, or the planner's."""
-        return self.given or plan(self.profile, self.cluster)
+        """PipeDream's: the given one, or what Table 1 prints if it is a pipeline, or our planner's.
+
+        Of a row that prints data parallelism all cells say that the planner chose it.
+        """
+        pipeline = self.setting in TABLE1 and len(self.paper_plan.stages) > 1
+        return self.given or (self.paper_plan if pipeline else self.chosen)
+
+    @cached_property
+    def chosen(self) -> Plan:
+        """The planner's choice."""
+        return self._planned()
 
     @cached_property
     def paper_plan(self) -> Plan:
         """The configuration that Table 1 prints, with the best cut that there is for it."""
         replicas = replicas_of(printed(self.setting, "config"))
-        return best_cut(self.profile, self.cluster, replicas)
+        return best_cut(self.profile, self.planned_for or self.cluster, replicas, self.cost)
 
     @cached_property
     def simulated(self) -> "Row":
         """The same with nothing emulated."""
         return replace(self, given=self.plan, runs={})
-
-    @cached_property
-    def nominal(self) -> "Row":
-        """The same, planned and simulated for the bandwidth that the paper prints."""
-        return replace(self, cluster=self.setting.machines(), given=None, runs={})
 
     def in_round(self, number: int | None) -> "Row":
         """Return the same with one emulation of each system; None: with the same simulations."""
@@ -119,6 +131,10 @@ class Row:
             for name, ran in self.runs.items()
         }
         return replace(self, given=self.plan, runs=kept)
+
+    def of_minibatch(self, rows: int) -> "Row":
+        """Return the same with other rows of a machine's minibatch, simulated."""
+        return replace(self, profile=self.profile.scaled(rows), given=None, runs={})
 
     def plan_of(self, system: str) -> Plan:
         if system == BSP:
@@ -134,11 +150,12 @@ class Row:
         if system in self.runs:
             return self.runs[system].timed.seconds
         if system not in self._simulated_s:
-            chosen, how = self.plan_of(system), self.method_of(system)
+            ran = self.profile, self.plan_of(system)
+            profile, plan = plans.summed_late(*ran) if self.late else ran
             self._simulated_s[system] = (
-                self.compute_s / bsp_speedup(self.profile, self.cluster)
+                self.compute_s / bsp_speedup(profile, self.cluster)
                 if system == BSP
-                else plans.simulated_seconds(self.profile, chosen, self.cluster, how)
+                else plans.simulated_seconds(profile, plan, self.cluster, self.method_of(system))
             )
         return self._simulated_s[system]
 
@@ -173,16 +190,23 @@ class Row:
 
     @cached_property
     def config_ratios(self) -> tuple[float, float]:
-        """The printed configuration's time over that of the best plan: by formula, simulated."""
-        best, theirs = plan(self.profile, self.cluster), self.paper_plan
-        best_s, theirs_s = (
-            plans.simulated_seconds(self.profile, each, self.cluster) for each in (best, theirs)
-        )
-        return theirs.predicted_s / best.predicted_s, theirs_s / best_s
+        """The printed configuration's time over that of the planner's: by formula, simulated."""
+        both = self.paper_plan, self.chosen
+        theirs_s, best_s = (replace(self, given=each, runs={}).seconds(PIPEDREAM) for each in both)
+        return self.paper_plan.predicted_s / self.chosen.predicted_s, theirs_s / best_s
+
+    @cached_property
+    def open_ratios(self) -> list[float]:
+        """How many times as fast as BSP at both ends of what a minibatch may be."""
+        return [self.of_minibatch(rows).over_bsp() for rows in MINIBATCHES]
 
     @cached_property
     def _straight(self) -> Plan:
-        return plan(self.profile, self.cluster, replicate=False)
+        return self._planned(replicate=False)
+
+    def _planned(self, replicate: bool = True) -> Plan:
+        links = self.planned_for or self.cluster
+        return plan(self.profile, links, cost=self.cost, replicate=replicate)
 
     @cached_property
     def _simulated_s(self) -> dict[str, float]:

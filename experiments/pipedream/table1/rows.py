@@ -8,6 +8,7 @@ parallelism is as fast as the paper's, in the geometric mean.
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from scipy.optimize import brentq
 from experiments import study
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.table1.plans import compute_seconds, data_parallel, simulated_seconds
+from experiments.study.published_times import as_published, network_times
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
+from pipekit.clusters.cluster import AllReduce
 from pipekit.profiling import Profile
 
 _CLUSTERS = {"A": pipedream_a, "B": pipedream_b}
@@ -34,9 +37,9 @@ class Setting(NamedTuple):
         """As the ledger of claims has it, say "vgg16-4A"."""
         return f"{self.model.removesuffix('-v3')}-{self.workers}{self.cluster}"
 
-    def machines(self) -> Cluster:
-        """Return the workers, with the bandwidth that the paper prints."""
-        return _CLUSTERS[self.cluster](self.workers)
+    def machines(self, sums: AllReduce = "ring") -> Cluster:
+        """Return the workers, with the bandwidth that the paper prints; they sum in some way."""
+        return replace(_CLUSTERS[self.cluster](self.workers), all_reduce=sums)
 
 
 TABLE1 = FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = (
@@ -53,9 +56,14 @@ TABLE1 = FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = (
 THROUGHPUT = RESNET, ALEXNET = Setting("resnet50", 8, "B"), Setting("alexnet", 8, "B")
 """What section 5.2 reports without end-to-end results."""
 
-CALIBRATED_ON = {"A": (FOUR, S2VT), "B": (EIGHT_B, INCEPTION_B)}
+MINIBATCHES = 32, 128
+"""Rows that a machine's minibatch of :data:`THROUGHPUT` may have, since the paper prints none: the
+other image networks', and those of ResNet-50's released profile."""
+
+CALIBRATED_ON = {"A": (FOUR,), "B": (EIGHT_B, INCEPTION_B)}
 """The rows whose BSP cells give the one bandwidth of a cluster: those that the ledger has named as
-calibration cells from its beginning."""
+calibration cells from its beginning, but for S2VT, of which the paper prints no layers: nothing can
+be fitted on layers of ours."""
 
 FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])
 """The rows whose BSP cell is no prediction."""
@@ -127,20 +135,33 @@ def _speedup(cell: Cell, exponent: float) -> float:
 
 
 @cache
-def profile_of(setting: Setting) -> Profile:
+def roofline(setting: Setting) -> Profile:
     """Return what a minibatch costs on one worker, estimated for its GPU."""
     return study.published(setting.model, ROWS[setting.model], setting.machines().device)
 
 
 @cache
-def fitted(cells: tuple[Setting, ...]) -> float:
-    """Return the bytes/s that fit the BSP cells of some rows of Table 1."""
-    known = [(profile_of(row), row.machines(), printed(row, "bsp-speedup")) for row in cells]
+def profile_of(setting: Setting) -> Profile:
+    """Return the same, with the seconds that others published of the network on that GPU, if any.
+
+    Of Cluster-B's they are PipeDream's own, layer by layer, released with its optimizer.
+    """
+    device, estimated = setting.machines().device, roofline(setting)
+    known = (setting.model, device.name) in network_times()
+    return as_published(estimated, setting.model, device) if known else estimated
+
+
+@cache
+def fitted(cells: tuple[Setting, ...], sums: AllReduce = "ring") -> float:
+    """Return the bytes/s that fit the BSP cells of some rows of Table 1, summed in some way."""
+    known = [(profile_of(row), row.machines(sums), printed(row, "bsp-speedup")) for row in cells]
     return effective([Cell(profile, on, float(speedup)) for profile, on, speedup in known])
 
 
-def calibrated(setting: Setting, on: tuple[Setting, ...] | None = None) -> Cluster:
+def calibrated(
+    setting: Setting, on: tuple[Setting, ...] | None = None, sums: AllReduce = "ring"
+) -> Cluster:
     """Return a setting's machines with the bandwidth of its cluster's cells, or of those ``on``."""
-    rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines()
+    rows, machines = on or CALIBRATED_ON[setting.cluster], setting.machines(sums)
     origin = f"BSP of {' and '.join(row.name for row in rows)}, Table 1"
-    return machines.calibrated(machines.levels[0].name, fitted(rows), origin)
+    return machines.calibrated(machines.levels[0].name, fitted(rows, sums), origin)

@@ -17,48 +17,59 @@ from experiments.pipedream.table1.rows import (
     TABLE1,
     Setting,
     calibrated,
+    profile_of,
+    roofline,
 )
-from experiments.study.published_times import as_published, network_times
+from experiments.study.costs import faster_links
 from pipekit.progress import progress_bar
 
-INSTEAD = {
-    names.NOMINAL: "the printed bandwidth",
-    names.TOO_FEW_IN_FLIGHT: "twice as many minibatches in flight",
-    names.PLAN: "the paper's configuration, cut as well as can be",
-    names.OWN_BANDWIDTH: "fitted on the row's own BSP speedup",
-    names.GUESSED_LAYERS: "fitted on VGG16's row alone",
-    names.ACTIVATIONS: "no larger than Table 1's 95 % leaves room for",
-    names.TIMES: "the network's seconds as others published them",
-}
-"""What is done instead, by cause."""
+UNCHANGED = "nothing"
+FREE = 1e18
+"""Bytes/s of links that take no time."""
 
 
 def changes(row: Row) -> Iterator[tuple[str, Row]]:
     """Yield a row with each change that can be made to it, by its cause."""
     kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
-    yield names.NOMINAL, row.nominal
+    machines = setting.machines()
+    free = machines.calibrated(machines.levels[0].name, FREE, "links that take no time")
+    yield names.NOMINAL, replace(kept, cluster=machines)
+    yield names.LINK_TIME, replace(kept, cluster=free)
+    yield names.DUPLEX, replace(kept, cluster=faster_links(row.cluster, 0.5))
+    yield names.OVERLAP, replace(kept, late=True)
+    yield names.SHARDS, replace(kept, cluster=calibrated(setting, sums="parameter server"))
     yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=twice_in_flight)
+    yield names.PLANNED_FOR, replace(planned, planned_for=None)
+    yield names.COST, replace(planned, cost="released")
+    if setting.cluster == S2VT.cluster:
+        on = (*CALIBRATED_ON[setting.cluster], S2VT)
+        yield names.KNOWN_LAYERS, replace(kept, cluster=calibrated(setting, on))
     if setting in TABLE1:
-        yield names.PLAN, replace(kept, given=row.paper_plan)
-        yield names.OWN_BANDWIDTH, replace(planned, cluster=calibrated(setting, (setting,)))
-    known, *others = CALIBRATED_ON[setting.cluster]
-    if known != setting and S2VT in others:
-        yield names.GUESSED_LAYERS, replace(planned, cluster=calibrated(setting, (known,)))
-    if setting == S2VT and len(row.plan.stages) > 1:
+        yield names.PLAN, replace(kept, given=row.chosen)
+        yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
+    if setting == S2VT:
         # 5 % of what data parallelism sends is all that the printed 95 % leaves.
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
         fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)
         yield names.ACTIVATIONS, replace(planned, profile=fewer)
-    device = row.cluster.device
-    if (setting.model, device.name) in network_times():
-        slower = as_published(row.profile, setting.model, device)
-        yield names.TIMES, replace(planned, profile=slower)
+    if (estimated := roofline(setting)) != profile_of(setting):
+        yield names.TIMES, replace(planned, profile=estimated)
+
+
+def changed(rows: Mapping[str, Row]) -> dict[str, dict[str, Row]]:
+    """Return rows, by name, with each change that any of them can have, by its cause."""
+    found: dict[str, dict[str, Row]] = {}
+    for name, row in rows.items():
+        for cause, other in changes(row):
+            found.setdefault(cause, {})[name] = other
+    return found
 
 
 @cache
-def over_bsp_otherwise(setting: Setting) -> dict[str, float]:
-    """Return a row's speedup over data parallelism with each change, by its cause."""
-    return {cause: row.over_bsp() for cause, row in changes(Row.of(setting))}
+def otherwise(setting: Setting) -> dict[str, Row]:
+    """Return a setting's row by cause, and :data:`UNCHANGED`."""
+    row = Row.of(setting)
+    return {UNCHANGED: row, **dict(changes(row))}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,14 +109,13 @@ def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str
 
 @dataclass(frozen=True)
 class Claims:
-    """Records claims of rows of Table 1, by name, that were emulated ``repeats`` times.
+    """Records claims of rows of Table 1 that were emulated ``repeats`` times.
 
-    ``changed`` are rows with one thing changed, by its cause (:func:`changes`); ``known`` is what
-    the note of a row's claims says besides.
+    ``changed`` are rows by name with one thing changed, by its cause (:func:`changed`); ``known``
+    is what the note of a row's claims says besides.
     """
 
     nb: study.Notebook
-    rows: Mapping[str, Row]
     changed: Mapping[str, Mapping[str, Row]]
     known: Mapping[str, str]
     repeats: int
@@ -123,34 +133,31 @@ class Claims:
         """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
 
         It is called with the ``rows`` of each round of emulations, with them as simulated, and with
-        each change that all of them know. A change that leaves the simulated value as it is
-        explains nothing; nor does one that is ``circular``, since it puts in what the claim says.
-        ``id`` is the claim's without the paper's name; ``label`` that of a value with no clock in
-        it: all others rest on emulations ``of`` systems.
+        each change that any of them can have, but for those that are ``circular``, since they put
+        in what the claim says. ``id`` is the claim's without the paper's name; ``label`` that of a
+        value with no clock in it: all others rest on emulations ``of`` systems.
         """
         rounds = study.Rounds[list[Row]](
             tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),
             [row.in_round(None) for row in rows],
         )
-        names = [row.setting.name for row in rows]
+        settings = {row.setting.name: row for row in rows}
         systems = [
             ran for row in rows for name, ran in row.runs.items() if name in of and not label
         ]
         notes = dict.fromkeys(
-            [note, *map(self.known.get, names), *(ran.timed.note for ran in systems)]
+            [note, *map(self.known.get, settings), *(ran.timed.note for ran in systems)]
         )
 
         def record(function: F) -> F:
             def value(rows: list[Row]) -> Any:
                 return function(*rows)
 
-            unchanged = function(*(self.rows[name].simulated for name in names))
             because = []
             for cause, each in self.changed.items():
-                if cause not in circular and each.keys() >= {*names}:
-                    others = [each[name] for name in names]
-                    if function(*others) != unchanged:
-                        because.append(study.changed(cause, INSTEAD[cause], others))
+                if cause not in circular and each.keys() & {*settings}:
+                    others = [each.get(name, row.simulated) for name, row in settings.items()]
+                    because.append(study.changed(cause, names.INSTEAD[cause], others))
             self.nb.claim(
                 f"pipedream-{id}",
                 label or kind(rows, of),

@@ -10,16 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.ledger.outcomes import Outcome, Status, show, summaries
-
-TURNED, BROKEN, STILL_MISSED, STILL_MET = "turned", "broken", "still missed", "still met"
-
-_BECOMES = {
-    (Status.MISS, True): TURNED,
-    (Status.MISS, False): STILL_MISSED,
-    (Status.PASS, True): STILL_MET,
-    (Status.PASS, False): BROKEN,
-}
+from pipekit.ledger.outcomes import (
+    BROKEN,
+    NEARED,
+    STILL_MET,
+    STILL_MISSED,
+    TURNED,
+    Outcome,
+    Status,
+    show,
+    summaries,
+)
 
 
 def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
@@ -62,8 +63,7 @@ def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row for each cause tried on a decided claim: what was done instead, and its value.
 
-    Column becomes is one of :data:`TURNED` (a miss that is met), :data:`BROKEN` (a pass that is
-    not), :data:`STILL_MISSED` and :data:`STILL_MET`.
+    Column becomes is that of :attr:`Outcome.tried`.
     """
     rows = [
         {
@@ -75,11 +75,11 @@ def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
             "ours": show(outcome.record.value),
             "changed": show(cause.value),
             "label": cause.label,
-            "becomes": _BECOMES[outcome.status, outcome.claim.met_by(cause.value)],
+            "becomes": becomes,
         }
         for outcome in outcomes
-        if outcome.record is not None and outcome.status in (Status.PASS, Status.MISS)
-        for cause in outcome.record.causes
+        if outcome.record is not None
+        for cause, becomes in outcome.tried
     ]
     columns = ["paper", "claim", "status", "cause", "instead", "ours", "changed", "label"]
     return pd.DataFrame(rows, columns=[*columns, "becomes"])
@@ -90,7 +90,7 @@ def changes(tried: pd.DataFrame) -> pd.DataFrame:
 
     Net is turned minus broken; the most helpful cause is first.
     """
-    becomes = [TURNED, BROKEN, STILL_MISSED, STILL_MET]
+    becomes = [TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN]
     counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=becomes, fill_value=0)
     counts.insert(0, "claims", counts.sum(axis="columns"))
     counts["net"] = counts[TURNED] - counts[BROKEN]

@@ -34,6 +34,14 @@ def test_more_in_flight_hides_the_transfers_of_a_straight_pipeline() -> None:
     assert deep == pytest.approx(0.03, rel=0.01)
 
 
+@pytest.mark.parametrize("bandwidth", [1e6, 1e8])
+def test_late_sums_take_all_their_time_after_the_backward(bandwidth: float) -> None:
+    profile, plan = plans.summed_late(LAYERS, plans.data_parallel(LAYERS, 4))
+    one_round_s = 4 * plans.simulated_seconds(profile, plan, flat(4, bandwidth), minibatches=4)
+    sums_s = 2 * 3 / 4 * LAYERS.parameter_bytes / bandwidth
+    assert one_round_s == pytest.approx(4 * (0.01 + 0.02) + sums_s)
+
+
 def test_one_at_a_time_is_slower_than_one_machine() -> None:
     plan = Plan.by_hand([2, 2])
     seconds = plans.simulated_seconds(LAYERS, plan, flat(2, 1e8), plans.one_at_a_time)

@@ -10,7 +10,7 @@ from experiments import study
 from experiments.pipedream.table1 import table
 from experiments.pipedream.table1.plans import Sent, data_parallel, sent
 from experiments.pipedream.table1.row import BSP, PIPEDREAM, SYSTEMS, Ran, Row, run
-from experiments.pipedream.table1.rows import FOUR, S2VT, Setting
+from experiments.pipedream.table1.rows import FOUR, INCEPTION, RESNET, S2VT, Setting
 from experiments.pipedream.table1.table import changes
 from experiments.study.claims import Changed, Emulated
 from pipekit import Plan, Profile, simulate
@@ -97,17 +97,36 @@ def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
 
 
 def test_the_changes_of_a_row_change_one_thing_each() -> None:
-    changed = dict(changes(FASTER))
-    assert changed[names.TOO_FEW_IN_FLIGHT].plan == FASTER.plan
-    assert changed[names.TOO_FEW_IN_FLIGHT].cluster == changed[names.PLAN].cluster
-    assert changed[names.PLAN].plan.config == "2-1-1"
+    row = replace(FASTER, planned_for=FOUR.machines())
+    changed = dict(changes(row))
+    assert changed.keys() <= names.INSTEAD.keys()
+    kept = {cause for cause, other in changed.items() if other.plan == row.plan}
+    assert kept >= {names.TOO_FEW_IN_FLIGHT, names.NOMINAL, names.LINK_TIME, names.OVERLAP}
+    elsewhere = {cause for cause, other in changed.items() if other.cluster != row.cluster}
+    refitted = {names.OWN_BANDWIDTH, names.KNOWN_LAYERS, names.SHARDS}
+    assert elsewhere == {names.NOMINAL, names.LINK_TIME, names.DUPLEX, *refitted}
     assert changed[names.NOMINAL].cluster.levels[0].used_bandwidth == 25e9 / 8
-    estimated = replace(changed[names.OWN_BANDWIDTH], profile=Row.of(FOUR).profile)
-    assert estimated.speedup(BSP) == pytest.approx(1.47)
-    assert names.GUESSED_LAYERS not in changed, "the row would be fitted on itself"
-    assert names.TIMES not in changed, "nothing is published of this device"
-    published = dict(changes(replace(FASTER, cluster=FOUR.machines())))[names.TIMES]
-    assert published.compute_s == pytest.approx(LAYERS.rows * 128.62e-3 / 16)
+    assert changed[names.LINK_TIME].speedup(BSP) == pytest.approx(4)
+    assert changed[names.PLANNED_FOR].chosen == replace(row, planned_for=row.cluster).chosen
+    published = replace(changed[names.OWN_BANDWIDTH], profile=Row.of(FOUR).profile)
+    assert published.speedup(BSP) == pytest.approx(1.47)
+    assert published.compute_s == pytest.approx(32 * 128.62e-3 / 16)
+    assert changed[names.TIMES].compute_s != pytest.approx(published.compute_s)
+
+
+def test_a_row_is_of_the_printed_configuration_if_that_is_a_pipeline() -> None:
+    assert FASTER.plan.config == "2-1-1"
+    whole = Row(INCEPTION, LAYERS, flat(8, 1e7))  # printed: 8
+    assert whole.plan == whole.chosen != whole.paper_plan
+    assert Row(RESNET, LAYERS, flat(8, 1e7)).plan == whole.chosen  # nothing is printed
+
+
+def test_a_larger_minibatch_hides_more_of_the_same_exchange() -> None:
+    small = Row(RESNET, LAYERS, flat(8, 1e8))
+    large = small.of_minibatch(4)
+    assert large.compute_s == pytest.approx(4 * small.compute_s)
+    exchange_s = large.compute_s / large.speedup(BSP) * 8 - large.compute_s
+    assert exchange_s < small.compute_s / small.speedup(BSP) * 8 - small.compute_s
 
 
 def test_s2vts_activations_are_tried_at_the_printed_traffic() -> None:
@@ -132,12 +151,12 @@ class Recorded(list[Any]):
         return record
 
 
-def test_a_claim_is_evaluated_in_rounds_and_with_what_changes_its_value() -> None:
+def test_a_claim_is_evaluated_in_rounds_and_with_each_change_of_its_rows() -> None:
     notebook, slow = Recorded(), replace(FASTER.simulated, cluster=flat(4, 1e7))
     others = {names.NOMINAL: slow, names.PLAN: slow, names.TIMES: FASTER.simulated}
     changed = {cause: {"vgg16-4A": other} for cause, other in others.items()}
     changed[names.ACTIVATIONS] = {"vgg16-8A": slow}
-    claim = table.Claims(notebook, {"vgg16-4A": FASTER}, changed, {}, repeats=2)  # type: ignore[arg-type]
+    claim = table.Claims(notebook, changed, {}, repeats=2)  # type: ignore[arg-type]
 
     @claim("a", FASTER, circular=[names.PLAN])
     def over_bsp(row: Row) -> float:
@@ -147,7 +166,7 @@ def test_a_claim_is_evaluated_in_rounds_and_with_what_changes_its_value() -> Non
     assert (name, label) == ("pipedream-a", "emulated")
     assert found == pytest.approx([3, 2])
     assert simulated == pytest.approx(3)
-    assert because == {names.NOMINAL: slow.over_bsp()}
+    assert because == {names.NOMINAL: slow.over_bsp(), names.TIMES: FASTER.simulated.over_bsp()}
 
 
 def test_a_value_with_an_emulation_that_does_not_count_is_simulated() -> None:
