@@ -57,7 +57,7 @@ def explain(
         json.write_text(found[0].to_json(), encoding="utf-8")
         typer.echo(f"saved {json}")
     if html is not None:
-        from pipekit.measured.page import html as page
+        from pipekit.explore.why_page import html as page
 
         html.write_text(page(found[0]), encoding="utf-8")
         typer.echo(f"saved {html}")

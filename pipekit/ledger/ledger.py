@@ -82,6 +82,10 @@ class Claim:
 
         It would meet it if all its numbers went on, by at most as much again, or went back, as far
         as they have gone too far, by at most a third of their way.
+
+        Args:
+            other: the value with one thing changed.
+            value: ours.
         """
         return any(self.met_by(_beyond(other, value, step / 50)) for step in range(-16, 51))
 

@@ -10,8 +10,8 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
+from pipekit.explore.why_page import html
 from pipekit.explore.why_slow import EXAMPLE, explanation
-from pipekit.measured.page import html
 from pipekit.schedules.methods.by_name import METHODS
 from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import pipekit as pk
 from pipekit import schedules
 from pipekit.cli import app
-from pipekit.measured.page import html
+from pipekit.explore.why_page import html
 from tests.measured import recordings
 
 SLOW = recordings.simulated(schedules.flush(4, 8).take(1), jitter=0.02, stages={1: 1.5})
