@@ -12,7 +12,7 @@ from pipekit.measured.operations import Times
 from pipekit.measured.other_method import fastest
 from pipekit.measured.recognition import Recognition
 from pipekit.measured.what_if import WhatIf
-from pipekit.schedules import Op
+from pipekit.schedules import Op, Payload
 
 _SLOW_LINK = 1.5
 """A link is slow if its messages take more than so many times the median of the other links."""
@@ -196,36 +196,38 @@ class _Cases:
         here = self._what_if.messages
         if not here.any():
             return None
-        seconds = pd.Series(self._all)
-        link = self._link()
-        median = seconds[here].groupby(link[here]).median()
-        for slowest in [median.idxmax()] if len(median) > 1 else []:
-            others = seconds[here & (link != slowest).to_numpy()].median()
-            if median[slowest] > _SLOW_LINK * others:
-                ends = tuple(map(int, str(slowest).split("-")))
-                text = (
-                    f"Messages between workers {ends[0]} and {ends[1]} take "
-                    f"{median[slowest] / max(others, 1e-12):.3g} times as long as the others"
-                )
-                slow = here & (link == slowest).to_numpy()
-                factor = float(others / median[slowest])
-                return "links", {"link": ends}, text, self._scaled(factor, slow)
-        return "links", None, "Messages take time", np.where(here, 0.0, self._all)
+        link, seconds = self._link(), pd.Series(self._all[here])
+        median = seconds.groupby(link).median()
+        slowest = median.idxmax()
+        slow = np.zeros(len(here), bool)
+        slow[here] = link == slowest
+        others = self._all[here & ~slow]
+        typical = float(np.median(others)) if len(others) else float(median[slowest])
+        if median[slowest] <= _SLOW_LINK * typical:
+            return "links", None, "Messages take time", np.where(here, 0.0, self._all)
+        one, other = divmod(int(slowest), self._workers)
+        times = median[slowest] / max(typical, 1e-12)
+        text = (
+            f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
+        )
+        case = self._scaled(typical / float(median[slowest]), slow)
+        return "links", {"link": (one, other)}, text, case
 
-    def _link(self) -> pd.Series:
-        """Return for each message the two workers, lower first, as text."""
-        table = self._what_if.operations.table
-        rows = table[self._what_if.passes]
-        home = rows.groupby(["replica", "stage"])["worker"].first()
-        forward = np.array(["activation" in kind for kind in self._what_if.kind])
+    @property
+    def _workers(self) -> int:
+        return int(self._what_if.worker.max()) + 1
+
+    def _link(self) -> NDArray[np.int64]:
+        """Return for each message the lower of its workers times their number, and the higher."""
+        table = self._what_if.operations.table[self._what_if.messages]
+        home = self._rows.groupby(["replica", "stage"])["worker"].first()
         made = table["stage"].to_numpy()
-        used = made + np.where(forward, 1, -1)
-        ends = [
+        used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
+        one, other = (
             home.reindex(pd.MultiIndex.from_arrays([table["replica"], stage])).to_numpy()
             for stage in (made, used)
-        ]
-        low, high = np.fmin(*ends), np.fmax(*ends)
-        return pd.Series([f"{a:.0f}-{b:.0f}" for a, b in zip(low, high, strict=True)])
+        )
+        return np.asarray(np.fmin(one, other) * self._workers + np.fmax(one, other), np.int64)
 
     @cached_property
     def _one_each(self) -> bool:

@@ -28,7 +28,7 @@ _SENDING = {p: [name for name, rule in _RULES.items() if rule.sends is p] for p 
 _RECEIVING = {p: [name for name, rule in _RULES.items() if rule.receives is p] for p in Payload}
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
-_MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
+MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
 _UNORDERED = "message"
 """The stream of messages that were not recorded: none waits for another."""
 COLUMNS = [
@@ -118,11 +118,13 @@ class Operations:
     @cached_property
     def _plan(self) -> "_Plan":
         size, groups = len(self.table), int(self.group.max()) + 1
+        waits = np.sort(self.before, axis=1)  # none comes last
+        waits = waits[:, : max(1, int((waits < size).sum(axis=1).max()))]
         level, of_group = np.zeros(size + 1, np.int64), np.zeros(groups, np.int64)
         while True:
             level[-1] = -1
             of_group[:] = 0
-            np.maximum.at(of_group, self.group, level[self.before].max(axis=1) + 1)
+            np.maximum.at(of_group, self.group, level[waits].max(axis=1) + 1)
             if (of_group[self.group] == level[:-1]).all():
                 break
             level[:-1] = of_group[self.group]
@@ -130,19 +132,17 @@ class Operations:
                 raise ValueError("operations of the recording wait for one another in a circle")
         order = np.lexsort((self.group, level[:-1]))
         place = np.append(np.argsort(order), size)
-        before = np.sort(self.before[order], axis=1)  # none comes last
-        used = max(1, int((before < size).sum(axis=1).max()))
         bounds = np.flatnonzero(np.diff(level[order], prepend=-1, append=-1))
         levels = []
         for begin, stop in pairwise(bounds.tolist()):
             first = np.flatnonzero(np.diff(self.group[order[begin:stop]], prepend=-1))
             levels.append((begin, stop, first, np.diff([*first, stop - begin])))
         is_last = np.ones(size + 1, np.bool_)
-        is_last[self.before] = False
+        is_last[waits] = False
         last = np.flatnonzero(is_last[:-1])
         last = last[np.argsort(self.table["step"].to_numpy()[last], kind="stable")]
         steps = self.table["step"].to_numpy()[last]
-        columns = [place[before[:, number]] for number in range(used)]
+        columns = [place[column] for column in waits[order].T]
         first_of_step = np.flatnonzero(np.diff(pd.factorize(steps)[0], prepend=-1))
         return _Plan(order, columns, levels, place[last], first_of_step)
 
@@ -173,7 +173,7 @@ def operations(trace: Trace) -> Operations:
     waited for it.
     """
     table = _table(trace)
-    if not table["kind"].isin(_MESSAGES).any():
+    if not table["kind"].isin(MESSAGES).any():
         table = _with_messages(table)
     place = _Places(table)
     kind = table["kind"].to_numpy()
@@ -243,7 +243,7 @@ def _table(trace: Trace) -> pd.DataFrame:
     if trace.steps is not None:
         begins = trace.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
         table[["start_s", "end_s"]] -= begins[:, None]
-    table["stream"] = table["kind"].where(table["moves"] & table["kind"].isin(_MESSAGES), "")
+    table["stream"] = table["kind"].where(table["moves"] & table["kind"].isin(MESSAGES), "")
     keys = ["step", "worker", "stream", "start_s", "end_s"]
     return table.sort_values(keys, kind="stable", ignore_index=True)[COLUMNS]
 

@@ -92,7 +92,7 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
 def _distinct(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[object, pd.DataFrame]]:
     """Yield some of many steps and replicas: the order is a table's, and the same in each."""
     groups = list(frame.groupby(by))
-    yield from groups[:: max(1, len(groups) // 64)]
+    yield from groups[:: max(1, len(groups) // 16)]
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:

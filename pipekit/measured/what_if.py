@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.operations import Operations, Times
+from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.schedules import Payload
 
 _WORST = 0.03
@@ -35,8 +35,7 @@ class WhatIf:
         self.stage = (table["stage"] + received).to_numpy(int)  # of the worker's own
         self.passes = operations.passes
         self._mean = self.of_kind("mean")
-        names = [payload.value for payload in Payload]
-        self.messages = np.array([any(name in kind for name in names) for kind in self.kind], bool)
+        self.messages = table["kind"].isin(MESSAGES).to_numpy(bool)
 
     # The published analysis.
 
