@@ -1,7 +1,7 @@
 """Hooks, penalties and whatever else people ask of autograd, beside the plain loop."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,7 @@ CE = nn.CrossEntropyLoss()
 Change = Callable[[Tensor], Tensor | None]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    torch.manual_seed(0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Hooked(nn.Module):

@@ -25,13 +25,7 @@ CE = nn.CrossEntropyLoss()
 Build = Callable[[], nn.Module]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    torch.manual_seed(0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def batches(count: int = 3) -> list[tuple[Tensor, Tensor]]:

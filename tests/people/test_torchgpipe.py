@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -27,13 +27,7 @@ from tests.engine.examples import different
 MODES = ["never", "always", "except_last"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    torch.manual_seed(0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Calls(nn.Module):
