@@ -60,7 +60,8 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
     """Return what cost time, what saves most first."""
     cases = list(_Cases(what_if).all())
     seconds = what_if.operations.seconds
-    recorded, *without = what_if.step_s(seconds, *(case[3] for case in cases))
+    recorded = what_if.simulated_s
+    without = what_if.step_s(*(case[3] for case in cases))
     found = [
         Cause(kind, where, recorded - t, text, case)
         for (kind, where, text, case), t in zip(cases, without, strict=True)

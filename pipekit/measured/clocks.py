@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 import pandas as pd
 
+from pipekit.measured.messages import between_workers
 from pipekit.measured.recording import Recording
-from pipekit.schedules import OPS, Payload
 
 _TOLERATED_S = 1e-4
 """Passes that begin this much before their input was sent are within a clock's own noise."""
@@ -27,7 +27,7 @@ def aligned(recording: Recording) -> tuple[pd.DataFrame, list[str]]:
     messages = _messages(frame)
     if messages.empty:
         return frame, []
-    late = messages["received_end_s"] - messages["sent_s"]
+    late = messages["end_s"] - messages["sent_s"]
     if not recording.own_clocks and (late > -_TOLERATED_S).all():
         return frame, []
     by = ["step"] if recording.own_clocks else []
@@ -45,21 +45,14 @@ def aligned(recording: Recording) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _messages(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each two passes of which one sends to the other, on another worker."""
-    replica = ["replica"] if "replica" in frame else []
-    keys, found = ["step", *replica, "microbatch", "stage"], []
-    for payload in Payload:
-        sent = frame[
-            frame["op"].isin([op.name for op, rule in OPS.items() if rule.sends is payload])
-        ]
-        received = frame[
-            frame["op"].isin([op.name for op, rule in OPS.items() if rule.receives is payload])
-        ]
-        sent = sent.assign(stage=sent["stage"] + payload.step)[[*keys, "worker", "end_s"]]
-        both = received.merge(sent, on=keys, suffixes=("", "_sent"))
-        found.append(both[both["worker"] != both["worker_sent"]])
-    both = pd.concat(found, ignore_index=True)
-    return both.rename(columns={"end_s_sent": "sent_s", "end_s": "received_end_s"})
+    """Return the passes that receive a message, with the worker that sent it, and when."""
+    table = frame.rename(columns={"op": "kind"}).reset_index(drop=True)
+    table["replica"] = table.get("replica", 0)
+    found = []
+    for _, made, used in between_workers(table):
+        sent = table.loc[made, ["worker", "end_s"]].to_numpy()
+        found.append(table.loc[used].assign(sender=sent[:, 0].astype(int), sent_s=sent[:, 1]))
+    return pd.concat(found, ignore_index=True)
 
 
 def _slack(messages: pd.DataFrame, by: list[str]) -> dict[tuple[int, int, int], float]:
@@ -68,11 +61,11 @@ def _slack(messages: pd.DataFrame, by: list[str]) -> dict[tuple[int, int, int], 
     Spans of passes may contain the wait for their input: then their ends tell, less what such a
     pass takes at least.
     """
-    took = messages["received_end_s"] - messages["start_s"]
-    least = took.groupby([messages["worker"], messages["op"]]).transform("min")
-    begins = np.maximum(messages["start_s"], messages["received_end_s"] - least)
+    took = messages["end_s"] - messages["start_s"]
+    least = took.groupby([messages["worker"], messages["kind"]]).transform("min")
+    begins = np.maximum(messages["start_s"], messages["end_s"] - least)
     frame = messages.assign(slack=begins - messages["sent_s"], number=0)
-    found = frame.groupby([*(by or ["number"]), "worker_sent", "worker"])["slack"].min()
+    found = frame.groupby([*(by or ["number"]), "sender", "worker"])["slack"].min()
     return {key: float(value) for key, value in found.items()}
 
 

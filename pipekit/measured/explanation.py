@@ -15,6 +15,7 @@ from pipekit.measured.shares import SHARES, WAITING, shares
 from pipekit.measured.what_if import WhatIf
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
+from pipekit.units import SECONDS, written
 
 _SHOWN = 4
 _SMALL = 0.001
@@ -129,17 +130,17 @@ class Explanation:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        mean = self.mean_shares
+        mean, step = self.mean_shares, written(self.step_s, SECONDS)
         yield f"{self.name}: {self.recognition}"
         yield (
-            f"{self.recognition.steps} steps of {_time(self.step_s)} (recorded) on {self.workers} "
-            f"workers; replayed from durations {_time(self.simulated_s)} "
+            f"{self.recognition.steps} steps of {step} (recorded) on {self.workers} "
+            f"workers; replayed from durations {written(self.simulated_s, SECONDS)} "
             f"({self.simulated_s / self.step_s - 1:+.1%})"
         )
         ideal, slowdown = self.slowdowns["t_ideal_s"], self.slowdowns["slowdown"]
         yield (
             f"Ideal (each kind of pass takes its mean, each kind of message its median): "
-            f"{_time(ideal)}; slowdown {slowdown:.2f}"
+            f"{written(ideal, SECONDS)}; slowdown {slowdown:.2f}"
         )
         parts = [f"{mean[name]:.0%} {name.replace('_', ' ')}" for name in SHARES]
         yield "Workers' time: " + ", ".join(parts)
@@ -149,7 +150,7 @@ class Explanation:
         shown = list(self.distinct())[:_SHOWN]
         for cause in shown:
             yield (
-                f"{cause.text}: without that, {_time(cause.saves_s)} of {_time(self.step_s)} a "
+                f"{cause.text}: without that, {written(cause.saves_s, SECONDS)} of {step} a "
                 f"step ({cause.saves_s / self.step_s:.1%}) would be saved"
             )
         if not shown:
@@ -192,17 +193,13 @@ def explain(trace: Trace) -> Explanation:
         found,
         trace.workers,
         float(lasting.sum()) / found.steps,
-        what_if.step_s(recorded.seconds)[0],
+        what_if.simulated_s,
         what_if.slowdowns,
         shares(what_if),
         causes(what_if, found),
         trace.notes,
         what_if,
     )
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _or_none(value: float) -> float | None:

@@ -6,7 +6,6 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,16 +15,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.schedules import OPS, Op, Payload
+from pipekit.measured.messages import RULES, SENDING, Numbers, Places, between_workers
+from pipekit.schedules import Op, Payload
 from pipekit.traces import Trace
 
-Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
 
-_RULES = {op.name: rule for op, rule in OPS.items()}
-_ADDING = [name for name, rule in _RULES.items() if rule.adds_gradient]
-_SENDING = {p: [name for name, rule in _RULES.items() if rule.sends is p] for p in Payload}
-_RECEIVING = {p: [name for name, rule in _RULES.items() if rule.receives is p] for p in Payload}
+_ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
@@ -65,7 +61,7 @@ class Operations:
     @cached_property
     def passes(self) -> NDArray[np.bool_]:
         """Which operations are forwards and backwards."""
-        return np.isin(self.table["kind"], [op for op, rule in _RULES.items() if rule.is_pass])
+        return np.isin(self.table["kind"], [op for op, rule in RULES.items() if rule.is_pass])
 
     @cached_property
     def delays(self) -> Times:
@@ -175,17 +171,17 @@ def operations(trace: Trace) -> Operations:
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
         table = _with_messages(table)
-    place = _Places(table)
+    place = Places(table)
     kind = table["kind"].to_numpy()
     before = [_in_streams(table)]
-    for name, rule in _RULES.items():
+    for name, rule in RULES.items():
         if rule.receives:
             here = kind == name
             message = place.of(_RECEIVED[rule.receives], here, -rule.receives.step)
-            inside = place.of(_SENDING[rule.receives], here, -rule.receives.step)
+            inside = place.of(SENDING[rule.receives], here, -rule.receives.step)
             before.append(np.where(message < len(table), message, inside))
     for payload in Payload:
-        before.append(place.of(_SENDING[payload], np.isin(kind, _SENT[payload])))
+        before.append(place.of(SENDING[payload], np.isin(kind, _SENT[payload])))
     before += _sums(table)
     group = table["group"].to_numpy()
     alone = group < 0
@@ -202,37 +198,9 @@ def operations(trace: Trace) -> Operations:
     return Operations(table, stacked, np.unique(group, return_inverse=True)[1], seconds, moves)
 
 
-class _Places:
-    """Finds the row of an operation by step, replica, stage and microbatch."""
-
-    def __init__(self, table: pd.DataFrame) -> None:
-        self._kind, self._none = table["kind"].to_numpy(), len(table)
-        codes = [pd.factorize(table[name])[0] for name in ("step", "replica", "microbatch")]
-        self._stage = table["stage"].to_numpy()
-        self._stages = int(self._stage.max(initial=0)) + 1
-        self._code = np.zeros(len(table), np.int64)
-        for code in codes:
-            self._code = self._code * (int(code.max(initial=0)) + 1) + code
-
-    def of(self, kinds: Sequence[str], here: NDArray[np.bool_], step: int = 0) -> Numbers:
-        """Return for the rows ``here`` those of some kinds, so many stages behind; else none."""
-        found = np.full(self._none, self._none)
-        rows = np.flatnonzero(np.isin(self._kind, kinds))
-        keys = self._code[rows] * self._stages + self._stage[rows]
-        order = np.argsort(keys, kind="stable")
-        rows, keys = rows[order], keys[order]
-        stage = self._stage[here] + step
-        wanted = self._code[here] * self._stages + stage
-        if len(rows):
-            at = np.minimum(np.searchsorted(keys, wanted), len(rows) - 1)
-            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
-            found[here] = np.where(is_there, rows[at], self._none)
-        return found
-
-
 def _table(trace: Trace) -> pd.DataFrame:
     """Return passes, updates and what else was recorded, from the beginning of each step."""
-    tasks = trace.frame[trace.frame["op"].isin(list(_RULES))]
+    tasks = trace.frame[trace.frame["op"].isin(list(RULES))]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
     if trace.other is not None:
         parts.append(trace.other)
@@ -288,16 +256,11 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
 
 def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each message between two workers."""
-    place, kind = _Places(table), table["kind"].to_numpy()
-    worker, none = np.append(table["worker"].to_numpy(), -1), len(table)
+    worker = table["worker"].to_numpy()
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
     idle_from = end[_in_streams(table)]
     added = [table]
-    for payload in Payload:
-        here = np.isin(kind, _RECEIVING[payload])
-        source = place.of(_SENDING[payload], here, -payload.step)
-        rows = np.flatnonzero((source < none) & (worker[source] != worker[:-1]))
-        made = source[rows]
+    for payload, made, rows in between_workers(table):
         since = start[rows] - end[made]
         waited = np.minimum(start[rows] - idle_from[rows], since) > _WAITED * np.maximum(since, 0.0)
         message = table.loc[made].assign(kind=payload.value, stream=_UNORDERED, moves=True)

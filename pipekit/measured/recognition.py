@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
@@ -126,19 +127,19 @@ def _candidates(
         for _, stage, _ in tasks:
             homes[stage].add(worker)
     replicas = [len(homes[stage]) for stage in range(stages)]
-    copies, spreads = max(replicas), list[int | Sequence[int]]([stages, replicas])
+    copies = max(replicas)
+    counts: list[tuple[int | Sequence[int], int]] = [(stages, batch)]
+    counts += [(replicas, max(1, batch // copies))] if copies > 1 else []
     for name, entry in METHODS.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
-        looped = entry.takes_workers and stages > len(lists)
-        for spread in spreads[: min(copies, 2)]:
-            count = batch if spread is stages else max(1, batch // copies)
+        if entry.takes_workers and stages > len(lists):
+            ways = [partial(entry.load(), stages, batch, workers=len(lists))]
+        else:
+            ways = [partial(BY_NAME[name], *each) for each in counts]
+        for way in ways:
             try:
-                schedule = (
-                    entry.load()(stages, batch, workers=len(lists))
-                    if looped
-                    else BY_NAME[name](spread, count)
-                )
+                schedule = way()
             except ScheduleError:  # not with these counts
                 continue
             if schedule.worker_count == len(lists) and (schedule.is_closed or not flushed):

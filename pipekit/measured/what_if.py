@@ -110,6 +110,11 @@ class WhatIf:
         """Return the mean step of some cases, with what was recorded between steps, in seconds."""
         return [float(total) / self._steps for total in self.replayed_s(*cases).sum(axis=0)]
 
+    @cached_property
+    def simulated_s(self) -> float:
+        """The mean step as it is replayed from the recorded durations; see :meth:`step_s`."""
+        return self.step_s(self.operations.seconds)[0]
+
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
