@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pipekit.cli.check import check
 from pipekit.cli.claim import claim
 from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
@@ -64,7 +65,20 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 
-_COMMANDS = demo, schedule, profile, plan, simulate, train, explain, run, report, claim, cluster
+_COMMANDS = (
+    demo,
+    schedule,
+    check,
+    profile,
+    plan,
+    simulate,
+    train,
+    explain,
+    run,
+    report,
+    claim,
+    cluster,
+)
 for command in _COMMANDS:
     app.command(help=_help(command))(command)
 

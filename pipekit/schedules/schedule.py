@@ -99,7 +99,7 @@ class Schedule(Table):
             ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
             OSError: there is no such file, or it cannot be opened.
         """
-        return cls.one_batch(name, *torch_csv.read(_text(source)))
+        return cls.one_batch(name, *torch_csv.read(text_of(source)))
 
     def __str__(self) -> str:
         return text.draw(self)
@@ -130,10 +130,10 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
         OSError: there is no such file, or it cannot be opened.
     """
-    return Schedule(**vars(csv.read(_text(source))))
+    return Schedule(**vars(csv.read(text_of(source))))
 
 
-def _text(source: str | os.PathLike[str]) -> str:
+def text_of(source: str | os.PathLike[str]) -> str:
     """Return what stands in a file, or the text itself."""
     written = str(source)
     if "\n" in written:

@@ -1,0 +1,108 @@
+"""``pipekit check``: prove that a table, and an order of its messages, can never hang."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipekit.cli.options import STAGES, Replicas, require_suffix
+from pipekit.cli.schedule import chosen_schedule
+from pipekit.names import METHODS
+
+if TYPE_CHECKING:
+    from pipekit.schedules.messages import Program
+
+
+def check(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help=f"{METHODS}, or a file: a picture, a CSV table, or torch's CSV with or without "
+            "sends and receives.",
+        ),
+    ],
+    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
+    replicas: Replicas = None,
+    microbatches: Annotated[int, typer.Option(help="Number in each batch.")] = 8,
+    batches: Annotated[int, typer.Option(help="Number of batches, with an update each.")] = 1,
+    messages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHANNEL",
+            help="Prove the messages, too: rendezvous (a send ends with its receive), eager (it "
+            "never waits), or eager:2 (two may be under way).",
+        ),
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Of the messages, if the file has none: in_order, batched (Megatron-LM's 1F1B), "
+            "torch, or pipekit (this engine's)."
+        ),
+    ] = "torch",
+    asynchronous: Annotated[
+        bool, typer.Option("--asynchronous", help="Messages run beside a worker's tasks.")
+    ] = False,
+    communicators: Annotated[
+        str, typer.Option(help="Messages follow one another in each direction, pair or worker.")
+    ] = "direction",
+    shapes_first: Annotated[
+        bool, typer.Option("--shapes-first", help="Shapes are exchanged before each group.")
+    ] = False,
+    link: Annotated[float, typer.Option(help="Slots that a message takes; a forward takes 1.")] = 0,
+    repair: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Write an order that is proved into this .csv (torch's)."
+        ),
+    ] = None,
+) -> None:
+    """Prove that a table, and an order of its messages, can never hang, whatever the timing.
+
+    If it can, the fewest calls that wait for one another are named, and the exit code is 1.
+
+    \b
+    [b]Examples[/b]
+      pipekit check flush --messages rendezvous --order in_order
+      pipekit check interleaved --stages 8 --messages rendezvous --asynchronous
+      pipekit check compute_comms.csv --messages eager:1 --repair repaired.csv
+    """
+    require_suffix(repair, (".csv",))
+    if repair and messages is None:
+        raise ValueError("--repair is of messages: name a channel, e.g. --messages rendezvous")
+    from pipekit.schedules import check as prove
+    from pipekit.schedules import messages as proofs
+    from pipekit.schedules.methods.by_name import parse_replicas
+
+    program = _program_of(Path(method))
+    split = stages if replicas is None else parse_replicas(replicas)
+    table = (
+        program.table if program else chosen_schedule(method, split, microbatches, batches, None)
+    )
+    prove(table)
+    typer.echo(f"{table.title}: the tasks can never wait for one another (exact)")
+    if messages is None:
+        return
+    channel = proofs.Channel.parse(
+        messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
+    )
+    program = program if program and program.has_messages else proofs.with_messages(table, order)
+    verdict = proofs.check_messages(program, channel, link=link)
+    typer.echo(f"{verdict} (exact)")
+    if repair:
+        verdict = proofs.repair(program, channel, link=link)
+        repair.write_text(proofs.write_torch_comms(verdict.program), encoding="utf-8")
+        typer.echo(f"{verdict} (exact)\nwrote {repair}")
+    if not verdict.is_sound:
+        raise typer.Exit(1)
+
+
+def _program_of(file: Path) -> "Program | None":
+    """Return the program in a file of torch's; None for any other file, and for a method."""
+    from pipekit.reading import read_text
+    from pipekit.schedules.messages import read_torch_comms
+
+    if file.suffix != ".csv" or not file.is_file() or (text := read_text(file)).startswith("#"):
+        return None
+    return read_torch_comms(text)

@@ -1,0 +1,97 @@
+"""Programs as torch.distributed.pipelining writes them (``compute_comms``): a cell an action.
+
+``0SEND_F3`` sends the output of stage 0 for microbatch 3, ``1RECV_F3`` receives it for stage 1, and
+``B`` in place of ``F`` is the gradient that comes back; passes are as in
+:mod:`pipekit.schedules.formats.torch_csv`.
+"""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Mapping
+
+from pipekit.schedules.formats import torch_csv
+from pipekit.schedules.lowering.steps import Message
+from pipekit.schedules.messages.program import Group, Program, Transfer, Way, alone
+from pipekit.schedules.ops import OPS, Payload
+from pipekit.schedules.schedule import Schedule, text_of
+from pipekit.schedules.task import ScheduleError
+
+_TRANSFER = re.compile(r"(\d{1,9})(SEND|RECV)_([FB])(\d{1,9})$")
+_PASS = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
+_WAYS = {"SEND": Way.SEND, "RECV": Way.RECEIVE}
+_PAYLOADS = {"F": Payload.ACTIVATION, "B": Payload.GRADIENT}
+
+
+def read(source: str | os.PathLike[str]) -> Program:
+    """Read a table of torch's with its sends and receives.
+
+    Args:
+        source: a file's path, or the CSV text itself (recognised by its line breaks).
+
+    Raises:
+        ScheduleError: a cell is neither a pass nor a message, or a message is of a stage that no
+            rank has.
+        OSError: there is no such file, or it cannot be opened.
+    """
+    text = text_of(source)
+    schedule = Schedule.one_batch("torch", *torch_csv.read(text))
+    ranks = {stage: workers[0] for stage, workers in enumerate(schedule.stage_workers)}
+    workers: list[list[Group]] = []
+    for tasks, row in zip(schedule.workers, csv.reader(io.StringIO(text)), strict=False):
+        waiting = [*tasks]
+        groups: list[Group] = []
+        for cell in row:
+            if found := _TRANSFER.match(cell.strip()):
+                groups.append((_transfer(found, ranks),))
+            else:
+                groups += alone(waiting.pop(0) for _ in _PASS.findall(cell))
+        workers.append(groups + alone(waiting))
+    return Program(schedule, tuple(map(tuple, workers)), "of the file")
+
+
+def write(program: Program) -> str:
+    """Return a program as torch's CSV, without updates, which torch leaves to the training loop.
+
+    Raises:
+        ScheduleError: torch has no such tables: groups of transfers, or weight versions; or a stage
+            is on several workers.
+    """
+    table, lines = program.table, io.StringIO()
+    seconds = {second for _, second in table.overlaps}  # in the cell of the pass that they run with
+    rows = csv.reader(io.StringIO(torch_csv.write(table)))
+    for worker, (groups, row) in enumerate(zip(program.workers, rows, strict=True)):
+        passes, cells = iter(row), []
+        for group in groups:
+            if len(group) > 1:
+                raise ScheduleError(
+                    f"worker {worker} calls {' and '.join(map(str, group))} as one group, and "
+                    f"torch's tables have no cell for groups: repair(program, channel) may find an "
+                    f"order without any"
+                )
+            (action,) = group
+            if isinstance(action, Transfer):
+                cells.append(_cell(action))
+            elif OPS[action.op].is_pass and action not in seconds:
+                cells.append(next(passes))
+        csv.writer(lines).writerow(cells)
+    return lines.getvalue()
+
+
+def _cell(transfer: Transfer) -> str:
+    payload, stage, microbatch, *_ = transfer.message
+    sends = transfer.way is Way.SEND
+    letter = next(letter for letter, each in _PAYLOADS.items() if each is payload)
+    here = stage - payload.step if sends else stage
+    return f"{here}{'SEND' if sends else 'RECV'}_{letter}{microbatch}"
+
+
+def _transfer(found: re.Match[str], ranks: Mapping[int, int]) -> Transfer:
+    """Return the transfer of a cell, whose stage is that of the rank that calls it."""
+    stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
+    peer = stage + payload.step if way is Way.SEND else stage - payload.step
+    if peer not in ranks:
+        raise ScheduleError(f"{found[0]!r} is a message of stage {peer}, which no rank has")
+    receiver = peer if way is Way.SEND else stage
+    return Transfer(way, Message(payload, receiver, int(found[4])), ranks[peer])
