@@ -19,7 +19,10 @@ from pipekit.traces import Trace
 
 DOCS = tuple(
     f"docs/{name}.md"
-    for name in ("start", "train", "your_model", "cost", "methods", "staleness", "papers", "about")
+    for name in (
+        *("start", "train", "your_model", "cost", "methods", "hang"),
+        *("staleness", "papers", "about"),
+    )
 )
 PAGES = "README.md", "CONTRIBUTING.md", *DOCS
 WITH_CODE = (
@@ -28,6 +31,7 @@ WITH_CODE = (
     "docs/your_model.md",
     "docs/cost.md",
     "docs/methods.md",
+    "docs/hang.md",
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)

@@ -140,7 +140,10 @@ def _latest(events: Events) -> tuple[tuple[int, Transfer] | None, float]:
 def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:
     """Say who waits for whom: of each worker the call that waits, and the one that it is before."""
     turns = [n for n, (worker, _) in enumerate(cycle) if worker != cycle[n - 1][0]]
-    rounded = cycle[turns[0] :] + cycle[: turns[0]] if turns else cycle
+    if not turns:
+        (worker, action), (_, needed) = cycle[0], cycle[-1]
+        return f"worker {worker}'s {action} needs its {needed}, which it calls later"
+    rounded = cycle[turns[0] :] + cycle[: turns[0]]
     runs = [[*run] for _, run in groupby(rounded, key=itemgetter(0))]
     stays = [f"worker {run[0][0]}'s {run[0][1]}" for run in runs]
     for number, run in enumerate(runs):

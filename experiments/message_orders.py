@@ -1,0 +1,89 @@
+"""Which orders of messages hang on which channel: the schedules of torch.distributed.pipelining.
+
+    python -m experiments.message_orders [--output FOLDER]
+
+Every table is decided for all timings.  ``orders.csv`` has a row for each table, order and channel;
+``shares.csv`` counts them.  A forward takes a slot, and a message half of one.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from pipekit import schedules
+from pipekit.progress import progress_bar
+from pipekit.schedules import Schedule
+from pipekit.schedules.messages import POLICIES, Channel, check_messages, with_messages
+
+METHODS: dict[str, Callable[[int, int], Schedule]] = {
+    "gpipe": schedules.gpipe,
+    "flush": schedules.flush,
+    "zb_v": schedules.zb_v,
+    "dualpipe_v": schedules.dualpipe_v,
+    "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
+    "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
+    "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(2 * p, m, workers=p),
+}
+"""Torch's classes, by the tables that are equal to theirs (tests/schedules/formats)."""
+
+CHANNELS = {
+    "rendezvous": Channel(),
+    "eager:1": Channel(1),
+    "eager": Channel(math.inf),
+    "asynchronous, a communicator a direction": Channel(waits=False),
+    "asynchronous, a communicator a pair": Channel(waits=False, communicators="pair"),
+    "asynchronous, a communicator a worker": Channel(waits=False, communicators="worker"),
+    "rendezvous with shapes first": Channel(shapes_first=True),
+}
+WORKERS, MOST_MICROBATCHES, LINK = (2, 4, 8, 16), 64, 0.5
+DEFAULT = Path("results/reference/messages")
+
+
+def main(output: Annotated[Path, typer.Option(help="Folder of the tables.")] = DEFAULT) -> None:
+    """Decide all tables, and write what becomes of them."""
+    output.mkdir(parents=True, exist_ok=True)
+    found = pd.DataFrame(row for each in progress_bar([*_tables()], unit="table") for row in each())
+    found.to_csv(output / "orders.csv", index=False)
+    shares = found.groupby(["order", "channel"], sort=False)["becomes"].value_counts().unstack()
+    shares = shares.reindex(columns=["ends", "hangs", "mixes up"]).fillna(0).astype(int)
+    shares.insert(0, "case", [" / ".join(each) for each in shares.index])
+    shares["tables"] = shares[["ends", "hangs", "mixes up"]].sum(axis=1)
+    shares.to_csv(output / "shares.csv", index=False)
+    typer.echo(shares.to_string(index=False))
+
+
+def _tables() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    for name, method in METHODS.items():
+        for workers in WORKERS:
+            microbatches = workers
+            while microbatches <= MOST_MICROBATCHES:
+                yield lambda n=name, make=method, p=workers, m=microbatches: _rows(n, make, p, m)  # type: ignore[misc]
+                microbatches *= 2
+
+
+def _rows(
+    name: str, method: Callable[[int, int], Schedule], workers: int, microbatches: int
+) -> list[dict[str, Any]]:
+    try:
+        table = method(workers, microbatches).take(1)
+    except ValueError:  # DualPipe-V needs more microbatches than that
+        return []
+    rows = []
+    for order in POLICIES:
+        program = with_messages(table, order)
+        for channel, how in CHANNELS.items():
+            verdict = check_messages(program, how, link=LINK)
+            becomes = "hangs" if verdict.cycle else "mixes up" if verdict.mixed_up else "ends"
+            longer = verdict.slots / verdict.least - 1 if verdict.slots else math.nan
+            case = {"method": name, "workers": workers, "microbatches": microbatches}
+            case |= {"order": order, "channel": channel, "becomes": becomes}
+            rows.append(case | {"longer": round(longer, 4)})
+    return rows
+
+
+if __name__ == "__main__":
+    typer.run(main)
