@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, Replicas, require_suffix
+from pipekit.cli.options import METHOD, STAGES, Replicas, require_suffix
 from pipekit.cli.schedule import chosen_schedule
-from pipekit.names import METHODS
 
 if TYPE_CHECKING:
     from pipekit.schedules.messages import Program
@@ -18,8 +17,7 @@ def check(
         str,
         typer.Argument(
             metavar="METHOD",
-            help=f"{METHODS}, or a file: a picture, a CSV table, or torch's CSV with or without "
-            "sends and receives.",
+            help=f"{METHOD} Or torch's CSV, with or without sends and receives.",
         ),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,

@@ -53,6 +53,10 @@ LossName = Annotated[
         "default cross entropy for whole numbers as targets, else mean squared error.",
     ),
 ]
+METHOD = (
+    f"{METHODS}; a file with a picture or a CSV table; or package.module:function of yours, which "
+    f"takes (stages, microbatches)."
+)
 STAGES = (
     "Number of stages, a worker each; two share a worker in "
     + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)

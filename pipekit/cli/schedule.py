@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, Replicas, require_suffix, save_figure
+from pipekit.cli.options import METHOD, STAGES, Replicas, require_suffix, save_figure
+from pipekit.cli.own import load, require_module
 from pipekit.names import METHODS
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ SUFFIXES = (".svg", ".html", ".csv", ".txt")
 def schedule(
     methods: Annotated[
         list[str],
-        typer.Argument(
-            metavar="METHOD...", help=f"{METHODS}, or a file with a picture or a CSV table."
-        ),
+        typer.Argument(metavar="METHOD...", help=METHOD),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
@@ -84,12 +83,10 @@ def schedule(
 def chosen_schedule(
     name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
 ) -> "Schedule":
-    """Return the schedule of a method by its name, or the one in a file.
+    """Return the finite schedule of a method by its name, of a file, or of a user's function.
 
     ``stages`` is their number, or the number of workers of each.
     """
-    from pipekit.reading import read_text
-    from pipekit.schedules import ScheduleError, parse, read_csv
     from pipekit.schedules.methods import by_name
 
     if name in by_name.PER_MINIBATCH:
@@ -97,9 +94,40 @@ def chosen_schedule(
         return by_name.METHODS[name](stages, 1).take(passes)
     if name in by_name.METHODS:
         return by_name.METHODS[name](stages, microbatches).take(batches)
+    own = own_schedule(name, stages, microbatches)
+    return own.take(batches) if own.is_endless else own
+
+
+def require_method(name: str) -> None:
+    """Raise ValueError unless a method is named, a file's, or a user's, before torch is loaded."""
+    if ":" in name:
+        require_module(name)
+    elif not Path(name).is_file():
+        METHODS.require(name)
+
+
+def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "Schedule":
+    """Return the schedule in a file, or that of a user's ``package.module:function``.
+
+    The function takes what those of :mod:`pipekit.schedules` do: (stages, microbatches).
+    """
+    from pipekit.reading import read_text
+    from pipekit.schedules import Schedule, ScheduleError, parse, read_csv
+
+    if ":" in name:
+        if not isinstance(stages, int) and set(stages) != {1}:
+            raise ValueError(f"{name} is asked for stages of one worker each: leave out replicas")
+        count = stages if isinstance(stages, int) else len(stages)
+        found = load(name)(count, microbatches)
+        if not isinstance(found, Schedule):
+            raise TypeError(f"{name} must return a pipekit Schedule, not {type(found).__name__}")
+        return found
     file = Path(name)
     if not file.is_file():
-        raise ValueError(f"{name!r} is neither a file nor one of the methods {METHODS}")
+        raise ValueError(
+            f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
+            f"{METHODS}"
+        )
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
     except ScheduleError as error:

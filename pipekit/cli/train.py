@@ -9,9 +9,19 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, TRAINED, Data, LossName, MitigationName, Quiet, Replicas
+from pipekit.cli.options import (
+    METHOD,
+    STAGES,
+    TRAINED,
+    Data,
+    LossName,
+    MitigationName,
+    Quiet,
+    Replicas,
+)
 from pipekit.cli.own import require_known, require_module
-from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
+from pipekit.cli.schedule import own_schedule, require_method
+from pipekit.names import MITIGATIONS, TRANSPORTS
 
 
 class Autocast(StrEnum):
@@ -54,7 +64,7 @@ def train(
             help="For gpt: learn this file, and test on its last tenth.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "flush",
+    method: Annotated[str, typer.Option(help=METHOD)] = "flush",
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
@@ -143,7 +153,7 @@ def train(
         --stages 2 --transport distributed --checkpoints saved --every 20 --resume
     """
     require_known(model, TRAINED)
-    METHODS.require(method)
+    require_method(method)
     TRANSPORTS.require(transport)
     if mitigation is not None:
         MITIGATIONS.require(mitigation.partition(":")[0])
@@ -176,9 +186,11 @@ def train(
         if is_own
         else training.known(model, text, batch_rows, seed)
     )
+    named = by_name.METHODS.get(method, partial(own_schedule, method))
+    schedule = named(split, microbatches)
     pipeline = pipekit.Pipeline(
         learning.layers,
-        by_name.METHODS[method](split, microbatches),
+        schedule if schedule.is_endless else schedule.repeat(),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=learning.loss,
         transport=transport,

@@ -39,7 +39,7 @@ def test_without_a_channel_only_the_tasks_are_proved() -> None:
         ("flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("flush --repair out.csv", "--repair is of messages"),
-        ("flsh", "neither a file nor one of the methods"),
+        ("flsh", "neither a file, nor a package.module:function, nor one of"),
     ],
 )
 def test_wrong_input_gets_a_sentence(arguments: str, says: str) -> None:

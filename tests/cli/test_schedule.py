@@ -47,7 +47,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("gpip", "'gpip' is neither a file nor one of the methods gpipe, flush"),
+        ("gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
         ("2bw --stages 6", "use microbatches >= 6"),
         ("interleaved --stages 3", "use an even number of stages, not 3"),
         ("gpipe --stages 0", "stages must be a whole number of at least 1"),
@@ -91,3 +91,30 @@ def test_too_little_memory_is_said_in_one_line(
 
     monkeypatch.setattr("pipekit.traces.Trace.from_schedule", exhausted)
     assert "needs more memory than there is" in refused("schedule gpipe")
+
+
+OWN = """
+from pipekit import schedules
+
+def late(stages, microbatches):
+    return schedules.gpipe(stages, microbatches)
+
+def one_batch(stages, microbatches):
+    return schedules.flush(stages, microbatches).take(1)
+
+def none(stages, microbatches):
+    return "F0 F1"
+"""
+
+
+def test_a_method_of_yours_is_named_by_its_module(printed: Printed, elsewhere: Path) -> None:
+    Path("own_methods.py").write_text(OWN)
+    assert str(schedules.gpipe(3, 4).take(2)) in printed("schedule own_methods:late --stages 3")
+    assert str(schedules.flush(4, 4).take(1)) in printed("schedule own_methods:one_batch")
+
+
+def test_what_it_returns_must_be_a_schedule(refused: Printed, elsewhere: Path) -> None:
+    Path("own_methods_too.py").write_text(OWN)
+    assert "own_methods_too:none must return a pipekit Schedule, not str" in refused(
+        "schedule own_methods_too:none"
+    )

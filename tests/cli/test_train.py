@@ -61,6 +61,18 @@ def test_a_gpt_learns_a_text_and_is_judged_in_bits_per_byte(printed: Printed, gp
 
 
 @pytest.mark.slow
+def test_a_method_of_yours_trains_as_the_named_one(printed: Printed, elsewhere: Path) -> None:
+    Path("my_methods.py").write_text(
+        "from pipekit.schedules import flush\n"
+        "def own(stages, microbatches): return flush(stages, microbatches).take(1)\n"
+    )
+    printed("schedule flush --stages 2 --batches 1 --output own.csv")
+    line = "train --model mlp --stages 2 --batch-rows 400 --epochs 1 --method"
+    texts = [printed(f"{line} {name}") for name in ("flush", "my_methods:own", "own.csv")]
+    flush, own, file = (re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts)
+    assert own == file == flush != []
+
+
 def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -> None:
     """A loss above 1 times 2^140 is infinite."""
     options = f"--stages 2 --batch-rows 400 --autocast fp16 --loss-scale {2.0**140}"
