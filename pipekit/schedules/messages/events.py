@@ -54,10 +54,12 @@ class Events:
     @cached_property
     def circle(self) -> list[int]:
         """The fewest events of which each waits for the next, and the last for the first."""
-        caught = {event for event, time in enumerate(self.over) if time is None}
-        found: list[int] = []
-        for event in sorted(caught):
-            found = self._way_back(event, caught, len(found) or len(caught) + 1) or found
+        caught = sorted(event for event, time in enumerate(self.over) if time is None)
+        among, found, most = set(caught), list[int](), 8
+        while caught and not found:  # most circles are short: look for long ones only then
+            for event in caught:
+                found = self._way_back(event, among, len(found) or most) or found
+            most *= 2
         return found
 
     def _follow(self, worker: int, groups: Iterable[Group]) -> None:
