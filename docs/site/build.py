@@ -62,8 +62,7 @@ def main() -> int:
     (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
-    (SOURCE / "course").mkdir()
-    write("course/index", course.page(ROOT, SOURCE / "course"))
+    write("course/index", course.page(static))
     write("api/index", index("API reference", [api_page(), *map(api_module, api_modules())]))
     for page in PAGES:
         write(page, linked((ROOT / f"docs/{page}.md").read_text(), ROOT / "docs"))

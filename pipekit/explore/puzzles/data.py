@@ -8,11 +8,11 @@ from typing import Any
 from pipekit.explore.puzzles.levels import LEVELS, Level
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
+from pipekit.plots.events import GAP_STYLES
 from pipekit.schedules import OPS, Schedule, ScheduleError, Task, check
 from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.traces import CAUSES
-from pipekit.plots.events import GAP_STYLES
 
 SANDBOX_STAGES, SANDBOX_MICROBATCHES = (2, 3, 4), (4, 6)
 Tasks = frozenset[tuple[int, tuple[object, ...]]]

@@ -71,9 +71,7 @@ class Level:
         profile = Profile.uniform(self.best.stages)
         factors = self.stages or [1.0] * self.best.stages
         layers = [
-            replace(
-                layer, forward_s=f, backward_s=2 * f, backward_input_s=f, backward_weight_s=f
-            )
+            replace(layer, forward_s=f, backward_s=2 * f, backward_input_s=f, backward_weight_s=f)
             for layer, f in zip(profile.layers, factors, strict=True)
         ]
         costs = Costs(replace(profile, layers=tuple(layers)), dict(enumerate(self.workers)))
@@ -182,7 +180,8 @@ LEVELS = (
     ),
     Level(
         "ZB-V",
-        "The same V with room for four halves on both. No worker needs to wait between its first and last task.",
+        "The same V with room for four halves on both workers. Neither needs to wait between its "
+        "first and last task.",
         "Fill the warm-up with forwards of both stages of a worker; spend W where nothing else is "
         "there.",
         "Zero bubble within the memory of 1F1B.",

@@ -18,3 +18,10 @@ export const cell = (task) => task.id.split("|")[1];
 export const title = (task) => (task.op === "U" ? `update ${task.version}` : `${task.op}${task.microbatch}`);
 
 export const told = (task) => `${title(task)} of stage ${task.stage}`;
+
+export function pictured(row, worker) { // a row as pipekit.schedules.parse reads it: updates hang on the task before them
+  const own = row[0]?.stage ?? worker, at = ({ stage }) => (stage === own ? "" : `@${stage}`);
+  const cells = row.map((task) => (
+    task.op === "U" ? `^${task.microbatch}${at(task)}` : ` ${task.op}${task.microbatch}${at(task)}:${task.version}`));
+  return `worker ${worker}${own === worker ? "" : ` stage ${own}`} |${cells.join("")}`;
+}

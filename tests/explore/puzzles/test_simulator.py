@@ -15,6 +15,7 @@ from tests.explore.puzzles.conftest import Ask
 from tests.schedules.strategies import training_methods
 
 NAMES = [level.name for level in LEVELS]
+CASES = [*zip(LEVELS, levels(), strict=True)]
 
 
 def compare(schedule: Schedule, ask: Ask) -> None:
@@ -49,7 +50,7 @@ def test_random_tables_run_when_pipekit_says(ask: Ask, schedule: Schedule) -> No
     compare(schedule, ask)
 
 
-@pytest.mark.parametrize(("level", "given"), zip(LEVELS, levels(), strict=True), ids=NAMES)
+@pytest.mark.parametrize(("level", "given"), CASES, ids=NAMES)
 class TestLevel:
     def test_it_runs_when_the_simulator_says(
         self, level: Level, given: dict[str, Any], ask: Ask

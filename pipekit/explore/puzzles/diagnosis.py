@@ -1,0 +1,123 @@
+"""The last level: a trace of the engine with one slow worker, and questions about it.
+
+``python -m pipekit.explore.puzzles.diagnosis`` records the trace anew.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipekit.explore.browser.picture import explained, picture
+from pipekit.host.provenance import provenance
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, eager, flush, zb_h1
+from pipekit.simulation import Costs, simulate
+from pipekit.traces import Trace
+
+RECORD = Path(__file__).with_name("slow_worker.json")
+WORKERS, MICROBATCHES = 4, 8
+FORWARD_S, BACKWARD_S = 0.02, 0.04
+SLOWNESS = 1.0, 1.0, 1.5, 1.0
+"""How many times as long each worker takes."""
+
+
+def record() -> None:
+    """Run the engine with modelled compute, one worker slower than the others; write its trace."""
+    from pipekit.emulation import emulate  # here, since torch takes seconds
+
+    layers = Profile.uniform(WORKERS, FORWARD_S, BACKWARD_S)
+    slower = (
+        replace(layer, forward_s=times * layer.forward_s, backward_s=times * layer.backward_s)
+        for layer, times in zip(layers.layers, SLOWNESS, strict=True)
+    )
+    run = emulate(flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(slower)))
+    events = run.trace.frame.round(6).to_dict("list")
+    kept = {"provenance": provenance("emulated", slowness=SLOWNESS), "events": events}
+    RECORD.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
+def recorded() -> tuple[Trace, dict[str, Any]]:
+    """Return the trace that is kept, and its provenance."""
+    kept = json.loads(RECORD.read_text(encoding="utf-8"))
+    frame, told = pd.DataFrame(kept["events"]), kept["provenance"]
+    return Trace(frame, told["label"], "1F1B with one slow worker", WORKERS), told
+
+
+def level() -> dict[str, Any]:
+    """Return what the page asks about it."""
+    trace, told = recorded()
+    return {
+        "shown": {"picture": picture(trace), "why": explained(trace)},
+        "goal": "A step of 1F1B on four workers took longer than planned. Click a gap to see who "
+        "waits for whom; comma and full stop step through the run.",
+        "provenance": f"The engine's own trace, compute modelled ({told['label']}), recorded "
+        f"{told['utc'][:10]}.",
+        "questions": [_who(trace), _remedy(trace)],
+        "teaches": "The slow worker is the one that hardly waits: those before it wait for "
+        "gradients, those behind it for activations. Of your own run, pk.why_slow says the same.",
+    }
+
+
+def _medians(trace: Trace) -> list[float]:
+    """Return each worker's seconds for a forward."""
+    forwards = trace.frame[trace.frame["op"] == "FORWARD"].assign(
+        took=lambda frame: frame["end_s"] - frame["start_s"]
+    )
+    found: list[float] = forwards.groupby("worker")["took"].median().tolist()
+    return found
+
+
+def _who(trace: Trace) -> dict[str, Any]:
+    took, gaps = _medians(trace), trace.gaps()
+    idle = (gaps["end_s"] - gaps["start_s"]).groupby(gaps["worker"]).sum()
+    slow = took.index(max(took))
+    answers = []
+    for worker, each in enumerate(took):
+        facts = (
+            f"Worker {worker} takes {1e3 * each:.1f} ms for a forward at the median, and idles "
+            f"{1e3 * idle.get(worker, 0.0):.0f} ms in all"
+        )
+        rest = "." if worker == slow else f"; the slow one takes {1e3 * took[slow]:.1f} ms."
+        answers.append({"text": f"worker {worker}", "says": facts + rest, "right": worker == slow})
+    return {"text": "Which worker is slow?", "answers": answers}
+
+
+def _remedy(trace: Trace) -> dict[str, Any]:
+    found = dict(_remedies(trace))
+    now, best = found.pop("as it is"), min(found, key=found.__getitem__)
+    answers = [
+        {
+            "text": text,
+            "says": f"Simulated: {1e3 * seconds:.0f} ms in place of {1e3 * now:.0f} ms"
+            + ("." if text == best else "; another remedy saves more."),
+            "right": text == best,
+        }
+        for text, seconds in found.items()
+    ]
+    return {"text": "What shortens the step most?", "answers": answers}
+
+
+def _remedies(trace: Trace) -> Iterator[tuple[str, float]]:
+    """Yield what could be done, and the seconds that a step then takes, simulated."""
+    took = _medians(trace)
+    usual = sorted(took)[0]
+    slow = {worker: each / usual for worker, each in enumerate(took)}
+    even = dict.fromkeys(slow, sum(slow.values()) / len(slow))
+
+    def seconds(method: Schedule, workers: dict[int, float]) -> float:
+        layers = Profile.uniform(WORKERS, usual, usual * BACKWARD_S / FORWARD_S)
+        return simulate(method, Costs(layers, workers)).makespan_s
+
+    ours, early, zero = (make(WORKERS, MICROBATCHES).take(1) for make in (flush, eager, zb_h1))
+    yield "as it is", seconds(ours, slow)
+    yield "a longer warm-up (eager 1F1B)", seconds(early, slow)
+    yield "backwards in two parts (ZB-H1)", seconds(zero, slow)
+    yield "give some of its layers to the others", seconds(ours, even)
+
+
+if __name__ == "__main__":
+    record()
