@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import article
 import costs
 import course
 import gallery
 import methods
 import play
 import report
+import slides
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -62,7 +64,10 @@ def main() -> int:
     (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
+    text = linked((ROOT / "docs/why_pipelines_idle.md").read_text(), ROOT / "docs")
+    write("why_pipelines_idle", article.page(text, static))
     write("course/index", course.page(static))
+    write("course/slides", slides.page(static))
     write("api/index", index("API reference", [api_page(), *map(api_module, api_modules())]))
     for page in PAGES:
         write(page, linked((ROOT / f"docs/{page}.md").read_text(), ROOT / "docs"))
@@ -101,7 +106,16 @@ def front() -> str:
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
     pages = toctree(["start", "train", "your_model", "cost", "methods", "why_slow"], "Use it")
-    see = ["course/index", "play", "methods/index", "gallery/index", "staleness", "papers"]
+    see = [
+        "why_pipelines_idle",
+        "course/index",
+        "course/slides",
+        "play",
+        "methods/index",
+        "gallery/index",
+        "staleness",
+        "papers",
+    ]
     pages += toctree(see, "See it")
     pages += toctree(
         ["api/index", "from_other_tools", "core", "contributing", "about"], "Look it up"

@@ -37,9 +37,8 @@ function bar(problem, task, clock, at, marks, take) {
 }
 
 function text(problem, task) {
-  if (task.op === "U") return "^";
   const several = problem.best[task.worker].some(({ stage }) => stage !== task.stage);
-  return element("span", {}, title(task), several ? element("sub", {}, `${task.stage}`) : "");
+  return element("span", {}, problem.rules.ops[task.op].isPass ? title(task) : "^", several ? element("sub", {}, `${task.stage}`) : "");
 }
 
 function waits(row, clock, at) { // the gaps of a row, as far as they are certain

@@ -63,6 +63,8 @@ def sandbox() -> list[dict[str, Any]]:
             alike[_tasks(schedule)].append((key, schedule))
         for named in alike.values():
             first = named[0][1]
+            if first.worker_count < 2:
+                continue
             names = ", ".join(schedule.name for _, schedule in named)
             boards.append(
                 {

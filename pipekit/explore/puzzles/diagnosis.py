@@ -21,6 +21,7 @@ from pipekit.traces import Trace
 RECORD = Path(__file__).with_name("slow_worker.json")
 WORKERS, MICROBATCHES = 4, 8
 FORWARD_S, BACKWARD_S = 0.02, 0.04
+STEPS = 20
 SLOWNESS = 1.0, 1.0, 1.5, 1.0
 """How many times as long each worker takes."""
 
@@ -34,9 +35,11 @@ def record() -> None:
         replace(layer, forward_s=times * layer.forward_s, backward_s=times * layer.backward_s)
         for layer, times in zip(layers.layers, SLOWNESS, strict=True)
     )
-    run = emulate(flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(slower)))
-    events = run.trace.frame.round(6).to_dict("list")
-    kept = {"provenance": provenance("emulated", slowness=SLOWNESS), "events": events}
+    step, costs = flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(slower))
+    # Other work on the machine makes a step longer, never shorter.
+    trace = min((emulate(step, costs).trace for _ in range(STEPS)), key=lambda t: t.makespan_s)
+    told = provenance("emulated", slowness=SLOWNESS, shortest_of=STEPS)
+    kept = {"provenance": told, "events": trace.frame.round(6).to_dict("list")}
     RECORD.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
@@ -55,7 +58,7 @@ def level() -> dict[str, Any]:
         "goal": "A step of 1F1B on four workers took longer than planned. Click a gap to see who "
         "waits for whom; comma and full stop step through the run.",
         "provenance": f"The engine's own trace, compute modelled ({told['label']}), recorded "
-        f"{told['utc'][:10]}.",
+        f"{told['utc'][:10]}: the shortest of {told['shortest_of']} steps.",
         "questions": [_who(trace), _remedy(trace)],
         "teaches": "The slow worker is the one that hardly waits: those before it wait for "
         "gradients, those behind it for activations. Of your own run, pk.why_slow says the same.",

@@ -10,7 +10,7 @@ import { versions } from "./kept.js";
 import { choices, refusal } from "./moves.js";
 import { problemOf } from "./problem.js";
 import { recognised } from "./recognise.js";
-import { playground } from "./sandbox.js";
+import { costed, playground } from "./sandbox.js";
 import { keepSolved, linked, placed, solved, visited } from "./store.js";
 import { pictured, told } from "./tables.js";
 
@@ -25,15 +25,15 @@ export class Game {
 
   visit() { // where the URL points
     if (this.link && location.hash === this.link) return;
-    const { number, rows } = visited(this.places.length);
-    this.open(number, rows);
+    const { number, rows, board } = visited(this.places.length);
+    this.open(number, rows, board);
   }
 
-  open(number, texts = []) {
+  open(number, texts = [], board = 0) {
     Object.assign(this, { number, past: [], hints: 0, worker: 0, marks: {}, says: "" });
     const place = this.places[number];
     if (place.isTrace) return this.show(diagnosis(this.data.trace, () => this.solve(0)));
-    return this.begin(place.isSandbox ? this.data.sandbox[0] : place, texts);
+    return this.begin(place.isSandbox ? costed(this.data.sandbox[board] ?? this.data.sandbox[0], this.data.rules) : place, texts);
   }
 
   begin(level, texts = []) {
@@ -143,7 +143,8 @@ export class Game {
     )));
     const heading = element("h2", {}, `${this.number + 1}. ${this.places[this.number].name}`);
     this.page.replaceChildren(element("ol", { class: "levels", "aria-label": "levels" }, ...steps), heading, content);
-    this.link = linked(this.number, this.problem ? this.rows : []);
+    const board = this.data.sandbox.findIndex(({ name }) => name === this.problem?.level.name);
+    this.link = linked(this.number, this.problem ? this.rows : [], board);
     try {
       history.replaceState(null, "", this.link);
     } catch { // a notebook's frame has no address of its own

@@ -7,16 +7,19 @@ import { cell, parsed } from "./tables.js";
 
 const COSTS = { F: "forward", B: "backward", I: "backward, input", W: "backward, weights" };
 
+// A board with these costs: its goal is the best of the named methods.
+export function costed(board, rules) {
+  const own = problemOf(board, rules), mine = (row) => row.map(({ id }) => own.tasks.get(id));
+  const slots = board.named.map((method) => makespan(timed(own, method.rows.map(parsed).map(mine))));
+  return { ...board, slots: Math.min(...slots), versions: [], label: "the best of the named methods" };
+}
+
 export function playground(boards, problem, begin) {
   const { level, rules } = problem, number = boards.findIndex(({ name }) => name === level.name);
   const used = new Set([...problem.tasks.values()].map(({ op }) => op));
   const costs = Object.fromEntries(Object.keys(COSTS).map((op) => [op, level.opSlots?.[op] ?? rules.ops[op].slots]));
 
-  function change(changed, rows) { // the goal is the best of the named methods with these costs
-    const next = { ...level, ...changed }, own = problemOf(next, rules);
-    const slots = next.named.map((method) => makespan(timed(own, method.rows.map(parsed).map((row) => row.map(({ id }) => own.tasks.get(id))))));
-    begin({ ...next, slots: Math.min(...slots), versions: [], label: "the best of the named methods" }, rows);
-  }
+  const change = (changed, rows) => begin(costed({ ...level, ...changed }, rules), rows);
 
   const board = element("select", { onchange: (event) => change({ ...boards[event.target.value], opSlots: null }, []) },
     ...boards.map(({ name }, each) => element("option", { value: each, selected: each === number }, name)));

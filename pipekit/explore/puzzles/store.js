@@ -20,14 +20,15 @@ export function keepSolved(name, slots) {
   }
 }
 
-export const linked = (number, rows) => (
-  `#${new URLSearchParams({ level: number + 1, rows: rows.map((row) => row.map(cell).join(".")).join("_") })}`
-);
+export function linked(number, rows, board) { // the board is the sandbox's
+  const texts = rows.map((row) => row.map(cell).join(".")).join("_");
+  return `#${new URLSearchParams({ level: number + 1, ...(board >= 0 ? { board } : {}), rows: texts })}`;
+}
 
 export function visited(count) { // the level's number and its rows as text, as a link has them
   const query = new URLSearchParams(location.hash.slice(1)), number = Number(query.get("level")) - 1;
-  if (!Number.isInteger(number) || number < 0 || number >= count) return { number: 0, rows: [] };
-  return { number, rows: (query.get("rows") ?? "").split("_").map((row) => row.replaceAll(".", " ")) };
+  if (!Number.isInteger(number) || number < 0 || number >= count) return { number: 0, board: 0, rows: [] };
+  return { number, board: Number(query.get("board")), rows: (query.get("rows") ?? "").split("_").map((row) => row.replaceAll(".", " ")) };
 }
 
 export function placed(problem, texts) { // the board of a link, as far as its tasks are the level's
