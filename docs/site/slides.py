@@ -25,7 +25,7 @@ same on a phone. `SVG` below a timeline saves the state that is shown.
 
 ```{raw} html
 <link rel="stylesheet" href="../_static/course/article.css">
-<div id="slides" class="slides"></div>
+<div id="lecture" class="slides"></div>
 <script src="../_static/course/slides.js"></script>
 ```
 """
@@ -43,7 +43,7 @@ def page(static: Path) -> str:
 def scripts() -> str:
     """Return the page's script."""
     code = bundle([HERE / f"{name}.js" for name in MODULES], "pipekitSlides")
-    start = f'pipekitSlides.lecture({embedded(known())}, document.getElementById("slides"));\n'
+    start = f'pipekitSlides.lecture({embedded(known())}, document.getElementById("lecture"));\n'
     return f"{script()}{code}{start}"
 
 
