@@ -157,5 +157,7 @@ def run(
                 continue
             done[s] += 1
         if done == before:
-            waits = [order[n] if n < len(order) else None for n, order in zip(done, orders, strict=True)]
+            waits = [
+                order[n] if n < len(order) else None for n, order in zip(done, orders, strict=True)
+            ]
             raise RuntimeError(f"every stage waits for ever; their next tasks are {waits}")

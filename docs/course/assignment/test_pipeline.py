@@ -2,13 +2,14 @@
 
 import random
 import zlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pipeline
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit import oracle, schedules
 
@@ -42,12 +43,7 @@ def test_part_2_a_batch_in_microbatches_trains_as_a_whole_to_the_bit() -> None:
     for inputs, targets in batches:
         parts, wanted = inputs.tensor_split(MICROBATCHES), targets.tensor_split(MICROBATCHES)
         orders = [pipeline.one_f_one_b(s, STAGES, MICROBATCHES) for s in range(STAGES)]
-        pipeline.run(
-            stages,
-            orders,
-            parts,
-            lambda k, y, w=wanted, n=len(inputs): nn.functional.mse_loss(y, w[k]) * (len(y) / n),
-        )
+        pipeline.run(stages, orders, parts, partial(share_of_loss, wanted))
         assert not any(stage.kept for stage in stages), "a backward keeps nothing more"
     require_equal(stages, "flush", MICROBATCHES)
 
@@ -68,7 +64,13 @@ def test_part_4_stashed_weights_train_by_pipedreams_equation_to_the_bit() -> Non
     assert not any(stage.stash for stage in stages), "a stashed version is dropped after its use"
 
 
-def setting() -> tuple[nn.Sequential, list[tuple[torch.Tensor, torch.Tensor]]]:
+def share_of_loss(targets: Sequence[Tensor], k: int, output: Tensor) -> Tensor:
+    """Return a microbatch's part of its batch's mean."""
+    rows = sum(map(len, targets))
+    return nn.functional.mse_loss(output, targets[k]) * (len(output) / rows)
+
+
+def setting() -> tuple[nn.Sequential, list[tuple[Tensor, Tensor]]]:
     """Return the model, a linear layer and a tanh a stage, and the batches."""
     torch.manual_seed(zlib.crc32(NAME.read_bytes()) if NAME.exists() else 0)
     torch.set_num_threads(1)

@@ -60,8 +60,7 @@ function ghost(problem, task, row, clock, at) { // where a refused task would st
 
 function kept(problem, row, worker) {
   const cap = problem.level.caps?.[worker], flying = inFlight(row, problem.rules.ops).at(-1) ?? 0;
-  const most = Math.max(0, ...inFlight(row, problem.rules.ops));
-  if (cap === undefined || cap === null) return element("small", {}, ` in flight ${flying}, at most ${most}`);
+  if (cap === undefined || cap === null) return element("small", {}, ` in flight ${flying}`);
   const full = flying >= cap;
   return element("small", { class: full ? "full" : "" }, ` in flight ${flying} of ${cap}${full ? ", full" : ""}`);
 }

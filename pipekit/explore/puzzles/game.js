@@ -18,7 +18,7 @@ export class Game {
   constructor(data, page) {
     Object.assign(this, { data, page, past: [], hints: 0 });
     this.places = [...data.levels, { name: "Diagnose a trace", isTrace: true }, { name: "Sandbox", isSandbox: true }];
-    page.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("hashchange", () => this.visit());
     this.visit();
   }
