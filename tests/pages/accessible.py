@@ -1,7 +1,7 @@
 """What a page must not lack: names of controls, contrast of text, room for fingers."""
 
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, canvas')]
-    .filter(e => e.checkVisibility())
+    .filter(e => e.checkVisibility() && !e.ariaHidden)
     .filter(e => !(e.ariaLabel || e.textContent.trim() || e.title || e.labels?.length))
     .map(e => e.outerHTML.slice(0, 120))"""
 FAINT = """() => {

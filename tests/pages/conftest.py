@@ -100,7 +100,9 @@ def opened(browser: "Browser", served: str) -> Iterator[Open]:
 def _watched(browser: "Browser", served: str) -> Iterator[Open]:
     contexts, failed = [], list[str]()
 
-    def open_page(name: str, width: int = 1440, theme: str = "light", touch: bool = False) -> "Page":
+    def open_page(
+        name: str, width: int = 1440, theme: str = "light", touch: bool = False
+    ) -> "Page":
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch
         )

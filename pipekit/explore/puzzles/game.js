@@ -71,7 +71,7 @@ export class Game {
     return `This costs ${count(lost)}: from here no order takes fewer than ${this.least()}.${why}`;
   }
 
-  least() { return fewestSlots(this.problem, this.rows, timed(this.problem, this.rows)); }
+  least() { return fewestSlots(this.problem, this.rows, this.clock); }
 
   take(worker, place) { // a task, and all behind it in its row
     this.worker = worker;
@@ -126,7 +126,7 @@ export class Game {
       pressed("Copy as text", (event) => this.copy(event.target)));
     const offered = choices(this.problem, this.rows);
     const parts = [
-      isSandbox ? playground(this.data.sandbox, this.problem, (chosen, rows) => this.begin(chosen, rows)) : this.task(level),
+      isSandbox ? playground(this.data.sandbox, this.problem, this.rows, (chosen, rows) => this.begin(chosen, rows)) : this.task(level),
       drawn(this.problem, this.rows, this.clock, offered, this.marks, this),
       actions, element("p", { class: `said${this.marks.refused ? " wrong" : ""}`, role: "status" }, this.says), this.verdict(),
     ];

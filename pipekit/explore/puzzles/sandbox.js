@@ -14,7 +14,7 @@ export function costed(board, rules) {
   return { ...board, slots: Math.min(...slots), versions: [], label: "the best of the named methods" };
 }
 
-export function playground(boards, problem, begin) {
+export function playground(boards, problem, rows, begin) {
   const { level, rules } = problem, number = boards.findIndex(({ name }) => name === level.name);
   const used = new Set([...problem.tasks.values()].map(({ op }) => op));
   const costs = Object.fromEntries(Object.keys(COSTS).map((op) => [op, level.opSlots?.[op] ?? rules.ops[op].slots]));
@@ -26,7 +26,7 @@ export function playground(boards, problem, begin) {
   const start = element("select", { onchange: (event) => change({}, level.named[event.target.value]?.rows ?? []) },
     element("option", {}, "choose ..."), element("option", { value: -1 }, "nothing"),
     ...level.named.map(({ name }, each) => element("option", { value: each }, name)));
-  const keep = () => problem.rows.map((row) => row.map(cell).join(" "));
+  const keep = () => rows.map((row) => row.map(cell).join(" "));
   const slider = (name, value, most, set) => element("label", {}, `${name} ${value}`, element("input", {
     type: "range", min: 0, max: most, value, onchange: (event) => change(set(Number(event.target.value)), keep()),
   }));

@@ -7,6 +7,7 @@ import { makespan, timed } from "./clock.js";
 import { hint, next } from "./hints.js";
 import { inFlight, versions } from "./kept.js";
 import { choices, refusal } from "./moves.js";
+import { picture, why } from "./picture.js";
 import { problemOf } from "./problem.js";
 import { recognised } from "./recognise.js";
 import { parsed } from "./tables.js";
@@ -21,6 +22,13 @@ const answers = {
       versions: rows.map((row) => versions(row, rules.ops)),
       bound: fewestSlots(problem, rows, clock),
     };
+  },
+
+  drawn({ level, rules }) { // the picture's columns, and its gaps
+    const problem = problemOf(level, rules), clock = timed(problem, problem.best);
+    const read = ({ columns }) => Object.fromEntries(Object.entries(columns).map(([name, each]) => [name, [...each]]));
+    const gaps = why(problem, clock);
+    return { bars: read(picture(problem, clock, "", 0)), gaps: read(gaps), shares: gaps.shares };
   },
 
   bound({ level, rules }) { // of an empty board

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.puzzles.data import levels, rows, sandbox
 from pipekit.explore.puzzles.levels import LEVELS, Level
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.schedules import Schedule, check, slots
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.traces import Trace
 from tests.explore.puzzles.conftest import Ask
 from tests.schedules.strategies import training_methods
 
@@ -43,6 +45,25 @@ def test_named_methods_run_when_pipekit_says(stages: int, microbatches: int, ask
         compare(schedule, ask)
         found += 1
     assert found > 15
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_pictures_have_pipekits_bars_and_gaps(name: str, ask: Ask) -> None:
+    schedule = METHODS[name](4, 8).take(8 if name in PER_MINIBATCH else 2)
+    trace, drawn = Trace.from_schedule(schedule), ask("drawn", {"rows": rows(schedule)})
+    expected, reasons = picture(trace), explained(trace)
+    for column in ("start", "end"):
+        bars = np.frombuffer(expected["columns"][column], np.float32)
+        np.testing.assert_array_equal(drawn["bars"][column], bars)
+        gaps = np.frombuffer(reasons["columns"][column], np.float32)
+        np.testing.assert_array_equal(drawn["gaps"][column], gaps)
+    for column in ("lane", "stage", "microbatch", "version"):
+        bars = np.frombuffer(expected["columns"][column], np.int32)
+        np.testing.assert_array_equal(drawn["bars"][column], bars)
+    for column in ("lane", "cause", "waits", "before"):
+        gaps = np.frombuffer(reasons["columns"][column], np.int32)
+        np.testing.assert_array_equal(drawn["gaps"][column], gaps, column)
+    assert drawn["shares"] == reasons["shares"]
 
 
 @given(training_methods)
