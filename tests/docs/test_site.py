@@ -32,13 +32,14 @@ def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleT
 def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) -> None:
     text = (
         "[a](../CONTRIBUTING.md) [b](cost.md#how) [c](../pipekit/oracle/train.py) [d](#here) "
-        "[e](https://x) [f](/play.md)"
+        "[e](https://x) [f](/play.md) [g](course/README.md)"
     )
     shown = build.linked(text, repository / "docs")
     assert "[a](/contributing.md) [b](/cost.md#how)" in shown
     assert (
         "[c](/source/pipekit/oracle/train.py.md) [d](#here) [e](https://x) [f](/play.md)" in shown
     )
+    assert "[g](/course/readme.md)" in shown
     source = (repository / "pipekit/oracle/train.py").read_text().splitlines()
     number = source.index("def train(") + 1
     shown = (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()

@@ -11,14 +11,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from pipekit.explore.puzzles.page import html
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 CHROMIUM = shutil.which("chromium")
 HTML = (
@@ -98,10 +98,18 @@ def opened(browser: "Browser", served: str) -> Iterator[Open]:
 
 @contextmanager
 def _watched(browser: "Browser", served: str) -> Iterator[Open]:
-    contexts, failed = [], list[str]()
+    contexts: list[BrowserContext] = []
+    failed: list[str] = []
+
+    def ask(url: str) -> None:
+        if not url.startswith((served, "data:", "blob:")):
+            failed.append(url)
 
     def open_page(
-        name: str, width: int = 1440, theme: str = "light", touch: bool = False
+        name: str,
+        width: int = 1440,
+        theme: Literal["light", "dark"] = "light",
+        touch: bool = False,
     ) -> "Page":
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch
@@ -109,7 +117,7 @@ def _watched(browser: "Browser", served: str) -> Iterator[Open]:
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: failed.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(served) or failed.append(asked.url))
+        page.on("request", lambda asked: ask(asked.url))
         page.goto(f"{served}/{name}")
         return page
 

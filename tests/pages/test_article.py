@@ -5,17 +5,19 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
+
+from playwright.sync_api import Page, expect
+
 from tests.pages.accessible import FAINT, NAMELESS
 from tests.pages.conftest import Open
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
-expect = playwright.expect
 
 USUAL_MS = """() => performance.getEntriesByName('pipekit article').at(-1).duration"""
 
 
-def set_to(page: "playwright.Page", knob: str, value: float) -> None:
+def set_to(page: Page, knob: str, value: float) -> None:
     page.locator(f".knob[data-name={knob}] input").first.fill(f"{value:g}")
 
 

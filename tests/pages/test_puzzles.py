@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
+
+from playwright.sync_api import expect
+
 from pipekit.explore.puzzles.data import levels
 from pipekit.explore.puzzles.page import html
 from tests.pages.accessible import FAINT, NAMELESS, SMALL
 from tests.pages.conftest import Open
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
-expect = playwright.expect
 
 LEVELS = levels()
 USUAL_MS = """() => {

@@ -22,7 +22,7 @@ export function enliven(data, page) { // the page's spans "knob", divs "live" an
 
   function draw() {
     const began = performance.now();
-    for (const { box, models } of figures) drawn(data, box, models, now);
+    for (const { box, models } of figures) redrawn(data, box, models, now);
     for (const each of values) each.textContent = evaluated(each.dataset, now);
     performance.measure("pipekit article", { start: began, end: performance.now() });
   }
@@ -39,7 +39,7 @@ function knob(span, changed) {
   return { name, value, show: (next) => { input.value = next; shown.textContent = next; } };
 }
 
-function drawn(data, box, models, now) { // methods one under another, on one axis of time
+function redrawn(data, box, models, now) { // methods one under another, on one axis of time
   const { p, m, b, l, u } = now, { methods, link, slow } = box.dataset;
   const costs = { opSlots: { F: 1, B: b, I: b / 2, W: b / 2 }, link: link ? l : 0, workers: slow ? { [slow]: u } : {} };
   const runs = methods.split(" ").map((key) => {

@@ -16,7 +16,8 @@ import { pictured, told } from "./tables.js";
 
 export class Game {
   constructor(data, page) {
-    Object.assign(this, { data, page, past: [], hints: 0 });
+    // One element says all, so that screen readers hear what changes in it.
+    Object.assign(this, { data, page, past: [], hints: 0, said: element("p", { role: "status" }) });
     this.places = [...data.levels, { name: "Diagnose a trace", isTrace: true }, { name: "Sandbox", isSandbox: true }];
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("hashchange", () => this.visit());
@@ -128,9 +129,11 @@ export class Game {
     const parts = [
       isSandbox ? playground(this.data.sandbox, this.problem, this.rows, (chosen, rows) => this.begin(chosen, rows)) : this.task(level),
       drawn(this.problem, this.rows, this.clock, offered, this.marks, this),
-      actions, element("p", { class: `said${this.marks.refused ? " wrong" : ""}`, role: "status" }, this.says), this.verdict(),
+      actions, this.said, this.verdict(),
     ];
     this.show(element("div", {}, ...parts));
+    this.said.className = `said${this.marks.refused ? " wrong" : ""}`;
+    this.said.textContent = this.says;
     if (isPlayed) this.focus(activeElement.dataset.task);
     performance.measure("pipekit puzzle", { start: began, end: performance.now() });
   }
