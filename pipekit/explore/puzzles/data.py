@@ -58,19 +58,19 @@ def sandbox() -> list[dict[str, Any]]:
     """Return boards without a goal: of some counts, each set of tasks that methods share."""
     boards = []
     for stages, microbatches in product(SANDBOX_STAGES, SANDBOX_MICROBATCHES):
-        alike: dict[Tasks, list[tuple[str, Schedule]]] = defaultdict(list)
-        for key, schedule in _named(stages, microbatches, microbatches):
-            alike[_tasks(schedule)].append((key, schedule))
+        alike: dict[Tasks, list[Schedule]] = defaultdict(list)
+        for schedule in _named(stages, microbatches, microbatches):
+            alike[_tasks(schedule)].append(schedule)
         for named in alike.values():
-            first = named[0][1]
+            first = named[0]
             if first.worker_count < 2:
                 continue
-            names = ", ".join(schedule.name for _, schedule in named)
+            names = ", ".join(schedule.name for schedule in named)
             boards.append(
                 {
                     "name": f"{first.stages} stages, {microbatches} microbatches: {names}",
                     "rows": rows(first),
-                    "named": [_method(*each) for each in named],
+                    "named": [*map(_method, named)],
                 }
             )
     return boards
@@ -97,8 +97,8 @@ def _level(level: Level) -> dict[str, Any]:
     best, tasks = level.best, _tasks(level.best)
     size, batches = len(best.batches[0]), len(best.batches)
     named = [
-        _method(key, schedule)
-        for key, schedule in _named(best.stages, size, size * batches)
+        _method(schedule)
+        for schedule in _named(best.stages, size, size * batches)
         if _tasks(schedule) == tasks
     ]
     proven = fewest_slots(level)
@@ -115,19 +115,18 @@ def _level(level: Level) -> dict[str, Any]:
         "link": level.link,
         "slots": level.slots,
         "versions": check(best).peak_versions,
-        "inFlight": level.caps,
         "proven": proven,
         "label": "proven optimal" if proven == level.slots else "best known",
         "named": named,
     }
 
 
-def _named(stages: int, size: int, microbatches: int) -> Iterator[tuple[str, Schedule]]:
+def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
     """Yield every named method with so many microbatches in all, in batches of ``size``."""
     for key, method in METHODS.items():
         batches = microbatches if key in PER_MINIBATCH else microbatches // size
         try:
-            yield key, method(stages, size).take(batches)
+            yield method(stages, size).take(batches)
         except ScheduleError:  # not with these counts
             continue
 
@@ -137,5 +136,5 @@ def _tasks(schedule: Schedule) -> Tasks:
     return frozenset((worker, task) for worker, row in enumerate(schedule.workers) for task in row)
 
 
-def _method(key: str, schedule: Schedule) -> Mapping[str, Any]:
-    return {"key": key, "name": schedule.name, "rows": rows(schedule)}
+def _method(schedule: Schedule) -> Mapping[str, Any]:
+    return {"name": schedule.name, "rows": rows(schedule)}

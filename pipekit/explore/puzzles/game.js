@@ -17,31 +17,33 @@ import { pictured, told } from "./tables.js";
 export class Game {
   constructor(data, page) {
     // One element says all, so that screen readers hear what changes in it.
-    Object.assign(this, { data, page, past: [], hints: 0, said: element("p", { role: "status" }) });
+    Object.assign(this, { data, page, said: element("p", { role: "status" }) });
     this.places = [...data.levels, { name: "Diagnose a trace", isTrace: true }, { name: "Sandbox", isSandbox: true }];
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("hashchange", () => this.visit());
-    this.visit();
+    if (!this.visit()) this.open(0);
   }
 
-  visit() { // where the URL points
-    if (this.link && location.hash === this.link) return;
-    const { number, rows, board } = visited(this.places.length);
-    this.open(number, rows, board);
+  visit() { // where the URL points, if that is a board, and another one than is shown
+    const at = location.hash === this.link ? null : visited(this.places.length);
+    if (at) this.open(at.number, at.rows, at.board);
+    return at;
   }
 
   open(number, texts = [], board = 0) {
-    Object.assign(this, { number, past: [], hints: 0, worker: 0, marks: {}, says: "" });
+    Object.assign(this, { number, problem: null });
     const place = this.places[number];
     if (place.isTrace) return this.show(diagnosis(this.data.trace, () => this.solve(0)));
     return this.begin(place.isSandbox ? costed(this.data.sandbox[board] ?? this.data.sandbox[0], this.data.rules) : place, texts);
   }
 
   begin(level, texts = []) {
-    this.problem = problemOf(level, this.data.rules);
-    this.rows = placed(this.problem, texts);
-    this.clock = timed(this.problem, this.rows);
-    if (this.clock.circle) [this.rows, this.says] = [this.problem.best.map(() => []), "The link's order could never end; the board is empty."];
+    Object.assign(this, { problem: problemOf(level, this.data.rules), past: [], worker: 0 });
+    this.become(placed(this.problem, texts));
+    if (this.clock.circle) {
+      this.become(this.problem.best.map(() => []));
+      this.says = "The order of this link could never end, so that the board is empty.";
+    }
     this.draw();
   }
 
@@ -82,13 +84,14 @@ export class Game {
 
   set(rows) {
     this.past.push(this.rows);
-    Object.assign(this, { rows, marks: {}, says: "", clock: timed(this.problem, rows), hints: 0 });
+    this.become(rows);
   }
+
+  become(rows) { Object.assign(this, { rows, clock: timed(this.problem, rows), marks: {}, says: "", hints: 0 }); }
 
   undo() {
     if (!this.past.length) return;
-    const rows = this.past.pop();
-    Object.assign(this, { rows, marks: {}, says: "", clock: timed(this.problem, rows), hints: 0 });
+    this.become(this.past.pop());
     this.draw();
   }
 
@@ -141,7 +144,7 @@ export class Game {
   show(content) {
     const done = solved();
     const steps = this.places.map(({ name }, number) => element("li", {}, pressed(
-      `${number + 1}`, () => { this.problem = null; this.open(number); },
+      `${number + 1}`, () => this.open(number),
       { title: name, "aria-label": `${number + 1}. ${name}${name in done ? ", solved" : ""}`, "aria-current": number === this.number ? "step" : null, class: name in done ? "done" : "" },
     )));
     const heading = element("h2", {}, `${this.number + 1}. ${this.places[this.number].name}`);
@@ -174,7 +177,7 @@ export class Game {
     return element("p", { class: `verdict${isSolved ? " solved" : ""}` }, ...more);
   }
 
-  onward() { return pressed("Next level", () => { this.problem = null; this.open(this.number + 1); }, { class: "next" }); }
+  onward() { return pressed("Next level", () => this.open(this.number + 1), { class: "next" }); }
 
   solve(slots) { keepSolved(this.places[this.number].name, slots); }
 

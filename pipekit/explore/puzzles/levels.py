@@ -221,8 +221,8 @@ LEVELS = (
         "Slow link",
         "A message takes one slot. 1F1B's warm-up is now too short: each forward waits for a "
         "gradient that is still on its way.",
-        "A round trip to the next worker takes two slots more: put two more forwards in flight "
-        "for each link that lies behind a worker.",
+        "A round trip over a link takes two slots more: put one more forward in flight for each "
+        "link that lies behind a worker.",
         "Microbatches in flight hide transfers.",
         "PipeDream, section 3.2; eager 1F1B",
         eager(3, 5).take(1),

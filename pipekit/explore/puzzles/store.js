@@ -25,9 +25,9 @@ export function linked(number, rows, board) { // the board is the sandbox's
   return `#${new URLSearchParams({ level: number + 1, ...(board >= 0 ? { board } : {}), rows: texts })}`;
 }
 
-export function visited(count) { // the level's number and its rows as text, as a link has them
+export function visited(count) { // the level's number and its rows as text, or null if the address has none
   const query = new URLSearchParams(location.hash.slice(1)), number = Number(query.get("level")) - 1;
-  if (!Number.isInteger(number) || number < 0 || number >= count) return { number: 0, board: 0, rows: [] };
+  if (!Number.isInteger(number) || number < 0 || number >= count) return null;
   return { number, board: Number(query.get("board")), rows: (query.get("rows") ?? "").split("_").map((row) => row.replaceAll(".", " ")) };
 }
 
