@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.explore.puzzles.levels import Level
+from pipekit.explore.puzzles.levels import Puzzle
 from pipekit.schedules import Op, Schedule, check, eager, flush, gpipe, model_parallel, zb_h1
 from pipekit.traces import Trace
 
@@ -29,7 +29,7 @@ def drawn(schedule: Schedule, b: float) -> Trace:
 def long_run(schedule: Schedule, twice: Schedule, microbatches: int, **costs: object) -> float:
     """Return the slots of one more microbatch."""
     few, many = (
-        Level("", "", "", "", "", each, **costs).slots  # type: ignore[arg-type]
+        Puzzle("", "", "", "", "", each, **costs).slots  # type: ignore[arg-type]
         for each in (schedule, twice)
     )
     return (many - few) / microbatches

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from pipekit.explore.puzzles.levels import LEVELS, Level
+from pipekit.explore.puzzles.levels import LEVELS, Puzzle
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
 from pipekit.plots.events import GAP_STYLES
@@ -93,7 +93,7 @@ def _cell(worker: int, task: Task) -> str:
     return f"{task.op.value}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
 
 
-def _level(level: Level) -> dict[str, Any]:
+def _level(level: Puzzle) -> dict[str, Any]:
     best, tasks = level.best, _tasks(level.best)
     size, batches = len(best.batches[0]), len(best.batches)
     named = [

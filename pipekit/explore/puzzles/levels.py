@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pipekit.clusters import V100, Cluster
-from pipekit.clusters import Level as LinkLevel
+from pipekit.clusters import V100, Cluster, Level
 from pipekit.profiling import Profile
 from pipekit.schedules import (
     Schedule,
@@ -36,7 +35,7 @@ _NO_TIME = 1e18
 
 
 @dataclass(frozen=True)
-class Level:
+class Puzzle:
     """Tasks to place, each on its worker.
 
     Attributes:
@@ -75,7 +74,7 @@ class Level:
             for layer, f in zip(profile.layers, factors, strict=True)
         ]
         costs = Costs(replace(profile, layers=tuple(layers)), dict(enumerate(self.workers)))
-        links = LinkLevel("link", self.best.worker_count, _NO_TIME, latency_s=self.link)
+        links = Level("link", self.best.worker_count, _NO_TIME, latency_s=self.link)
         return simulate(self.best, costs, cluster=Cluster("link", V100, (links,)))
 
     @cached_property
@@ -99,7 +98,7 @@ TIGHT = parse(
 """Found by ``pk.search`` in 5 s under a cap of two microbatches a worker."""
 
 LEVELS = (
-    Level(
+    Puzzle(
         "Naive",
         "Two minibatches go through three stages, with an update after each. The second reads the "
         "weights that the first has made. Place all tasks: who can work while another does?",
@@ -110,7 +109,7 @@ LEVELS = (
         model_parallel(3).take(2),
         capped=False,
     ),
-    Level(
+    Puzzle(
         "GPipe",
         "A batch is cut into four microbatches, which all read the same weights. Keep the workers "
         "busy; memory is no matter.",
@@ -120,7 +119,7 @@ LEVELS = (
         gpipe(3, 4).take(1),
         capped=False,
     ),
-    Level(
+    Puzzle(
         "1F1B",
         "The same tasks, but a worker may have no more microbatches in flight than there are "
         "stages from it to the last: 3, 2 and 1. Is that as fast as GPipe all the same?",
@@ -130,7 +129,7 @@ LEVELS = (
         "PipeDream-2BW, section 3.2",
         flush(3, 4).take(1),
     ),
-    Level(
+    Puzzle(
         "Virtual stages",
         "Four stages on two workers, two each: worker 0 has stages 0 and 2. Smaller stages fill "
         "the pipeline sooner.",
@@ -139,7 +138,7 @@ LEVELS = (
         "Megatron-LM (SC '21), section 2.2",
         interleaved(4, 4, workers=2).take(1),
     ),
-    Level(
+    Puzzle(
         "PipeDream",
         "Update after every minibatch, and never wait. The weights that a minibatch reads are "
         "given: older ones on earlier stages, and its backward reads the same.",
@@ -149,7 +148,7 @@ LEVELS = (
         "PipeDream, sections 3.3 and 3.4",
         pipedream(3).take(4),
     ),
-    Level(
+    Puzzle(
         "Two versions",
         "Three batches of two microbatches without a flush. Each reads weights one update old, so "
         "that two versions of the weights are enough.",
@@ -159,7 +158,7 @@ LEVELS = (
         "PipeDream-2BW, section 3.1",
         two_bw(2, 2).take(3),
     ),
-    Level(
+    Puzzle(
         "Zero bubble",
         "A backward comes in two parts. I, for the stage's input, is awaited by the stage before; "
         "W, for the weights, can wait until there is nothing better to do.",
@@ -168,7 +167,7 @@ LEVELS = (
         "Qi et al. (ICLR '24), section 2.1",
         zb_h1(3, 4).take(1),
     ),
-    Level(
+    Puzzle(
         "A V under a memory cap",
         "Four stages in a V on two workers: worker 0 has the first and the last. In flight at most "
         "are three halves of a microbatch on worker 0, and four on worker 1.",
@@ -178,7 +177,7 @@ LEVELS = (
         "Qi et al. (NeurIPS '24)",
         v_min(4, 4).take(1),
     ),
-    Level(
+    Puzzle(
         "ZB-V",
         "The same V with room for four halves on both workers. Neither needs to wait between its "
         "first and last task.",
@@ -188,7 +187,7 @@ LEVELS = (
         "Qi et al. (ICLR '24), section 6",
         zb_v(4, 4).take(1),
     ),
-    Level(
+    Puzzle(
         "Two directions: Chimera",
         "Each worker has two stages' weights: half of the microbatches enter at worker 0, half at "
         "worker 1. Their gradients are summed by both.",
@@ -197,7 +196,7 @@ LEVELS = (
         "Li and Hoefler (SC '21), section 3.1",
         chimera(2, 2).take(1),
     ),
-    Level(
+    Puzzle(
         "DualPipe",
         "Two directions with backwards in parts: microbatches 0 and 1 enter at worker 0, the "
         "others at worker 1.",
@@ -207,7 +206,7 @@ LEVELS = (
         "DeepSeek-V3, section 3.2.1",
         dualpipe(2, 4).take(1),
     ),
-    Level(
+    Puzzle(
         "Uneven stages",
         "The middle stage takes twice as long as the others. Which worker may never wait?",
         "Worker 1 is the bottleneck: have work ready for it at all times, with one more forward "
@@ -217,7 +216,7 @@ LEVELS = (
         eager(3, 4).take(1),
         stages=(1, 2, 1),
     ),
-    Level(
+    Puzzle(
         "Slow link",
         "A message takes one slot. 1F1B's warm-up is now too short: each forward waits for a "
         "gradient that is still on its way.",
@@ -228,7 +227,7 @@ LEVELS = (
         eager(3, 5).take(1),
         link=1,
     ),
-    Level(
+    Puzzle(
         "Memory for two",
         "Backwards in two parts, and no worker may have more than two microbatches in flight. No "
         "named method fits.",
@@ -237,7 +236,7 @@ LEVELS = (
         "pk.search",
         TIGHT,
     ),
-    Level(
+    Puzzle(
         "Weight versions",
         "PipeDream's minibatches once more, with vertical sync: all stages read the version that "
         "the first has read. Count the versions that each worker keeps.",
@@ -246,7 +245,7 @@ LEVELS = (
         "PipeDream, section 3.3",
         pipedream(3, vertical_sync=True).take(4),
     ),
-    Level(
+    Puzzle(
         "A straggler",
         "Worker 1 takes twice as long for everything. Backwards come in two parts.",
         "What the slow worker owes others goes first: its W wait until the end.",

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from itertools import pairwise, product
 
-from pipekit.explore.puzzles.levels import Level
+from pipekit.explore.puzzles.levels import Puzzle
 from pipekit.schedules import OPS
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import Dependencies
 
 
-def fewest_slots(level: Level) -> float:
+def fewest_slots(level: Puzzle) -> float:
     """Return a lower bound on the makespan: heads, tails and a worker's work between them.
 
     A task cannot begin before its head, the longest chain of tasks that it needs, nor may less than

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.puzzles.data import levels, rows, sandbox
-from pipekit.explore.puzzles.levels import LEVELS, Level
+from pipekit.explore.puzzles.levels import LEVELS, Puzzle
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.schedules import Schedule, check, slots
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
@@ -74,7 +74,7 @@ def test_random_tables_run_when_pipekit_says(ask: Ask, schedule: Schedule) -> No
 @pytest.mark.parametrize(("level", "given"), CASES, ids=NAMES)
 class TestLevel:
     def test_it_runs_when_the_simulator_says(
-        self, level: Level, given: dict[str, Any], ask: Ask
+        self, level: Puzzle, given: dict[str, Any], ask: Ask
     ) -> None:
         answer, frame = ask("times", given), level.trace.frame
         for worker, (starts, ends) in enumerate(zip(answer["starts"], answer["ends"], strict=True)):
@@ -82,11 +82,11 @@ class TestLevel:
             np.testing.assert_allclose(starts, own["start_s"], atol=1e-6)
             np.testing.assert_allclose(ends, own["end_s"], atol=1e-6)
 
-    def test_two_bounds_agree(self, level: Level, given: dict[str, Any], ask: Ask) -> None:
+    def test_two_bounds_agree(self, level: Puzzle, given: dict[str, Any], ask: Ask) -> None:
         assert ask("bound", given) == pytest.approx(fewest_slots(level))
 
     def test_hints_lead_to_the_best_order_and_no_bound_falls_on_the_way(
-        self, level: Level, given: dict[str, Any], ask: Ask
+        self, level: Puzzle, given: dict[str, Any], ask: Ask
     ) -> None:
         game = ask("played", given)
         assert game["offered"], "each hint is a move that is allowed"
