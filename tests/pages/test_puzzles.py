@@ -108,7 +108,9 @@ def test_the_trace_is_diagnosed_and_wrong_answers_have_reasons(opened: Open) -> 
     page.get_by_role("button", name="worker 0").click()
     expect(page.get_by_role("status").first).to_contain_text("Worker 0 takes 20")
     page.get_by_role("button", name="worker 2").click()
-    page.get_by_role("button", name="give some of its layers").click()
+    page.get_by_role("button", name="links").click()
+    expect(page.get_by_role("status").last).to_contain_text("ms less of 868 ms (simulated)")
+    page.get_by_role("button", name="unequal stages").click()
     expect(page.locator(".verdict.solved")).to_be_visible()
 
 

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pandas as pd
 
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.host.provenance import provenance
+from pipekit.measured import explain
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, eager, flush, zb_h1
-from pipekit.simulation import Costs, simulate
+from pipekit.schedules import flush
 from pipekit.traces import Trace
 
 RECORD = Path(__file__).with_name("slow_worker.json")
@@ -24,6 +23,8 @@ FORWARD_S, BACKWARD_S = 0.02, 0.04
 STEPS = 20
 SLOWNESS = 1.0, 1.0, 1.5, 1.0
 """How many times as long each worker takes."""
+CAUSES = 4
+"""To choose among."""
 
 
 def record() -> None:
@@ -59,9 +60,9 @@ def level() -> dict[str, Any]:
         "waits for whom; comma and full stop step through the run.",
         "provenance": f"The engine's own trace, compute modelled ({told['label']}), recorded "
         f"{told['utc'][:10]}: the shortest of {told['shortest_of']} steps.",
-        "questions": [_who(trace), _remedy(trace)],
+        "questions": [_who(trace), _cause(trace)],
         "teaches": "The slow worker is the one that hardly waits: those before it wait for "
-        "gradients, those behind it for activations. Of your own run, pk.why_slow says the same.",
+        "gradients, those behind it for activations. Of your own run, pk.explain says the same.",
     }
 
 
@@ -89,37 +90,18 @@ def _who(trace: Trace) -> dict[str, Any]:
     return {"text": "Which worker is slow?", "answers": answers}
 
 
-def _remedy(trace: Trace) -> dict[str, Any]:
-    found = dict(_remedies(trace))
-    now, best = found.pop("as it is"), min(found, key=found.__getitem__)
+def _cause(trace: Trace) -> dict[str, Any]:
+    found = explain(trace)
     answers = [
         {
-            "text": text,
-            "says": f"Simulated: {1e3 * seconds:.0f} ms in place of {1e3 * now:.0f} ms"
-            + ("." if text == best else "; another remedy saves more."),
-            "right": text == best,
+            "text": cause.kind,
+            "says": f"{cause.text}: without that, a step would take {1e3 * cause.saves_s:.0f} ms "
+            f"less of {1e3 * found.step_s:.0f} ms (simulated).",
+            "right": cause is found.causes[0],
         }
-        for text, seconds in found.items()
+        for cause in sorted(found.causes[:CAUSES], key=lambda cause: cause.kind)
     ]
-    return {"text": "What shortens the step most?", "answers": answers}
-
-
-def _remedies(trace: Trace) -> Iterator[tuple[str, float]]:
-    """Yield what could be done, and the seconds that a step then takes, simulated."""
-    took = _medians(trace)
-    usual = sorted(took)[0]
-    slow = {worker: each / usual for worker, each in enumerate(took)}
-    even = dict.fromkeys(slow, sum(slow.values()) / len(slow))
-
-    def seconds(method: Schedule, workers: dict[int, float]) -> float:
-        layers = Profile.uniform(WORKERS, usual, usual * BACKWARD_S / FORWARD_S)
-        return simulate(method, Costs(layers, workers)).makespan_s
-
-    ours, early, zero = (make(WORKERS, MICROBATCHES).take(1) for make in (flush, eager, zb_h1))
-    yield "as it is", seconds(ours, slow)
-    yield "a longer warm-up (eager 1F1B)", seconds(early, slow)
-    yield "backwards in two parts (ZB-H1)", seconds(zero, slow)
-    yield "give some of its layers to the others", seconds(ours, even)
+    return {"text": "What costs the step most?", "answers": answers}
 
 
 if __name__ == "__main__":
