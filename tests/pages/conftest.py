@@ -13,6 +13,7 @@ from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
+import mistune
 import pytest
 
 from pipekit.explore.puzzles.page import html
@@ -56,10 +57,9 @@ def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The address of a folder with the pages."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "puzzles.html").write_text(html(), encoding="utf-8")
-    markdown = pytest.importorskip("markdown_it")
     article, slides = of_site(repository, "article"), of_site(repository, "slides")
     text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
-    body = markdown.MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    body = mistune.create_markdown(escape=False, plugins=["table"])(text)
     for name, inner, made in (
         ("article", body, article),
         ("slides", '<div id="lecture" class="slides"></div>', slides),
