@@ -1,4 +1,4 @@
-"""The exercise sheet: questions with numbers of a student's own, and what pipekit answers.
+"""The exercise sheet: questions with numbers of a student's own, and pipekit's answers.
 
     python exercises.py NAME [NAME ...] --output FOLDER
 
@@ -72,12 +72,12 @@ def _period(stages: int, backward: float, link: float) -> float:
 
 
 def digest(student: str, name: str, answer: float) -> str:
-    """Return what the public grader knows of an answer: to three digits, and not in clear."""
+    """Return the public grader's form of an answer: to three digits, and not in clear."""
     return hashlib.sha256(f"{student}/{name}/{answer:.3g}".encode()).hexdigest()
 
 
 def write(student: str, output: Path) -> None:
-    """Write a student's folder, and what is withheld from it."""
+    """Write a student's folder, and the one that is withheld."""
     public, withheld = output / "public" / student, output / "withheld" / student
     for folder in (public, withheld):
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def write(student: str, output: Path) -> None:
 
 
 def stripped(solved: str) -> str:
-    """Return a solution without what its marks enclose."""
+    """Return a solution without the lines that its marks enclose."""
     return SOLUTION.sub(r'\1raise NotImplementedError("\2")\n', solved)
 
 

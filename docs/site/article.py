@@ -22,7 +22,7 @@ LOADED = """
 
 
 def page(text: str, static: Path) -> str:
-    """Write what the article needs below ``static``; return its text."""
+    """Write the article's script and style below ``static``; return its text."""
     folder = static / "course"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "article.js").write_text(scripts(), encoding="utf-8")

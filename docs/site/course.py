@@ -18,12 +18,12 @@ is an update. Keys: arrows choose a worker, a task's letter places it, `Z` undoe
 ```
 
 **Copy as text** takes your order to [a schedule of your own](/gallery/explore/own_schedule.ipynb),
-which trains a network with it. [A page a method](/methods/index.md) has what each one costs.
+which trains a network with it. [A page a method](/methods/index.md) has the costs of each.
 """
 
 
 def page(static: Path) -> str:
-    """Write what the page needs below ``static``; return its text."""
+    """Write the page's script and style below ``static``; return its text."""
     folder = static / "course"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "puzzles.js").write_text(scripts(), encoding="utf-8")

@@ -32,7 +32,7 @@ same on a phone. `SVG` below a timeline saves the state that is shown.
 
 
 def page(static: Path) -> str:
-    """Write what the page needs below ``static``, where the article's style is; return its text."""
+    """Write the page's script and style below ``static``; return its text."""
     folder = static / "course"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "slides.js").write_text(scripts(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The article's formulas, as they stand in its text, are what pipekit simulates."""
+"""The article's formulas, as they stand in its text, agree with pipekit's simulator."""
 
 import re
 from itertools import product

@@ -1,4 +1,4 @@
-"""What a page must not lack: names of controls, contrast of text, room for fingers."""
+"""A page must not lack names of controls, contrast of text, and room for fingers."""
 
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, canvas')]
     .filter(e => e.checkVisibility() && !e.ariaHidden)

@@ -26,7 +26,7 @@ HTML = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>page</title>"
     "<meta name=viewport content='width=device-width'><style>:root {color-scheme: light dark}</style>"
 )
-"""What the site's theme gives a page."""
+"""The site's theme gives a page the like."""
 
 Open = Callable[..., "Page"]
 

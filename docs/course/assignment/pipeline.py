@@ -1,8 +1,9 @@
 """Assignment: 1F1B with a flush, then PipeDream's weight stashing.
 
-Fill in what raises NotImplementedError, then run ``pytest`` in this folder: your weights must equal
-those of sequential training, and of PipeDream's equation, to the bit. Tasks are pairs: ``("F", k)``
-and ``("B", k)`` are the passes of microbatch ``k``, ``("U", t)`` makes weight version ``t``.
+Replace each NotImplementedError by code, then run ``pytest`` in this folder: your weights must
+equal those of sequential training, and of PipeDream's equation, to the bit. Tasks are pairs:
+``("F", k)`` and ``("B", k)`` are the passes of microbatch ``k``, ``("U", t)`` makes weight version
+``t``.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,14 +41,14 @@ def pipedream(stage: int, stages: int, minibatches: int) -> list[Task]:
 
 
 class Stage:
-    """Some layers, and what waits between the forward and the backward of each microbatch."""
+    """Some layers, and the tensors that wait for the backward of each microbatch."""
 
     def __init__(self, layers: nn.Sequential, lr: float) -> None:
         self.layers, self.optimizer = layers, torch.optim.SGD(layers.parameters(), lr)
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # by microbatch: input and output
 
     def forward(self, microbatch: int, x: Tensor) -> Tensor:
-        """Return the output, and keep what the backward needs; x comes without a graph."""
+        """Return the output, and keep the backward's tensors; x comes without a graph."""
         # solution: part 2
         x = x.requires_grad_()
         y = self.layers(x)
@@ -126,7 +127,7 @@ def run(
     inputs: Sequence[Tensor],
     loss: Callable[[int, Tensor], Tensor],
 ) -> None:
-    """Run each stage's tasks in order, each as soon as what it needs is there (given).
+    """Run each stage's tasks in order, each as soon as its message is there (given).
 
     Args:
         stages: of the model, in order.

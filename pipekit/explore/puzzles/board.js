@@ -1,4 +1,4 @@
-// The board as a picture: a row a worker, a bar a task, the waits between them, and what can come next.
+// The board as a picture: a row a worker, a bar a task, the waits between them, and the tasks that can come next.
 
 import { element, pressed } from "./elements.js";
 import { inFlight } from "./kept.js";

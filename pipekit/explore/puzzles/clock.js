@@ -1,6 +1,6 @@
 // When each task of a board runs, and the soonest that each task that is not placed yet can.
 //
-// Workers run their rows in order, each task as soon as what it needs is there.  A task that is not
+// Workers run their rows in order, each task as soon as its needs are over.  A task that is not
 // placed comes behind its worker's row; so a circle among all of them is one that no further move
 // can mend: workers would wait for one another for ever.
 

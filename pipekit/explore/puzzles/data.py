@@ -1,4 +1,4 @@
-"""What the page of the puzzles knows: levels, named methods, and rules, as JSON."""
+"""The data of the puzzles' page: levels, named methods, and rules, as JSON."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -52,7 +52,7 @@ def recorded() -> tuple[Trace, dict[str, Any]]:
 
 
 def level() -> dict[str, Any]:
-    """Return what the page asks about it."""
+    """Return the level: the picture, the questions and their answers."""
     trace, told = recorded()
     return {
         "shown": {"picture": picture(trace), "why": explained(trace)},

@@ -1,4 +1,4 @@
-// The game: levels, moves and what is said of them.
+// The game: levels, moves, and the page's words on them.
 
 import { drawn } from "./board.js";
 import { fewestSlots } from "./bound.js";
@@ -16,7 +16,7 @@ import { pictured, told } from "./tables.js";
 
 export class Game {
   constructor(data, page) {
-    // One element says all, so that screen readers hear what changes in it.
+    // One element says all, so that screen readers hear its changes.
     Object.assign(this, { data, page, said: element("p", { role: "status" }) });
     this.places = [...data.levels, { name: "Diagnose a trace", isTrace: true }, { name: "Sandbox", isSandbox: true }];
     document.addEventListener("keydown", (event) => this.key(event));
@@ -65,7 +65,7 @@ export class Game {
     return this.draw();
   }
 
-  price(task, lost) { // what a move that is allowed has cost
+  price(task, lost) { // of a move that is allowed
     const source = this.clock.waited.get(task.id), row = this.rows[task.worker], free = row.length > 1 ? this.clock.end.get(row.at(-2).id) : 0;
     const idle = this.clock.start.get(task.id) - free;
     const why = idle > 0 && source && source.worker !== task.worker
@@ -117,7 +117,7 @@ export class Game {
     act();
   }
 
-  // What is seen.
+  // The page.
 
   draw() {
     const began = performance.now();

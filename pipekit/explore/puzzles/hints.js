@@ -3,7 +3,7 @@
 import { timed } from "./clock.js";
 import { title } from "./tables.js";
 
-export function hint(problem, rows, step) { // what to say, and of the last step the rows that follow from it
+export function hint(problem, rows, step) { // a sentence, and of the last step the rows that follow from it
   if (step === 1) return { says: problem.level.idea };
   const { worker, keep, task } = next(problem, rows);
   const so = rows[worker].slice(0, keep).map(title).slice(-3).join(" ");
@@ -15,7 +15,7 @@ export function hint(problem, rows, step) { // what to say, and of the last step
   return { says: `Worker ${worker}, ${where}: ${title(task)}.`, rows: mended };
 }
 
-export function next(problem, rows) { // what the best order known has first that the board has not
+export function next(problem, rows) { // the first task of the best order known that the board lacks
   const { start } = timed(problem, problem.best);
   const found = problem.best.flatMap((best, worker) => {
     const differs = best.findIndex((task, place) => rows[worker][place]?.id !== task.id);

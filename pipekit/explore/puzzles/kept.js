@@ -1,4 +1,4 @@
-// What a worker keeps while it runs its row: microbatches in flight, and weight versions.
+// A worker keeps microbatches in flight and weight versions while it runs its row.
 
 export function inFlight(row, ops) { // after each task: forwards without their gradients
   let flying = 0;

@@ -42,7 +42,7 @@ class Puzzle:
         name: a few words.
         goal: the puzzle, in a few sentences.
         idea: the first hint.
-        teaches: what its answer shows.
+        teaches: the lesson of its answer.
         source: paper and section.
         best: the best schedule known: its tasks, their workers and weights are the level's.
         capped: whether no worker may have more microbatches in flight than with it.
@@ -162,7 +162,7 @@ LEVELS = (
         "Zero bubble",
         "A backward comes in two parts. I, for the stage's input, is awaited by the stage before; "
         "W, for the weights, can wait until there is nothing better to do.",
-        "Let I go first whenever one is there, and fill with W what would be idle.",
+        "Let I go first whenever one is there, and fill idle slots with W.",
         "The second half of a backward fills gaps.",
         "Qi et al. (ICLR '24), section 2.1",
         zb_h1(3, 4).take(1),
@@ -232,7 +232,7 @@ LEVELS = (
         "Backwards in two parts, and no worker may have more than two microbatches in flight. No "
         "named method fits.",
         "Each W makes room for a forward, so that it cannot always wait.",
-        "Under a cap of one's own a search finds what no paper has.",
+        "Under a cap of one's own a search finds orders that no paper has.",
         "pk.search",
         TIGHT,
     ),
@@ -248,8 +248,8 @@ LEVELS = (
     Puzzle(
         "A straggler",
         "Worker 1 takes twice as long for everything. Backwards come in two parts.",
-        "What the slow worker owes others goes first: its W wait until the end.",
-        "Only the straggler's own work and what must come before it count.",
+        "The slow worker's I goes first, since others wait for it: its W come at the end.",
+        "Only the straggler's own work counts, and the one forward before it.",
         "Qi et al. (ICLR '24), section 3",
         zb_h1(3, 4).take(1),
         capped=False,

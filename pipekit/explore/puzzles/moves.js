@@ -17,21 +17,21 @@ export function choices(problem, rows) { // of each worker, the first task left 
   });
 }
 
-export function refusal(problem, rows, task) { // null, or what hinders it from being its worker's next
+export function refusal(problem, rows, task) { // null, or why it cannot be its worker's next
   return lacking(problem, rows, task) ?? tooMany(problem, rows, task) ?? forEver(problem, rows, task);
 }
 
-function lacking(problem, rows, task) { // what it needs of its own worker would come later
+function lacking(problem, rows, task) { // a need of its own worker would come later
   const { ops } = problem.rules, { worker } = task, here = rows[worker];
   const missing = problem.needs.get(task.id).map(([need]) => need)
     .filter((need) => need.worker === worker && !here.includes(need));
   if (!missing.length) return null;
   const [first] = missing, rule = ops[task.op];
   const names = missing.map(title).join(", ");
-  let why = `${title(task)} needs what ${title(first)} keeps on this worker`;
+  let why = `${title(task)} needs the tensors that ${title(first)} keeps on this worker`;
   if (!rule.isPass) why = `an update adds up the gradients of all its microbatches, and ${names} would come too late`;
   else if (!ops[first.op].isPass) why = `${title(task)} reads weight version ${task.version}, which ${title(first)} makes`;
-  else if (first.stage !== task.stage) why = `${title(task)} needs what stage ${first.stage} on this worker gives`;
+  else if (first.stage !== task.stage) why = `${title(task)} needs the output of stage ${first.stage} on this worker`;
   return { says: `Worker ${worker} would wait for itself: ${why}. Place ${names} first.`, tasks: missing };
 }
 

@@ -32,7 +32,7 @@ def bundle(modules: Sequence[Path], name: str) -> str:
 
 
 def known() -> dict[str, Any]:
-    """Return all that the page knows."""
+    """Return the page's data."""
     return {
         "rules": data.rules(),
         "levels": data.levels(),
@@ -42,7 +42,7 @@ def known() -> dict[str, Any]:
 
 
 def scripts() -> str:
-    """Return the page's script: the timelines' canvas, the game, and what it knows."""
+    """Return the page's script: the timelines' canvas, the game, and its data."""
     game = bundle([HERE / f"{name}.js" for name in MODULES], "pipekitPuzzles")
     shown = f"const pipekitKnown = pipekitCanvas.revived({embedded(known())});\n"
     start = 'pipekitPuzzles.begin(pipekitKnown, document.getElementById("puzzles"));\n'

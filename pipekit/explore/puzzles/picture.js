@@ -39,7 +39,7 @@ export function why(problem, clock) { // the gaps, and the event that each event
   };
 }
 
-function gapsOf(problem, clock, row, worker) { // until what is needed is computed, and until it is there
+function gapsOf(problem, clock, row, worker) { // until the last need is computed, and until it is there
   const { start, end } = clock, { ops } = problem.rules, gaps = [];
   let free = 0;
   row.forEach((before, place) => {

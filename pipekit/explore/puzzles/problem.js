@@ -1,4 +1,4 @@
-// A level's tasks, what each needs, and how long it takes.
+// A level's tasks, with the needs and the slots of each.
 
 import { parsed } from "./tables.js";
 

@@ -33,7 +33,7 @@ export function playground(boards, problem, rows, begin) {
   const sliders = [...used].filter((op) => op in COSTS).map((op) => (
     slider(COSTS[op], costs[op], 6, (slots) => ({ opSlots: { ...costs, [op]: slots } }))));
   return element("div", { class: "sandbox" },
-    element("p", {}, "Any order of any method's tasks: the page says what it is, and what it costs."),
+    element("p", {}, "Any order of any method's tasks: the page names it, and says how long it takes."),
     element("label", {}, "Tasks ", board), element("label", {}, "Begin with ", start),
     ...sliders, slider("link", level.link ?? 0, 4, (link) => ({ link })));
 }

@@ -1,4 +1,4 @@
-// What outlives a visit: solved levels in the browser's own storage, and the position in the URL.
+// Solved levels outlive a visit in the browser's own storage, and the position does in the URL.
 
 import { cell, parsed } from "./tables.js";
 

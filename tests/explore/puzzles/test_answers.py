@@ -1,4 +1,4 @@
-"""What the game says: refusals, hints and names, of boards made by hand."""
+"""The game's words on boards made by hand: refusals, hints and names."""
 
 from typing import Any
 
@@ -13,13 +13,19 @@ LEVELS = {level["name"]: level for level in levels()}
 @pytest.mark.parametrize(
     ("level", "rows", "worker", "task", "says"),
     [
-        ("GPipe", ["", "", ""], 0, "B0", "B0 needs what F0 keeps on this worker. Place F0 first."),
+        (
+            "GPipe",
+            ["", "", ""],
+            0,
+            "B0",
+            "B0 needs the tensors that F0 keeps on this worker. Place F0 first.",
+        ),
         ("GPipe", ["F0 B0", "", ""], 0, "U3", "B1, B2, B3 would come too late"),
         ("GPipe", ["F0 B0 F1", "F0", ""], 1, "F1", "Nobody could ever go on: "),
         ("1F1B", ["F0 F1 F2", "", ""], 0, "F3", "keep 4 microbatches in flight, and 3 fit"),
         ("PipeDream", ["F0 F1 F2", "", ""], 0, "F3", "F3 reads weight version 1, which update 1"),
         ("ZB-V", ["F0", ""], 0, "F0@3", None),  # waits for worker 1, which may come later
-        ("Zero bubble", ["F0", "", ""], 0, "W0", "W0 needs what I0 keeps"),
+        ("Zero bubble", ["F0", "", ""], 0, "W0", "W0 needs the tensors that I0 keeps"),
         ("Memory for two", ["F0 F1 I0", "", ""], 0, "F2", "3 microbatches in flight, and 2 fit"),
         ("Memory for two", ["F0 F1 I0 W0", "", ""], 0, "F2", None),
     ],
@@ -32,7 +38,7 @@ def test_a_move_is_refused_with_its_reason(
         assert refusal is None
     else:
         assert says in refusal["says"]
-        assert refusal["tasks"], "what is at fault is marked"
+        assert refusal["tasks"], "tasks at fault are marked"
 
 
 def test_hints_go_from_the_idea_to_the_move(ask: Ask) -> None:

@@ -1,4 +1,4 @@
-"""The page's simulator says what pipekit's says, of named methods, random tables and all levels."""
+"""The page's simulator agrees with pipekit's on named methods, random tables and all levels."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ CASES = [*zip(LEVELS, levels(), strict=True)]
 
 
 def compare(schedule: Schedule, ask: Ask) -> None:
-    """Require times and what is kept to be those of pipekit."""
+    """Require times, microbatches in flight and weight versions to be those of pipekit."""
     answer, placed = ask("times", {"rows": rows(schedule)}), slots(schedule)
     for worker, each in enumerate(placed):
         np.testing.assert_array_equal(each[:, 0], answer["starts"][worker])
