@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -92,12 +91,6 @@ def browser() -> "Iterator[Browser]":
 @pytest.fixture
 def opened(browser: "Browser", served: str) -> Iterator[Open]:
     """A function that opens a page, of which no script may fail and no other host be asked."""
-    with _watched(browser, served) as open_page:
-        yield open_page
-
-
-@contextmanager
-def _watched(browser: "Browser", served: str) -> Iterator[Open]:
     contexts: list[BrowserContext] = []
     failed: list[str] = []
 
