@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import article
 import costs
 import course
 import gallery
 import methods
 import play
 import report
+import slides
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -41,6 +43,8 @@ PAGES = (
     "papers",
     "from_other_tools",
     "about",
+    "artifact",
+    "audit",
 )
 LINK = re.compile(r"\]\((?!#|/|https?:|mailto:)([^)#\s]+)(#[^)]*)?\)")
 """A link to a file of the checkout; one that begins with / is the site's own already."""
@@ -63,8 +67,12 @@ def main() -> int:
     (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
-    (SOURCE / "course").mkdir()
-    write("course/index", course.page(ROOT, SOURCE / "course"))
+    text = linked((ROOT / "docs/why_pipelines_idle.md").read_text(), ROOT / "docs")
+    write("why_pipelines_idle", article.page(text, static))
+    write("course/index", course.page(static))
+    write("course/slides", slides.page(static))
+    for path in (ROOT / "docs/course").glob("*.md"):
+        write(f"course/{path.stem.lower()}", linked(path.read_text(), path.parent))
     write("api/index", index("API reference", [api_page(), *map(api_module, api_modules())]))
     for page in PAGES:
         write(page, linked((ROOT / f"docs/{page}.md").read_text(), ROOT / "docs"))
@@ -105,11 +113,21 @@ def front() -> str:
     pages = toctree(
         ["start", "train", "your_model", "cost", "methods", "hang", "why_slow"], "Use it"
     )
-    see = ["course/index", "play", "methods/index", "gallery/index", "staleness", "papers"]
+    see = [
+        "why_pipelines_idle",
+        "course/index",
+        "course/slides",
+        "course/readme",
+        "course/errors",
+        "play",
+        "methods/index",
+        "gallery/index",
+        "staleness",
+        "papers",
+    ]
     pages += toctree(see, "See it")
-    pages += toctree(
-        ["api/index", "from_other_tools", "core", "contributing", "about"], "Look it up"
-    )
+    look = ["api/index", "from_other_tools", "core", "contributing", "about", "artifact", "audit"]
+    pages += toctree(look, "Look it up")
     every = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
     return f"{text}\n{every}\n\n{pages}"
 
@@ -120,6 +138,8 @@ def linked(text: str, folder: Path) -> str:
     def target(found: re.Match[str]) -> str:
         path = (folder / found[1]).resolve()
         name = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".md" and path.parent == ROOT / "docs/course":
+            return f"](/course/{path.stem.lower()}.md)"
         if path.suffix == ".md" and (path.parent.name == "docs" or path.name == "CONTRIBUTING.md"):
             return f"](/{path.stem.lower()}.md{found[2] or ''})"
         if path.suffix == ".svg":

@@ -34,7 +34,7 @@ Two methods on the same stages, a worker each, simulated; a forward takes 10 ms,
 Hovering a pass or a gap says what it is; a click says why, all the way back. Below each row lies
 what the worker keeps. In a notebook, [the explorer](gallery/explore/timeline.ipynb) has every
 number of stages, unequal ones, networks with their own costs, recomputation and a third method;
-[the puzzles](gallery/explore/puzzles.ipynb) let you find these schedules, and train with them.
+[the puzzles](course/index.md) let you find these schedules yourself.
 
 ```{raw} html
 BODY

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from pipekit.explore.browser.picture import picture
-from pipekit.explore.by_hand.puzzles import PUZZLES
 from pipekit.explore.timeline import see
 from pipekit.schedules.methods.by_name import METHODS
 
@@ -33,13 +32,14 @@ def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleT
 def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) -> None:
     text = (
         "[a](../CONTRIBUTING.md) [b](cost.md#how) [c](../pipekit/oracle/train.py) [d](#here) "
-        "[e](https://x) [f](/play.md)"
+        "[e](https://x) [f](/play.md) [g](course/README.md)"
     )
     shown = build.linked(text, repository / "docs")
     assert "[a](/contributing.md) [b](/cost.md#how)" in shown
     assert (
         "[c](/source/pipekit/oracle/train.py.md) [d](#here) [e](https://x) [f](/play.md)" in shown
     )
+    assert "[g](/course/readme.md)" in shown
     source = (repository / "pipekit/oracle/train.py").read_text().splitlines()
     number = source.index("def train(") + 1
     shown = (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()
@@ -114,26 +114,11 @@ def test_as_good_are_only_methods_that_train_in_the_same_way(
     assert build.costs.at_least_as_good(costs, "pipedream") == []  # 2BW's updates sum more
 
 
-def test_the_course_has_each_puzzle_with_its_board_and_its_folded_answer(
-    build: ModuleType, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = build.course.taught(repository / build.course.GAME)
-    assert set(PUZZLES) <= set(sources)
-    monkeypatch.setattr(build.course, "PUZZLES", {name: PUZZLES[name] for name in ("3. 1F1B",)})
-    page = build.course.page(repository, tmp_path)
-    assert (tmp_path / "3.svg").exists()
-    for shown in (
-        "In flight at most, a worker: 3 2 1.",
-        "worker 0 |",
-        "(/methods/flush.md)",
-        "Each worker has `F0` `F1`",
-    ):
-        assert shown in page
-    assert (
-        page.index("</details>")
-        > page.index("PipeDream-2BW, section 3.2")
-        > page.index("<details>")
-    )
+def test_the_course_is_the_puzzles_page(build: ModuleType, tmp_path: Path) -> None:
+    page = build.course.page(tmp_path)
+    for name in re.findall(r"_static/(course/[a-z.]+)", page):
+        assert (tmp_path / name).stat().st_size > 1000
+    assert 'id="puzzles"' in page
 
 
 def test_a_link_that_leads_nowhere_is_found(build: ModuleType, tmp_path: Path) -> None:

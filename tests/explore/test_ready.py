@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from pipekit.explore import memory, planner, search, timeline, why_slow
-from pipekit.explore.by_hand import own_schedule, puzzle_board
+from pipekit.explore.by_hand import own_schedule
 
 EXPLORERS = "memory", "planner", "search", "timeline", "why_slow"
-BY_HAND = "own_schedule", "puzzle_board"
 CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
 from experiments.staleness import explorer
-from pipekit.explore.by_hand import {", ".join(BY_HAND)}
+from pipekit.explore.by_hand import own_schedule
+from pipekit.explore.puzzles.page import html
 from pipekit.explore.browser.picture import explained, picture
 for shown in timeline.see().timelines:
     picture(shown.trace), explained(shown.trace)
+html()
 print(*({{"torch", "matplotlib", "networkx", "scipy"}} & sys.modules.keys()))
 """
 
@@ -28,8 +29,6 @@ def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture
     assert run.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(
-    "explorer", [memory, planner, search, timeline, why_slow, own_schedule, puzzle_board]
-)
+@pytest.mark.parametrize("explorer", [memory, planner, search, timeline, why_slow, own_schedule])
 def test_every_argument_has_a_control(explorer: Any) -> None:
     assert {*explorer.controls()} == {*explorer.see.__annotations__} - {"return"}

@@ -96,6 +96,7 @@ function render({ model, el }) {
   function swatch(style) {
     const item = document.createElement("span");
     const sample = element(item, "canvas");
+    sample.setAttribute("aria-hidden", "true"); // its name stands beside it
     const ratio = window.devicePixelRatio;
     [sample.width, sample.height] = [22 * ratio, 12 * ratio];
     const pen = sample.getContext("2d");

@@ -1,1 +1,1 @@
-"""Schedules written by hand: text with its faults marked, and the puzzles."""
+"""Schedules written by hand: text with its faults marked, and training with it."""

@@ -1,0 +1,140 @@
+"""The data of the puzzles' page: levels, named methods, and rules, as JSON."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from pipekit.explore.puzzles.levels import LEVELS, Puzzle
+from pipekit.explore.puzzles.proof import fewest_slots
+from pipekit.plots import style
+from pipekit.plots.events import GAP_STYLES
+from pipekit.schedules import OPS, Schedule, ScheduleError, Task, check
+from pipekit.schedules.clock import PAPER_SLOTS
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.traces import CAUSES
+
+SANDBOX_STAGES, SANDBOX_MICROBATCHES = (2, 3, 4), (4, 6)
+Tasks = frozenset[tuple[int, tuple[object, ...]]]
+
+
+def rules() -> dict[str, Any]:
+    """Return each op's rule, slots and look, and the causes of idle time."""
+    return {
+        "ops": {
+            op.value: {
+                "name": op.name,
+                "own": rule.own and rule.own.value,
+                "receives": rule.receives and rule.receives.value,
+                "sends": rule.sends and rule.sends.value,
+                "step": rule.receives.step if rule.receives else 0,
+                "adds": rule.adds_gradient,
+                "isPass": rule.is_pass,
+                "slots": PAPER_SLOTS[op],
+                "style": style.OPS[op.name]._asdict(),
+            }
+            for op, rule in OPS.items()
+        },
+        "causes": [
+            {
+                "name": cause.value,
+                "meaning": meaning,
+                "style": GAP_STYLES[cause]._asdict(),
+                "own": style.CAUSES[cause.value]._asdict(),
+            }
+            for cause, meaning in CAUSES.items()
+        ],
+        "idle": style.IDLE,
+        "grid": style.GRID,
+    }
+
+
+def levels() -> list[dict[str, Any]]:
+    """Return the levels, each with the named methods that have its tasks."""
+    return [_level(level) for level in LEVELS]
+
+
+def sandbox() -> list[dict[str, Any]]:
+    """Return boards without a goal: of some counts, each set of tasks that methods share."""
+    boards = []
+    for stages, microbatches in product(SANDBOX_STAGES, SANDBOX_MICROBATCHES):
+        alike: dict[Tasks, list[Schedule]] = defaultdict(list)
+        for schedule in _named(stages, microbatches, microbatches):
+            alike[_tasks(schedule)].append(schedule)
+        for named in alike.values():
+            first = named[0]
+            if first.worker_count < 2:
+                continue
+            names = ", ".join(schedule.name for schedule in named)
+            boards.append(
+                {
+                    "name": f"{first.stages} stages, {microbatches} microbatches: {names}",
+                    "rows": rows(first),
+                    "named": [*map(_method, named)],
+                }
+            )
+    return boards
+
+
+def rows(schedule: Schedule) -> list[str]:
+    """Return a row of text a worker: ``F2@1:3`` is F2 of stage 1 with weight version 3.
+
+    The stage is left out where it is the worker's own number, and version 0, too; an update U has
+    the last microbatch that it sums, and the version that it makes.
+    """
+    return [
+        " ".join(_cell(worker, task) for task in tasks)
+        for worker, tasks in enumerate(schedule.workers)
+    ]
+
+
+def _cell(worker: int, task: Task) -> str:
+    at = f"@{task.stage}" * (task.stage != worker)
+    return f"{task.op.value}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
+
+
+def _level(level: Puzzle) -> dict[str, Any]:
+    best, tasks = level.best, _tasks(level.best)
+    size, batches = len(best.batches[0]), len(best.batches)
+    named = [
+        _method(schedule)
+        for schedule in _named(best.stages, size, size * batches)
+        if _tasks(schedule) == tasks
+    ]
+    proven = fewest_slots(level)
+    return {
+        "name": level.name,
+        "goal": level.goal,
+        "idea": level.idea,
+        "teaches": level.teaches,
+        "source": level.source,
+        "rows": rows(best),
+        "caps": level.caps if level.capped else None,
+        "stages": level.stages,
+        "workers": level.workers,
+        "link": level.link,
+        "slots": level.slots,
+        "versions": check(best).peak_versions,
+        "proven": proven,
+        "label": "proven optimal" if proven == level.slots else "best known",
+        "named": named,
+    }
+
+
+def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
+    """Yield every named method with so many microbatches in all, in batches of ``size``."""
+    for key, method in METHODS.items():
+        batches = microbatches if key in PER_MINIBATCH else microbatches // size
+        try:
+            yield method(stages, size).take(batches)
+        except ScheduleError:  # not with these counts
+            continue
+
+
+def _tasks(schedule: Schedule) -> Tasks:
+    """Return the passes with their workers and weights, and the updates."""
+    return frozenset((worker, task) for worker, row in enumerate(schedule.workers) for task in row)
+
+
+def _method(schedule: Schedule) -> Mapping[str, Any]:
+    return {"name": schedule.name, "rows": rows(schedule)}

@@ -1,0 +1,87 @@
+"""The article and the slides in Chromium: numbers follow sliders, and a key goes on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from tests.pages.accessible import FAINT, NAMELESS
+from tests.pages.conftest import Open
+
+pytestmark = pytest.mark.browser
+
+USUAL_MS = """() => performance.getEntriesByName('pipekit article').at(-1).duration"""
+
+
+def set_to(page: Page, knob: str, value: float) -> None:
+    page.locator(f".knob[data-name={knob}] input").first.fill(f"{value:g}")
+
+
+@pytest.mark.parametrize(("p", "m", "b"), [(4, 4, 2), (2, 8, 1), (6, 3, 4)])
+def test_formulas_are_what_the_pictures_show(p: int, m: int, b: int, opened: Open) -> None:
+    page = opened("article.html")
+    for knob, value in {"p": p, "m": m, "b": b}.items():
+        set_to(page, knob, value)
+    title = page.locator("[data-methods=gpipe] .pipekit-title")
+    bubble, slots = 100 * (p - 1) / (m + p - 1), (m + p - 1) * (1 + b)
+    expect(title).to_have_text(f"GPipe: bubble {bubble:.1f} % of {slots} slots (exact)")
+    shown = page.locator('.value[data-formula="(p - 1) / (m + p - 1)"]').first
+    expect(shown).to_have_text(f"{bubble:.1f} %")
+    assert page.evaluate(USUAL_MS) < 1000  # of nine timelines, on a busy machine
+
+
+def test_two_sliders_of_one_name_agree(opened: Open) -> None:
+    page = opened("article.html")
+    set_to(page, "l", 0)
+    links = page.locator("[data-link] .pipekit-title")
+    expect(links.first).to_contain_text("42.9 %")
+    set_to(page, "l", 2)
+    expect(links.first).not_to_contain_text("42.9 %")
+
+
+def test_a_gap_says_whom_it_waits_for(opened: Open) -> None:
+    page = opened("article.html")
+    canvas = page.locator("[data-methods=gpipe] canvas[data-explained=true]").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.hover(position={"x": box["width"] / 2, "y": 20})
+    expect(page.locator("[data-methods=gpipe] .pipekit-tip")).to_contain_text("gradient")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("name", ["article", "slides"])
+def test_pages_fit_and_their_text_has_contrast(
+    name: str, theme: str, width: int, opened: Open, repository: Path
+) -> None:
+    page = opened(f"{name}.html", width, theme)
+    folder = repository / "results" / "runs" / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"{name}_{theme}_{width}.png")
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(FAINT) == []
+    canvas = page.locator("canvas[data-painted]").first
+    expect(canvas).to_be_visible()
+    assert canvas.evaluate("e => e.getBoundingClientRect().right") <= width
+
+
+def test_a_key_goes_on_by_one_state_and_from_slide_to_slide(opened: Open) -> None:
+    page = opened("slides.html")
+    count = page.get_by_text("slide 1 of")
+    expect(count).to_contain_text("state 1 of")
+    states = int(re.findall(r"state 1 of (\d+)", count.inner_text())[0])
+    for _ in range(states - 1):
+        page.keyboard.press("ArrowRight")
+    expect(page.get_by_text(f"state {states} of {states}")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_text("slide 2 of")).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_text(f"slide 1 of 5, state {states}")).to_be_visible()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="SVG").first.click()
+    assert saved.value.path().read_text().startswith("<svg")
