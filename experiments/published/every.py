@@ -1,0 +1,13 @@
+"""All sets of published trainings, by name."""
+
+from experiments.published.published_set import AnySet
+from pipekit.choices import require_choice
+
+_ALL: tuple[AnySet, ...] = ()
+SETS = {each.name: each for each in _ALL}
+
+
+def named(name: str) -> AnySet:
+    """Return a set; ValueError has the closest name."""
+    require_choice("set", name, SETS)
+    return SETS[name]
