@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from experiments.published.published_set import AnySet, Values
 from pipekit.reading import read_text
@@ -34,7 +34,7 @@ def read(path: Path, each: AnySet) -> list[tuple[Any, Values]]:
     missing = [name for name in columns if name not in table[0]]
     if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {each.name}")
-    shape = TypeAdapter(each.row, config=ConfigDict(allow_inf_nan=False))
+    shape = TypeAdapter(each.row)
     return [(_row(shape, values, columns, path), values) for values in table]
 
 
