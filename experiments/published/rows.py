@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from experiments.published.published_set import AnySet, Values
 from pipekit.reading import read_text
@@ -34,7 +34,7 @@ def read(path: Path, each: AnySet) -> list[tuple[Any, Values]]:
     missing = [name for name in columns if name not in table[0]]
     if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {each.name}")
-    shape = TypeAdapter(each.row, config=ConfigDict(allow_inf_nan=False))
+    shape = TypeAdapter(each.row)
     return [(_row(shape, values, columns, path), values) for values in table]
 
 
@@ -42,6 +42,11 @@ def _row(
     shape: TypeAdapter[Any], values: dict[str, str], columns: Sequence[str], path: Path
 ) -> Any:
     own = {name: values[name] if values[name] not in ("", "n/a") else None for name in columns}
+    for name, value in own.items():
+        if value is not None and value.strip().lower() in ("nan", "inf", "-inf"):
+            raise ValueError(
+                f"{path}, row {values.get('row_id')}: {name} is {value}: give a number"
+            )
     try:
         return shape.validate_python(own)
     except ValidationError as error:
