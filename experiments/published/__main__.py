@@ -26,8 +26,7 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     each, fits = named(name), fitted()
     found = []
     for row, _ in read(configurations, each):
-        machine = each.machine(row)
-        out = each.predicted(row, fits.constants(machine))
+        out = each.predicted(row, fits.constants)
         half = half_width(fits.half_widths, each.name, each.kind(row))
         step = math.nan if out.step_s is None else out.step_s
         found.append(

@@ -1,9 +1,10 @@
 """All sets of published trainings, by name."""
 
 from experiments.published.published_set import AnySet
+from experiments.published.sets import vtrain
 from pipekit.choices import require_choice
 
-_ALL: tuple[AnySet, ...] = ()
+_ALL: tuple[AnySet, ...] = (vtrain.SINGLE_NODE, vtrain.MULTI_NODE)
 SETS = {each.name: each for each in _ALL}
 
 

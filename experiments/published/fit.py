@@ -72,7 +72,10 @@ def try_all(rows: Iterable[Known], tried: Sequence[Constants]) -> None:
     """Predict rows that count for the fit by each candidate."""
     for one in rows:
         if one.counts:
-            steps = [one.each.predicted(one.row, pair).step_s or math.nan for pair in tried]
+            steps = [
+                one.each.predicted(one.row, lambda _, pair=pair: pair).step_s or math.nan
+                for pair in tried
+            ]
             one.errors = np.log(np.array(steps) / (one.measured.step_s or math.nan))
 
 
@@ -120,10 +123,7 @@ def outcome() -> Outcome:
                 others = [one for one in own if one.fold != number]
                 if others:
                     each[machine] = fit(others, tried)
-    predicted = [
-        one.each.predicted(one.row, Fits(folds[one.fold], {}).constants(one.each.machine(one.row)))
-        for one in rows
-    ]
+    predicted = [one.each.predicted(one.row, Fits(folds[one.fold], {}).constants) for one in rows]
     found = Outcome(rows, predicted, Fits(machines, {}))
     return replace(found, fits=Fits(machines, half_widths(found.residuals())))
 

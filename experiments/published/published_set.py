@@ -87,10 +87,10 @@ class PublishedSet(Generic[Row]):
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
 
-    def predicted(self, row: Row, constants: Constants) -> Prediction:
-        """Return a row's prediction, or none with the reason."""
+    def predicted(self, row: Row, constants: Callable[[str], Constants]) -> Prediction:
+        """Return a row's prediction by its machine's constants, or none with the reason."""
         try:
-            return self.predict(row, constants)
+            return self.predict(row, constants(self.machine(row)))
         except ValueError as error:
             return Prediction(None, str(error))
 

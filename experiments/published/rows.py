@@ -42,6 +42,11 @@ def _row(
     shape: TypeAdapter[Any], values: dict[str, str], columns: Sequence[str], path: Path
 ) -> Any:
     own = {name: values[name] if values[name] not in ("", "n/a") else None for name in columns}
+    for name, value in own.items():
+        if value is not None and value.strip().lower() in ("nan", "inf", "-inf"):
+            raise ValueError(
+                f"{path}, row {values.get('row_id')}: {name} is {value}: give a number"
+            )
     try:
         return shape.validate_python(own)
     except ValidationError as error:

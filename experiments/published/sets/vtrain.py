@@ -1,0 +1,112 @@
+"""vTrain's measurements of GPT on A100 (Bang et al., vTrain, MICRO 2024): one node, and many."""
+
+import csv
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.rows import measurements
+from pipekit.performance.collectives import Curve, Links
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import machine
+from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
+from pipekit.performance.layout import Recompute, on_gpus
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import gpt
+from pipekit.performance.training import Training
+
+_NODES = replace(machine("A100 80GB"), network_bandwidth=100e9 / 8)
+"""800 Gb/s between nodes of 8, as the set's own configuration files say."""
+MACHINE = "Megatron-DeepSpeed on A100"
+EFFICIENCIES = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
+OVERHEADS = tuple(each * 1e-6 for each in range(36, 60, 2))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration."""
+
+    row_id: str
+    gpus: int
+    global_batch_samples: int
+    micro_batch_samples: int
+    hidden_size: int
+    attention_heads: int
+    layers: int
+    seq_tokens: int
+    tp: int
+    dp: int
+    pp: int
+
+
+def _predicted(row: Row, constants: Constants, *, recompute: Recompute) -> Prediction:
+    curves = all_reduces()
+    run = Training(
+        gpt("GPT", row.hidden_size, row.attention_heads, row.layers),
+        on_gpus(
+            row.gpus,
+            row.global_batch_samples,
+            tp=row.tp,
+            pp=row.pp,
+            microbatch_samples=row.micro_batch_samples,
+            recompute=recompute,
+        ),
+        Links(_NODES, curves),
+        MEGATRON_DEEPSPEED,
+        constants,
+        "float16",
+        row.seq_tokens,
+    )
+    basis = "data sheet, fitted constants"
+    return Prediction(step(run).seconds, basis + (", measured all-reduces" if curves else ""))
+
+
+@cache
+def all_reduces() -> dict[int, Curve]:
+    """Return the all-reduces of a node that the set gives in full; empty without its folder."""
+    folder = measurements()
+    path = folder / "vtrain" / "all_reduce_a100_one_node.csv" if folder else None
+    if path is None or not path.exists():
+        return {}
+    found: dict[int, tuple[list[float], list[float]]] = {}
+    with path.open() as lines:
+        for line in csv.DictReader(lines):
+            sizes, seconds = found.setdefault(int(line["gpus"]), ([], []))
+            sizes.append(float(line["size_bytes"]))
+            seconds.append(float(line["all_reduce_us"]) * 1e-6)
+    return found  # type: ignore[return-value]
+
+
+def _measured(values: Values) -> Measured:
+    return Measured(float(values["step_s"]))
+
+
+def _flops(row: Row) -> float:
+    """Return a step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
+    shape = gpt("GPT", row.hidden_size, row.attention_heads, row.layers)
+    scores = 12 * row.layers * row.hidden_size * row.seq_tokens
+    tokens = row.global_batch_samples * row.seq_tokens
+    return tokens * (6 * shape.active_parameters + scores) / row.gpus
+
+
+_vtrain = partial(
+    PublishedSet,
+    row=Row,
+    machine=lambda _: MACHINE,
+    measured=_measured,
+    work=_flops,
+    efficiencies=EFFICIENCIES,
+    overheads=OVERHEADS,
+)
+
+SINGLE_NODE = _vtrain(
+    name="vtrain_single_node",
+    file="vtrain/single_node.csv",
+    predict=partial(_predicted, recompute="nothing"),
+    kind=lambda row: f"tp {row.tp}",
+)
+MULTI_NODE = _vtrain(
+    name="vtrain_multi_node",
+    file="vtrain/multi_node.csv",
+    predict=partial(_predicted, recompute="everything"),
+)

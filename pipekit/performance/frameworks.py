@@ -1,0 +1,97 @@
+"""What training frameworks do differently, each as a value with a physical meaning."""
+
+from dataclasses import dataclass
+
+Pair = tuple[float, float]
+"""Of a forward, and of a backward."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a framework runs a transformer's training step.
+
+    Attributes:
+        name: of the framework; constants are fitted for it and a device.
+        flash_attention: whether scores stay on chip (Dao et al., FlashAttention); else they are
+            written out and read, several times.
+        sequence_parallel: whether norms and residuals are split over tp, and tp's collectives run
+            beside products (Korthikanti et al., arXiv 2205.05198); else tp all-reduces, and the
+            device waits.
+        residual_bytes: moved for each element of a residual connection, dropout and bias included.
+        head_bytes: moved for each element of queries and keys: biases and transposes, rotation.
+        logit_bytes: moved for each logit by the loss.
+        accumulation_bytes: moved for each weight to add a microbatch's gradient to those before.
+        attention_launches, mlp_launches: kernels that a host launches for a layer.
+        collective_launches: kernels that the host is late with after a collective that it waits for.
+        gradient_bytes: of each weight's gradient in the reduce-scatter between replicas,
+        weight_bytes: and of each weight in the all-gather after it, for float8 and narrower,
+        wide_weight_bytes: or for wider dtypes.
+        overlaps_replicas: whether that runs beside the passes.
+        optimizer_bytes: moved for each weight of an optimizer's shard.
+        shards_optimizer: whether replicas share the optimizer's states (ZeRO 1).
+        pads_vocabulary: whether a vocabulary is padded even if it is not split.
+    """
+
+    name: str
+    flash_attention: bool
+    sequence_parallel: bool
+    residual_bytes: Pair
+    head_bytes: Pair
+    logit_bytes: Pair
+    accumulation_bytes: float
+    attention_launches: Pair
+    mlp_launches: Pair
+    collective_launches: float
+    gradient_bytes: float
+    weight_bytes: float
+    wide_weight_bytes: float
+    overlaps_replicas: bool
+    optimizer_bytes: float
+    shards_optimizer: bool
+    pads_vocabulary: bool
+
+
+MEGATRON_DEEPSPEED = Framework(
+    "Megatron-DeepSpeed",
+    flash_attention=False,
+    sequence_parallel=False,
+    residual_bytes=(7, 9),
+    head_bytes=(8, 8),
+    logit_bytes=(34, 14),
+    accumulation_bytes=6,
+    attention_launches=(20, 20),
+    mlp_launches=(13, 13),
+    collective_launches=7,
+    gradient_bytes=2,
+    weight_bytes=2,
+    wide_weight_bytes=2,
+    overlaps_replicas=False,
+    optimizer_bytes=20,
+    shards_optimizer=False,
+    pads_vocabulary=False,
+)
+"""github.com/microsoft/Megatron-DeepSpeed of 2022: float16, gradients summed in it (read, read,
+write), losses in float32 one kernel after the other; Adam reads and writes weight and two moments
+and reads the gradient."""
+
+MEGATRON_CORE = Framework(
+    "Megatron-Core",
+    flash_attention=True,
+    sequence_parallel=True,
+    residual_bytes=(6, 4),
+    head_bytes=(4, 4),
+    logit_bytes=(10, 6),
+    accumulation_bytes=8,
+    attention_launches=(16, 24),
+    mlp_launches=(9, 14),
+    collective_launches=0,
+    gradient_bytes=4,
+    weight_bytes=1,
+    wide_weight_bytes=2,
+    overlaps_replicas=True,
+    optimizer_bytes=30,
+    shards_optimizer=True,
+    pads_vocabulary=True,
+)
+"""github.com/NVIDIA/Megatron-LM (core) of 2024 and later with Transformer Engine: fused kernels,
+gradients summed in float32, a distributed optimizer beside the passes."""

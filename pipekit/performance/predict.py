@@ -1,0 +1,157 @@
+"""A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
+
+import math
+
+from pipekit.performance import replicas
+from pipekit.performance.attention import attention, latent_attention
+from pipekit.performance.experts import experts
+from pipekit.performance.kernels import Passes, total
+from pipekit.performance.mamba import mamba
+from pipekit.performance.mlp import mlp
+from pipekit.performance.shapes import (
+    MLP,
+    Attention,
+    Block,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mamba,
+)
+from pipekit.performance.step import Step
+from pipekit.performance.training import Training
+from pipekit.performance.vocabulary import embedding, head
+
+_SYNCHRONOUS = Experts, Mamba
+"""Layers whose host waits for the device: it reads how many tokens each expert has, or its
+launches follow no long product that they could hide behind."""
+
+
+def step(run: Training) -> Step:
+    """Return the step of a training.
+
+    Raises:
+        ValueError: the layout does not suit the model.
+    """
+    layout, shape = run.layout, run.shape
+    layer = _mean_layer(run)
+    last = total([_on_host(run, head(run))] * (1 + shape.predictors))
+    last = total([last] + [layer] * shape.predictors)
+    first = _on_host(run, embedding(run))
+    counts = layers_of_stages(
+        shape.layers,
+        layout.stages,
+        (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s),
+    )
+    passes = [Passes(count * layer.forward_s, count * layer.backward_s) for count in counts]
+    passes[0] = total((first, passes[0]))
+    passes[-1] = total((passes[-1], last))
+    workers = [
+        sum(each.forward_s + each.backward_s for each in passes[rank :: layout.pp])
+        for rank in range(layout.pp)
+    ]
+    return Step(
+        tuple(each.forward_s for each in passes),
+        tuple(each.backward_s for each in passes),
+        layout.microbatches,
+        transfer_s=_transfers(run),
+        method=layout.method,
+        workers=layout.pp,
+        after_s=replicas.seconds(run, max(workers)),
+    )
+
+
+def layers_of_stages(layers: int, stages: int, head: float) -> list[int]:
+    """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
+
+    Then the head, which costs ``head`` layers, takes their place on the last stage.
+
+    Raises:
+        ValueError: there are fewer layers than stages.
+    """
+    if layers < stages - 1:
+        raise ValueError(f"{layers} layers are too few for {stages} stages")
+    if layers % stages == 0:
+        return [layers // stages] * stages
+    most = next(
+        most
+        for most in range(1, layers + 1)
+        if most * (stages - 1) + max(math.floor(most - head), 0) >= layers
+    )
+    last = max(math.floor(most - head), 0)
+    each, more = divmod(layers - last, stages - 1)
+    return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
+
+
+def _mean_layer(run: Training) -> Passes:
+    found = [_block(run, block) for block, count in run.shape.blocks for _ in range(count)]
+    whole = total(found)
+    return Passes(whole.forward_s / len(found), whole.backward_s / len(found))
+
+
+def _block(run: Training, block: Block) -> Passes:
+    """Return the seconds of a block: device and host one after the other, or the slower one."""
+    parts = [(layer, _layer(run, layer)) for layer in block]
+    beside = total([Passes(), *(each for layer, each in parts if not _waits(layer))])
+    after = total([Passes(), *(each for layer, each in parts if _waits(layer))])
+    launch = run.launch_s
+    return total(
+        (
+            _on_host(run, beside),
+            Passes(
+                after.forward_s + after.forward_launches * launch,
+                after.backward_s + after.backward_launches * launch,
+            ),
+        )
+    )
+
+
+def _waits(layer: Layer) -> bool:
+    return isinstance(layer, _SYNCHRONOUS)
+
+
+def _on_host(run: Training, passes: Passes) -> Passes:
+    """Return passes whose kernels a host launches ahead: they take as long as the slower one."""
+    return Passes(
+        max(passes.forward_s, passes.forward_launches * run.launch_s),
+        max(passes.backward_s, passes.backward_launches * run.launch_s),
+    )
+
+
+def _layer(run: Training, layer: Layer) -> Passes:
+    found = _PASSES[type(layer)](run, layer)
+    again = run.layout.recompute == "everything" or (
+        run.layout.recompute == "experts" and isinstance(layer, Experts)
+    )
+    if not again:
+        return found
+    return Passes(
+        found.forward_s,
+        found.backward_s + found.forward_s,
+        found.forward_launches,
+        found.backward_launches + found.forward_launches,
+    )
+
+
+_PASSES = {
+    Attention: attention,
+    LatentAttention: latent_attention,
+    MLP: mlp,
+    Experts: experts,
+    Mamba: mamba,
+}
+
+
+def _transfers(run: Training) -> tuple[float, ...]:
+    """Return the seconds of a microbatch's activation between stages, split over tp.
+
+    Ranks are numbered by tp, cp, dp, then pp, as in Megatron-LM.
+    """
+    layout, node = run.layout, run.links.machine.node_gpus
+    size = 2 * run.tokens * run.shape.hidden / layout.tp
+    ranks = layout.gpus // layout.pp
+    nodes = [stage % layout.pp * ranks // node for stage in range(layout.stages)]
+    fits = ranks <= node
+    return tuple(
+        run.links.message(size, inside=fits and here == there)
+        for here, there in zip(nodes, nodes[1:], strict=False)
+    )

@@ -1,0 +1,81 @@
+"""Seconds after the last pass: gradients and weights between replicas, and the optimizer."""
+
+from pipekit.performance.kernels import BYTES
+from pipekit.performance.training import Training
+from pipekit.performance.vocabulary import vocabulary
+
+_HIDDEN = 0.5
+"""Of a pass's time in which messages between replicas can run beside it."""
+
+
+def parameters(run: Training) -> tuple[float, float]:
+    """Return the weights on a rank of the largest stage: those of experts, and all others."""
+    shape, layout = run.shape, run.layout
+    tables = 1 if shape.tied or layout.pp > 1 else 2
+    vocabularies = tables * vocabulary(run) * shape.hidden
+    dense = shape.dense_parameters / (layout.tp * layout.pp) + vocabularies
+    return shape.expert_parameters / (layout.ep * layout.pp), dense
+
+
+def seconds(run: Training, slot_s: float) -> float:
+    """Return the seconds that a step takes after its passes.
+
+    Args:
+        run: the training.
+        slot_s: what a worker's passes of one microbatch take.
+    """
+    if not run.trains_weights:
+        return 0.0
+    return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
+
+
+def _exchange(run: Training) -> float:
+    """Return seconds to reduce gradients and gather weights (ZeRO 1), or to all-reduce them.
+
+    Both send (n - 1) / n of all gradients, and of all weights, around a ring of n ranks.
+    """
+    layout, links, framework = run.layout, run.links, run.framework
+    experts, dense = parameters(run)
+    replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
+    narrow = BYTES[run.dtype] < 2
+    size = framework.gradient_bytes + (
+        framework.weight_bytes if narrow else framework.wide_weight_bytes
+    )
+    if framework.overlaps_replicas:
+        found = links.scatter(replicas, size * dense, layout.tp)
+    else:
+        found = links.all_reduce(replicas, size / 2 * dense, layout.tp)
+    rate = links.share(moe_replicas * layout.ep)
+    return found + size * experts * (moe_replicas - 1) / moe_replicas / rate
+
+
+def _exposed(run: Training, exchange_s: float, slot_s: float) -> float:
+    """Return what of the exchange is not hidden behind passes.
+
+    It runs beside the passes of a worker's last microbatches; at least the last layer's is late.
+    """
+    if not run.framework.overlaps_replicas:
+        return exchange_s
+    layout = run.layout
+    hidden = _HIDDEN * slot_s * min(layout.microbatches, layout.pp)
+    return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
+
+
+def _tied(run: Training) -> float:
+    """Return seconds in which first and last stage sum the gradients of their tied tables."""
+    layout, shape = run.layout, run.shape
+    if not shape.tied or layout.pp == 1:
+        return 0.0
+    size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
+    return run.links.all_reduce(2, size, layout.gpus // layout.pp)
+
+
+def _optimizer(run: Training) -> float:
+    """Return seconds to read and write a rank's weights, moments and gradients."""
+    experts, dense = parameters(run)
+    if run.framework.shards_optimizer or run.layout.zero:
+        experts, dense = (
+            experts / run.layout.expert_replicas,
+            dense / (run.layout.dp * run.layout.cp),
+        )
+    return run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))
