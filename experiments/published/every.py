@@ -1,10 +1,17 @@
 """All sets of published trainings, by name."""
 
 from experiments.published.published_set import AnySet
-from experiments.published.sets import vtrain
+from experiments.published.sets import bigscience, megatron_core, vtrain
 from pipekit.choices import require_choice
 
-_ALL: tuple[AnySet, ...] = (vtrain.SINGLE_NODE, vtrain.MULTI_NODE)
+_ALL: tuple[AnySet, ...] = (
+    vtrain.SINGLE_NODE,
+    vtrain.MULTI_NODE,
+    megatron_core.BRIDGE,
+    megatron_core.LLAMA_405B,
+    megatron_core.GPT3,
+    bigscience.BIGSCIENCE,
+)
 SETS = {each.name: each for each in _ALL}
 
 

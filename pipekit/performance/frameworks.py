@@ -22,7 +22,7 @@ class Framework:
         logit_bytes: moved for each logit by the loss.
         accumulation_bytes: moved for each weight to add a microbatch's gradient to those before.
         attention_launches, mlp_launches: kernels that a host launches for a layer.
-        collective_launches: kernels that the host is late with after a collective that it waits for.
+        collective_launches: kernels that the host is late with after a collective that blocks it.
         gradient_bytes: of each weight's gradient in the reduce-scatter between replicas,
         weight_bytes: and of each weight in the all-gather after it, for float8 and narrower,
         wide_weight_bytes: or for wider dtypes.

@@ -1,6 +1,7 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
 import math
+from itertools import pairwise
 
 from pipekit.performance import replicas
 from pipekit.performance.attention import attention, latent_attention
@@ -63,23 +64,27 @@ def step(run: Training) -> Step:
 def layers_of_stages(layers: int, stages: int, head: float) -> list[int]:
     """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
 
-    Then the head, which costs ``head`` layers, takes their place on the last stage.
+    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
+    embedding that of one on the first if there is a choice.
 
     Raises:
-        ValueError: there are fewer layers than stages.
+        ValueError: there are fewer layers than stages between the ends.
     """
-    if layers < stages - 1:
+    if layers < stages - 2:
         raise ValueError(f"{layers} layers are too few for {stages} stages")
     if layers % stages == 0:
         return [layers // stages] * stages
-    most = next(
-        most
-        for most in range(1, layers + 1)
-        if most * (stages - 1) + max(math.floor(most - head), 0) >= layers
-    )
-    last = max(math.floor(most - head), 0)
+    most = -(-layers // stages)
+    while most * (stages - 1) + _beside(head, most) < layers:
+        most += 1
+    last = _beside(head, most)
     each, more = divmod(layers - last, stages - 1)
     return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
+
+
+def _beside(head: float, most: int) -> int:
+    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
+    return max(math.floor(most - head), 0)
 
 
 def _mean_layer(run: Training) -> Passes:
@@ -152,6 +157,5 @@ def _transfers(run: Training) -> tuple[float, ...]:
     nodes = [stage % layout.pp * ranks // node for stage in range(layout.stages)]
     fits = ranks <= node
     return tuple(
-        run.links.message(size, inside=fits and here == there)
-        for here, there in zip(nodes, nodes[1:], strict=False)
+        run.links.message(size, inside=fits and here == there) for here, there in pairwise(nodes)
     )

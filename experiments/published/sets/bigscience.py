@@ -1,0 +1,97 @@
+"""BigScience's trials before BLOOM: A100 nodes of Jean Zay, Megatron-DeepSpeed, 18 to 200 billion
+parameters (chronicles-prequel.md).  Rank only: the authors saw the network vary by 40 %."""
+
+from dataclasses import dataclass, replace
+
+from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.sets.vtrain import MACHINE, all_reduces
+from pipekit.performance.collectives import Links
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import machine
+from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
+from pipekit.performance.layout import Layout
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import Shape, gpt
+from pipekit.performance.training import Training
+
+_NODES = replace(machine("A100 80GB"), network_bandwidth=50e9 / 8)
+"""Four Omni-Path links of 100 Gb/s a node of 8."""
+_VOCABULARY = 250_880
+_HEAD_WIDTH = 128
+_HIDDEN = 14_400
+"""Of rows that do not print it, with layers tweaked to fit (the set's README)."""
+_ONE_NODE_BATCH = 512
+"""Samples of a step of the one-node lines: they print 2048 and TFLOPs of a quarter of them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table."""
+
+    row_id: str
+    nodes: int
+    gpus: int
+    model_billions: float
+    layers: float | None
+    hidden_size: float | None
+    attention_heads: float | None
+    zero_stage: float | None
+    seq_tokens: int
+    dp: int
+    tp: int
+    pp: int
+    micro_batch_samples: int
+    global_batch_samples: int
+
+
+def _shape(row: Row) -> Shape:
+    hidden = int(row.hidden_size or _HIDDEN)
+    layers = int(row.layers or 0)
+    if not layers:
+        weights = row.model_billions * 1e9 - _VOCABULARY * hidden
+        layers = round(weights / (12 * hidden**2) / row.pp) * row.pp
+    heads = int(row.attention_heads or hidden // _HEAD_WIDTH)
+    return gpt("BLOOM trial", hidden, heads, layers, _VOCABULARY)
+
+
+def _predicted(row: Row, constants: Constants) -> Prediction:
+    batch = _ONE_NODE_BATCH if row.nodes == 1 else row.global_batch_samples
+    layout = Layout(
+        tp=row.tp,
+        pp=row.pp,
+        dp=row.dp,
+        microbatch_samples=row.micro_batch_samples,
+        microbatches=max(round(batch / (row.micro_batch_samples * row.dp)), 1),
+        zero=int(1 if row.zero_stage is None else row.zero_stage),
+        recompute="everything",
+    )
+    run = Training(
+        _shape(row),
+        layout,
+        Links(_NODES, all_reduces()),
+        MEGATRON_DEEPSPEED,
+        constants,
+        "float16",
+        row.seq_tokens,
+    )
+    return Prediction(step(run).seconds, "data sheet, vTrain's constants of this device")
+
+
+def _measured(values: Values) -> Measured:
+    return Measured(float(values["step_s"]) if values["step_s"] else None)
+
+
+def _flops(row: Row) -> float:
+    tokens = row.global_batch_samples * row.seq_tokens
+    return 6 * _shape(row).active_parameters * tokens / row.gpus
+
+
+BIGSCIENCE = PublishedSet(
+    name="bigscience",
+    file="bigscience/a100_steps.csv",
+    row=Row,
+    machine=lambda _: MACHINE,
+    predict=_predicted,
+    measured=_measured,
+    work=_flops,
+)

@@ -1,0 +1,219 @@
+"""Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from pipekit.performance.collectives import Links
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import machine
+from pipekit.performance.frameworks import MEGATRON_CORE
+from pipekit.performance.layout import Layout, Recompute, on_gpus
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import Experts, Shape, shape
+from pipekit.performance.training import Training
+
+_BASIS = "data sheet, fitted constants"
+EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
+OVERHEADS = tuple(each * 1e-6 for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
+_MODELS = {
+    "LLAMA3_8B": "llama3-8b",
+    "LLAMA3_70B": "llama3-70b",
+    "LLAMA3.1_405B": "llama3.1-405b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
+    "GPT OSS 120B": "gpt-oss-120b",
+    "DeepSeekV3": "deepseek-v3",
+    "Kimi_K2": "kimi-k2",
+    "Nemotron_3_Nano": "nemotron-3-nano",
+    "Nemotron_3_Super": "nemotron-3-super",
+    "Nemotron_3_Ultra": "nemotron-3-ultra",
+}
+_GRAPHED_FROM = {
+    "GPT OSS 120B": "26.06",
+    "DeepSeekV3": "26.06",
+    "Qwen3_235B_a22B": "26.06",
+    "Qwen3_30B_a3B": "26.08",
+}
+"""Releases from which a model's recipes capture whole passes of mixtures in CUDA graphs (release
+notes of Megatron-Bridge), on Blackwell with MXFP8."""
+_RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
+"""Recipes that recompute mixtures, since they do not fit else (scripts/performance)."""
+
+
+@dataclass(frozen=True)
+class BridgeRow:
+    """A line of NVIDIA's tables."""
+
+    row_id: str
+    release: str
+    task: str
+    model: str
+    variant: str | None
+    system: str
+    gpus: int
+    precision: str
+    global_batch_samples: int
+    micro_batch_samples: int
+    seq_tokens: int
+    tp: int | None
+    pp: int | None
+    cp: int | None
+    vp: int | None
+    ep: int | None
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return self.system.removeprefix("DGX-")
+
+    @property
+    def dtype(self) -> str:
+        """The products' dtype: FP8 of any recipe, NVFP4, or BF16."""
+        return dtype(self.precision)
+
+
+def dtype(precision: str) -> str:
+    """Return the dtype of a precision's name."""
+    name = precision.upper()
+    if "FP4" in name:
+        return "float4"
+    return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
+
+
+def _bridge_shape(row: BridgeRow) -> Shape:
+    known = shape(_MODELS.get(row.model, row.model))
+    return replace(known, predictors=0) if row.variant == "w/o MTP" else known
+
+
+def _bridge_layout(row: BridgeRow) -> Layout:
+    recompute: Recompute = "experts" if (row.model, row.device) in _RECOMPUTED else "nothing"
+    ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
+    return on_gpus(
+        row.gpus,
+        row.global_batch_samples,
+        tp=row.tp or 1,
+        cp=row.cp or 1,
+        pp=row.pp or 1,
+        ep=min(row.ep or 1, ranks),
+        chunks=row.vp or 1,
+        microbatch_samples=row.micro_batch_samples,
+        zero=1,
+        recompute=recompute,
+        method="interleaved" if (row.vp or 1) > 1 and (row.pp or 1) > 1 else "flush",
+    )
+
+
+def _graphs(row: BridgeRow) -> bool:
+    since = _GRAPHED_FROM.get(row.model)
+    newer = since is not None and row.release >= since
+    return newer and row.device[0] != "H" and "MXFP8" in row.precision
+
+
+def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
+    run = Training(
+        _bridge_shape(row),
+        _bridge_layout(row),
+        Links(machine(row.device)),
+        MEGATRON_CORE,
+        constants,
+        row.dtype,
+        row.seq_tokens,
+        trains_weights=row.task != "lora",
+        graphs=_graphs(row),
+    )
+    return Prediction(step(run).seconds, _BASIS)
+
+
+def _bridge_measured(values: Values) -> Measured:
+    rate = values["tokens_per_s_per_gpu"]
+    tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+    return Measured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
+
+
+def _bridge_work(row: BridgeRow) -> float:
+    """Return seconds at the precision's peak (6 FLOPs a token and active weight)."""
+    flops = 6 * _bridge_shape(row).active_parameters * row.global_batch_samples * row.seq_tokens
+    return flops / row.gpus / machine(row.device).peak(row.dtype)
+
+
+BRIDGE = PublishedSet(
+    name="megatron_bridge",
+    file="megatron_bridge/throughput.csv",
+    row=BridgeRow,
+    machine=lambda row: f"{MEGATRON_CORE.name} on {row.device}",
+    predict=_bridge,
+    measured=_bridge_measured,
+    work=_bridge_work,
+    group=lambda row: f"{row.model}{row.dtype}{row.gpus}{row.ep}{row.pp}",
+    kind=lambda row: "experts" if _has_experts(_bridge_shape(row)) else "dense",
+    efficiencies=EFFICIENCIES,
+    overheads=OVERHEADS,
+)
+
+
+def _has_experts(model: Shape) -> bool:
+    return any(isinstance(layer, Experts) for block, _ in model.blocks for layer in block)
+
+
+@dataclass(frozen=True)
+class MLPerfRow:
+    """A submission."""
+
+    row_id: str
+    gpu_type: str
+    gpus: int
+    tp: int
+    pp: int
+    vp: int | None
+    cp: int | None
+    micro_batch_samples: int
+    global_batch_samples: int
+    seq_tokens: int
+    precision: str
+
+    @property
+    def device(self) -> str:
+        """The device's name, say H100 of H100-SXM5-80GB."""
+        return self.gpu_type.partition("-")[0]
+
+
+def _mlperf(row: MLPerfRow, constants: Constants, *, model: Shape) -> Prediction:
+    chunks = (row.vp or 1) if row.pp > 1 else 1
+    layout = on_gpus(
+        row.gpus,
+        row.global_batch_samples,
+        tp=row.tp,
+        cp=row.cp or 1,
+        pp=row.pp,
+        chunks=chunks,
+        microbatch_samples=row.micro_batch_samples,
+        zero=1,
+        method="interleaved" if chunks > 1 else "flush",
+    )
+    links = Links(machine(row.device))
+    number = dtype(row.precision)
+    run = Training(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
+    return Prediction(step(run).seconds, _BASIS)
+
+
+def _mlperf_work(row: MLPerfRow, *, model: Shape) -> float:
+    tokens = row.global_batch_samples * row.seq_tokens
+    peak = machine(row.device).peak(dtype(row.precision))
+    return 6 * model.active_parameters * tokens / row.gpus / peak
+
+
+def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
+    return PublishedSet(
+        name=name,
+        file=f"{name}/step_times.csv",
+        row=MLPerfRow,
+        machine=lambda row: f"{MEGATRON_CORE.name} on {row.device}",
+        predict=partial(_mlperf, model=model),
+        measured=lambda values: Measured(float(values["step_s"])),
+        work=partial(_mlperf_work, model=model),
+    )
+
+
+LLAMA_405B = _mlperf_set("mlperf_405b", shape("llama3.1-405b"))
+GPT3 = _mlperf_set("mlperf_gpt3", shape("gpt3-175b"))
