@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from experiments.published.rows import measurements
@@ -43,10 +44,30 @@ class Run:
     seq_tokens: int | None
     vocabulary: int | None
 
-    @property
-    def blocks(self) -> int:
-        """Transformer blocks."""
-        return self.layers or _BLOCKS_UNSTATED
+
+class _Transformer(NamedTuple):
+    blocks: int
+    hidden: int
+    heads: int
+    seq_tokens: int
+    vocabulary: int
+    tokens: int  # of a microbatch
+
+
+def _transformer(row: Run) -> _Transformer:
+    if not (row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary):
+        raise ValueError(
+            f"{row.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; image "
+            f"models are {', '.join(_IMAGES)}"
+        )
+    return _Transformer(
+        row.layers or _BLOCKS_UNSTATED,
+        row.hidden_size,
+        row.attention_heads,
+        row.seq_tokens,
+        row.vocabulary,
+        row.micro_batch_samples * row.seq_tokens,
+    )
 
 
 @dataclass(frozen=True)
@@ -76,58 +97,56 @@ def _network() -> Network:
     return Network(seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
 
 
-def _transformer(row: Run, constants: Constants) -> float:
+def _language(row: Run, constants: Constants) -> float:
     """Return the seconds of a step of GPT or BERT.
 
     Items are the blocks, and for GPT the head; BERT's head is part of its last block.
     """
-    assert row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary
-    head_items = row.model != "bert"
-    items = filled(row.blocks + head_items, row.pp)
+    model, head_items = _transformer(row), int(row.model != "bert")
+    items = filled(model.blocks + head_items, row.pp)
     last = max(stage for stage, count in enumerate(items) if count)
     items[last] -= head_items
-    block_weights, head_weights = 12 * row.hidden_size**2, row.vocabulary * row.hidden_size
-    block, head = _block_s(row, constants), _head_s(row, constants)
+    again = 4 / 3 if row.model == "gpt-6.7b" else 1  # it alone recomputes
+    block = max(again * _block_s(model, constants), constants.overhead_s)
+    head = _head_s(model, constants)
     seconds = [count * block + head * (stage == last) for stage, count in enumerate(items)]
-    # Workers behind the last layer always wait, so that one of the two transfers is hidden.
-    size = 2.0 * row.micro_batch_samples * row.seq_tokens * row.hidden_size
-    transfer = _network().transfer_s(size)
+    transfer = _network().transfer_s(2.0 * model.tokens * model.hidden)
     weights = max(
-        count * block_weights + head_weights * (stage in (0, last))
+        count * 12 * model.hidden**2 + model.vocabulary * model.hidden * (stage in (0, last))
         for stage, count in enumerate(items)
     )
     return Step(
         forward_s=tuple(each / 3 for each in seconds),
         backward_s=tuple(each * 2 / 3 for each in seconds),
         microbatches=row.microbatches_per_replica,
+        # Workers behind the last layer always wait, so that one of the two transfers is hidden.
         transfer_s=tuple(transfer * (1 if s < last else 0.5) for s in range(row.pp - 1)),
         blocking=True,
         after_s=_after_s(weights, row.dp),
     ).seconds
 
 
-def _block_s(row: Run, constants: Constants) -> float:
-    """Return forward and backward seconds of a block: products, traffic, or the host's launches.
+def _block_s(model: _Transformer, constants: Constants) -> float:
+    """Return forward and backward seconds of a block: its products, and its traffic three times.
 
-    The traffic is that of the activations kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
+    The traffic is the activations kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
     """
-    assert row.hidden_size and row.attention_heads and row.seq_tokens
-    width, tokens = row.hidden_size, row.micro_batch_samples * row.seq_tokens
-    flops = 6 * 12 * width**2 * tokens + 12 * row.seq_tokens * width * tokens
-    moved = 3 * tokens * (34 * width + 5 * row.attention_heads * row.seq_tokens)
-    again = 4 / 3 if row.model == "gpt-6.7b" else 1  # it alone recomputes
-    efficiency = constants.efficiency * width / (width + _NARROW)
-    device = flops / (_V100.peak("float16") * efficiency) + moved / _V100.device.memory_bandwidth
-    return max(again * device, constants.overhead_s)
+    flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
+    moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)
+    efficiency = constants.efficiency * model.hidden / (model.hidden + _NARROW)
+    return _products_s(flops, efficiency) + moved / _V100.device.memory_bandwidth
 
 
-def _head_s(row: Run, constants: Constants) -> float:
-    assert row.hidden_size and row.seq_tokens and row.vocabulary
-    logits = row.micro_batch_samples * row.seq_tokens * row.vocabulary
-    width = math.sqrt(row.vocabulary * row.hidden_size)
+def _head_s(model: _Transformer, constants: Constants) -> float:
+    logits = model.tokens * model.vocabulary
+    width = math.sqrt(model.vocabulary * model.hidden)
     efficiency = constants.efficiency * width / (width + 2 * _NARROW)
-    products = 6 * logits * row.hidden_size / (_V100.peak("float16") * efficiency)
+    products = _products_s(6 * logits * model.hidden, efficiency)
     return products + _LOGIT_BYTES * logits / _V100.device.memory_bandwidth
+
+
+def _products_s(flops: float, efficiency: float) -> float:
+    return flops / (_V100.peak("float16") * efficiency)
 
 
 def _after_s(weights: float, replicas: int) -> float:
@@ -139,7 +158,7 @@ def _after_s(weights: float, replicas: int) -> float:
 def _images(row: Run, constants: Constants) -> float:
     """Return the seconds of a step of an image model in equal stages."""
     flops, weights, activations = _IMAGES[row.model]
-    forward = row.micro_batch_samples * flops / row.pp / (_V100.peak("float16") * constants.efficiency)
+    forward = _products_s(row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
     return Step(
         forward_s=(forward,) * row.pp,
@@ -152,18 +171,16 @@ def _images(row: Run, constants: Constants) -> float:
 
 
 def _predict(row: Run, constants: Constants) -> Prediction:
-    seconds = (_images if row.model in _IMAGES else _transformer)(row, constants)
+    seconds = (_images if row.model in _IMAGES else _language)(row, constants)
     return Prediction(seconds, _network().basis)
 
 
 def _work(row: Run) -> float:
-    flops = _IMAGES[row.model][0] if row.model in _IMAGES else _weights_tokens(row)
-    return flops * row.micro_batch_samples * row.microbatches_per_replica / row.pp
-
-
-def _weights_tokens(row: Run) -> float:
-    assert row.hidden_size and row.seq_tokens
-    return 24.0 * row.blocks * row.hidden_size**2 * row.seq_tokens
+    samples = row.micro_batch_samples * row.microbatches_per_replica / row.pp
+    if row.model in _IMAGES:
+        return samples * _IMAGES[row.model][0]
+    model = _transformer(row)
+    return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
 
 
 def _measured(values: Values) -> Measured:
