@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -72,11 +72,13 @@ def try_all(rows: Iterable[Known], tried: Sequence[Constants]) -> None:
     """Predict rows that count for the fit by each candidate."""
     for one in rows:
         if one.counts:
-            steps = [
-                one.each.predicted(one.row, lambda _, pair=pair: pair).step_s or math.nan
-                for pair in tried
-            ]
+            steps = [one.each.predicted(one.row, always(pair)).step_s or math.nan for pair in tried]
             one.errors = np.log(np.array(steps) / (one.measured.step_s or math.nan))
+
+
+def always(pair: Constants) -> Callable[[str], Constants]:
+    """Return the constants of every machine, if a pair is them."""
+    return lambda _: pair
 
 
 def fit(rows: Iterable[Known], tried: Sequence[Constants]) -> Fit:

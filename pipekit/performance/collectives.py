@@ -1,9 +1,10 @@
 """Seconds of messages between ranks: rings and pairs over a node's links or the network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipekit.performance.devices import Machine
 
@@ -13,7 +14,8 @@ _NODE_SHARE, _NETWORK_SHARE = 0.8, 0.9
 _NODE_LATENCY_S, _NETWORK_LATENCY_S = 20e-6, 50e-6
 """Until the first byte of a collective arrives (Hu et al., Demystifying NCCL, arXiv 2507.04786)."""
 
-Curve = tuple[Sequence[float], Sequence[float]]
+Numbers = NDArray[np.float64]
+Curve = tuple[Numbers, Numbers]
 """Bytes, ascending, and the seconds measured for each."""
 
 
@@ -54,7 +56,7 @@ class Links:
         if inside and ranks in self.all_reduces:
             sizes, seconds = self.all_reduces[ranks]
             if size > sizes[-1]:
-                return seconds[-1] * size / sizes[-1]
+                return float(seconds[-1] * size / sizes[-1])
             return float(np.interp(size, sizes, seconds))
         latency = _NODE_LATENCY_S if inside else _NETWORK_LATENCY_S
         return 2 * self.scatter(ranks, size, stride) + latency

@@ -1,7 +1,9 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
 import math
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 from pipekit.performance import replicas
 from pipekit.performance.attention import attention, latent_attention
@@ -88,9 +90,11 @@ def _beside(head: float, most: int) -> int:
 
 
 def _mean_layer(run: Training) -> Passes:
-    found = [_block(run, block) for block, count in run.shape.blocks for _ in range(count)]
-    whole = total(found)
-    return Passes(whole.forward_s / len(found), whole.backward_s / len(found))
+    found = [(_block(run, block), count) for block, count in run.shape.blocks]
+    forward, backward = (
+        sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
+    )
+    return Passes(forward, backward)
 
 
 def _block(run: Training, block: Block) -> Passes:
@@ -137,7 +141,7 @@ def _layer(run: Training, layer: Layer) -> Passes:
     )
 
 
-_PASSES = {
+_PASSES: Mapping[type, Callable[[Training, Any], Passes]] = {
     Attention: attention,
     LatentAttention: latent_attention,
     MLP: mlp,

@@ -187,8 +187,8 @@ def _nemotron(
     experts: Experts,
     predictors: int = 0,
 ) -> Shape:
-    mixers = (Mamba(mamba_heads, 64, 8, 128),), (experts,), (attention,)
-    blocks = tuple(zip(mixers, counts, strict=True))
+    mixers: tuple[Layer, ...] = Mamba(mamba_heads, 64, 8, 128), experts, attention
+    blocks = tuple(((mixer,), count) for mixer, count in zip(mixers, counts, strict=True))
     return Shape(name, hidden, 131072, blocks, predictors=predictors)
 
 

@@ -1,6 +1,5 @@
 """vTrain's measurements of GPT on A100 (Bang et al., vTrain, MICRO 2024): one node, and many."""
 
-import csv
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -14,12 +13,13 @@ from pipekit.performance.layout import Recompute, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import gpt
 from pipekit.performance.training import Training
+from pipekit.reading import read_table
 
 _NODES = replace(machine("A100 80GB"), network_bandwidth=100e9 / 8)
 """800 Gb/s between nodes of 8, as the set's own configuration files say."""
 MACHINE = "Megatron-DeepSpeed on A100"
 EFFICIENCIES = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
-OVERHEADS = tuple(each * 1e-6 for each in range(36, 60, 2))
+OVERHEADS = tuple(each * 1e-6 for each in range(38, 58, 3))
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,11 @@ def all_reduces() -> dict[int, Curve]:
     path = folder / "vtrain" / "all_reduce_a100_one_node.csv" if folder else None
     if path is None or not path.exists():
         return {}
-    found: dict[int, tuple[list[float], list[float]]] = {}
-    with path.open() as lines:
-        for line in csv.DictReader(lines):
-            sizes, seconds = found.setdefault(int(line["gpus"]), ([], []))
-            sizes.append(float(line["size_bytes"]))
-            seconds.append(float(line["all_reduce_us"]) * 1e-6)
-    return found  # type: ignore[return-value]
+    groups = read_table(path).groupby("gpus")
+    return {
+        int(gpus): (rows["size_bytes"].to_numpy(), rows["all_reduce_us"].to_numpy() * 1e-6)
+        for gpus, rows in groups
+    }
 
 
 def _measured(values: Values) -> Measured:
