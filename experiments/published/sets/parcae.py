@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
-from experiments.published.rows import measurements
+from experiments.published.rows import given
 from pipekit.performance.constants import Constants
 from pipekit.performance.dealing import filled
 from pipekit.performance.devices import machine
@@ -89,10 +89,10 @@ class Network:
 
 @cache
 def _network() -> Network:
-    folder = measurements()
-    if folder is None:
+    path = given("parcae/p2p_10gbps.csv")
+    if path is None:
         return Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
-    messages = read_table(folder / "parcae/p2p_10gbps.csv")
+    messages = read_table(path)
     size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
     return Network(seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
 
