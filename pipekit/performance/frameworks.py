@@ -1,6 +1,6 @@
 """What training frameworks do differently, each as a value with a physical meaning."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Pair = tuple[float, float]
 """Of a forward, and of a backward."""
@@ -30,6 +30,10 @@ class Framework:
         optimizer_bytes: moved for each weight of an optimizer's shard.
         shards_optimizer: whether replicas share the optimizer's states (ZeRO 1).
         pads_vocabulary: whether a vocabulary is padded even if it is not split.
+        gradients_held, states_held: bytes that a rank keeps of each weight's gradients, and of the
+            optimizer's states, a master copy included; the weight itself has 2.
+        mask_held: bytes kept of each element of a residual connection for its dropout.
+        logit_held: bytes of each logit at the peak of the loss.
     """
 
     name: str
@@ -49,6 +53,10 @@ class Framework:
     optimizer_bytes: float
     shards_optimizer: bool
     pads_vocabulary: bool
+    gradients_held: float
+    states_held: float
+    mask_held: float
+    logit_held: float
 
 
 MEGATRON_DEEPSPEED = Framework(
@@ -69,10 +77,15 @@ MEGATRON_DEEPSPEED = Framework(
     optimizer_bytes=20,
     shards_optimizer=False,
     pads_vocabulary=False,
+    gradients_held=4,
+    states_held=16,
+    mask_held=1,
+    logit_held=6,
 )
 """github.com/microsoft/Megatron-DeepSpeed of 2022: float16, gradients summed in it (read, read,
 write), losses in float32 one kernel after the other; Adam reads and writes weight and two moments
-and reads the gradient."""
+and reads the gradient.  Gradients are held twice (Megatron's contiguous buffer), and a third time in
+float32 beside the master copy."""
 
 MEGATRON_CORE = Framework(
     "Megatron-Core",
@@ -92,6 +105,14 @@ MEGATRON_CORE = Framework(
     optimizer_bytes=30,
     shards_optimizer=True,
     pads_vocabulary=True,
+    gradients_held=4,
+    states_held=12,
+    mask_held=0,
+    logit_held=6,
 )
 """github.com/NVIDIA/Megatron-LM (core) of 2024 and later with Transformer Engine: fused kernels,
 gradients summed in float32, a distributed optimizer beside the passes."""
+
+TORCHTITAN = replace(MEGATRON_CORE, name="torchtitan", states_held=10, logit_held=14)
+"""github.com/pytorch/torchtitan: FSDP2 with weights in float32 beside the 2-byte copies, and a loss
+of plain operators: logits, in float32, their log-softmax, and its gradient."""

@@ -7,7 +7,9 @@ from typing import Literal
 from pipekit.choices import require_choice
 from pipekit.names import METHODS
 
-Recompute = Literal["nothing", "experts", "everything"]
+Recompute = Literal["nothing", "selective", "experts", "everything"]
+"""What runs again before a backward: norms, activations and every second product ("selective", as in
+torchtitan), mixtures of experts, or all layers."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Layout:
         microbatches: of each replica and step.
         zero: stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
             gradients, 3 the weights.
-        recompute: which layers run their forward again before their backward.
+        recompute: what runs its forward again before its backward.
         method: a name of :data:`pipekit.names.METHODS`.
 
     Raises:
