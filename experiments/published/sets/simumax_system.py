@@ -88,10 +88,15 @@ def system() -> System | None:
     if path is None:
         return None
     read = read_json(path, dict[str, Any], "SimuMax's description of a system")
-    ops = {name: op.get("accurate_efficient_factor") for name, op in read["accelerator"]["op"].items()}
+    ops = {
+        name: op.get("accurate_efficient_factor") for name, op in read["accelerator"]["op"].items()
+    }
     traffic = read["accelerator"]["bandwidth"]
     return System(
-        {layout: _sizes(ops["matmul"], f"layout={layout}") for layout in (_FORWARD, _INPUT, _WEIGHT)},
+        {
+            layout: _sizes(ops["matmul"], f"layout={layout}")
+            for layout in (_FORWARD, _INPUT, _WEIGHT)
+        },
         {each: _sizes(ops["group_matmul"], f"stage={each},") for each in _GROUPED},
         (_sizes(ops["sdp_fwd"]), _sizes(ops["sdp_bwd"])),
         {kind: each["efficient_factor"] for kind, each in traffic.items()},
@@ -100,7 +105,7 @@ def system() -> System | None:
 
 
 def _sizes(table: dict[str, float], mark: str = "") -> dict[Sizes, float]:
-    """Return the entries of a table whose name has a mark, by their first sizes but a batch of 1."""
+    """Return the entries of a table that are marked so, by their first sizes but the batch."""
     found: dict[Sizes, float] = {}
     for name, share in table.items():
         if mark in name:
