@@ -4,6 +4,7 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from statistics import median
 
 COVERAGE = 0.8
 _FEWEST = 20
@@ -27,9 +28,12 @@ def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
 
 
 def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
-    """Return the half width of a set's class; of an unseen class the set's widest."""
-    own = widths.get(name, {})
-    return own.get(kind, max(own.values(), default=math.nan))
+    """Return the half width of a set's class: of an unseen class its set's widest, of a set
+    without rows the median of all.
+    """
+    if name not in widths:
+        return median(half for own in widths.values() for half in own.values())
+    return widths[name].get(kind, max(widths[name].values()))
 
 
 def _quantile(sizes: list[float]) -> float:

@@ -70,6 +70,7 @@ class PublishedSet(Generic[Row]):
         group: rows of one group are fitted on, or predicted, together.
         kind: the class of a row, each of which has its interval.
         anomaly: why a row is named an anomaly, by a rule from its configuration; None: it is none.
+        published_error: the mean error that the publishers' own simulator has, as they print it.
         overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
         efficiencies: likewise, for the efficiency.
     """
@@ -84,6 +85,7 @@ class PublishedSet(Generic[Row]):
     group: Callable[[Row], str] = _configuration
     kind: Callable[[Row], str] = lambda _: "all"
     anomaly: Callable[[Row], str | None] = lambda _: None
+    published_error: float | None = None
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
 

@@ -122,6 +122,8 @@ MACHINES = {
         _sheet("GB300", 288, 8.0, 148, _NVLINK_5_RACK, 100, float4=15000, **_NVL72),
         _sheet("MI250X", 128, 3.277, 220, (8, 50), 25, float32=47.9, bfloat16=383, float16=383),
         _sheet("MI300X", 192, 5.3, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
+        _sheet("Gaudi2", 96, 2.46, 24, (8, 262), 37.5, bfloat16=432, float8=865),
+        _sheet("TPU-v5p", 95, 2.765, 8, (8960, 300), 25, bfloat16=459),
         _sheet("RTX 2080", 8, 0.448, 46, _PCIE_3, 1.25, float32=10.1, float16=40.3),
         _sheet("RTX 3090", 24, 0.936, 82, _PCIE_3, 1.25, float32=35.6, bfloat16=71, float16=71),
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),

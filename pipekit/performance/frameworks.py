@@ -84,7 +84,7 @@ MEGATRON_DEEPSPEED = Framework(
 )
 """github.com/microsoft/Megatron-DeepSpeed of 2022: float16, gradients summed in it (read, read,
 write), losses in float32 one kernel after the other; Adam reads and writes weight and two moments
-and reads the gradient.  Gradients are held twice (Megatron's contiguous buffer), and a third time in
+and reads the gradient.  Gradients are held twice (Megatron's contiguous buffer), and once more in
 float32 beside the master copy."""
 
 MEGATRON_CORE = Framework(

@@ -8,7 +8,7 @@ from pipekit.choices import require_choice
 from pipekit.names import METHODS
 
 Recompute = Literal["nothing", "selective", "experts", "everything"]
-"""What runs again before a backward: norms, activations and every second product ("selective", as in
+"""What runs again before a backward: norms, activations and every second product ("selective" of
 torchtitan), mixtures of experts, or all layers."""
 
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
-from pipekit.performance.devices import machine
+from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import Layout, Recompute, on_gpus
 from pipekit.performance.predict import step
@@ -15,7 +16,7 @@ from pipekit.performance.training import Training
 
 _BASIS = "data sheet, fitted constants"
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
-OVERHEADS = tuple(each * 1e-6 for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
+OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 _MODELS = {
     "LLAMA3_8B": "llama3-8b",
     "LLAMA3_70B": "llama3-70b",
@@ -39,6 +40,22 @@ _GRAPHED_FROM = {
 notes of Megatron-Bridge), on Blackwell with MXFP8."""
 _RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
 """Recipes that recompute mixtures, since they do not fit else (scripts/performance)."""
+
+
+_SAME_CHIP = {"H200": "H100", "GH200": "H100"}
+"""Devices that differ from one that was fitted in their memory alone."""
+
+
+class HasDevice(Protocol):
+    """A row with the name of its device."""
+
+    @property
+    def device(self) -> str: ...
+
+
+def _fitted(row: HasDevice) -> str:
+    """Return the framework and device whose constants a row has."""
+    return f"{MEGATRON_CORE.name} on {_SAME_CHIP.get(row.device, row.device)}"
 
 
 @dataclass(frozen=True)
@@ -137,16 +154,22 @@ def _bridge_work(row: BridgeRow) -> float:
     return flops / row.gpus / machine(row.device).peak(row.dtype)
 
 
+def _regression(row: BridgeRow) -> str | None:
+    known = row.model == "GPT OSS 120B" and row.release == "26.06.01"
+    return "the release notes call it a regression" if known else None
+
+
 BRIDGE = PublishedSet(
     name="megatron_bridge",
     file="megatron_bridge/throughput.csv",
     row=BridgeRow,
-    machine=lambda row: f"{MEGATRON_CORE.name} on {row.device}",
+    machine=_fitted,
     predict=_bridge,
     measured=_bridge_measured,
     work=_bridge_work,
     group=lambda row: f"{row.model}{row.dtype}{row.gpus}{row.ep}{row.pp}",
     kind=lambda row: "experts" if _has_experts(_bridge_shape(row)) else "dense",
+    anomaly=_regression,
     efficiencies=EFFICIENCIES,
     overheads=OVERHEADS,
 )
@@ -174,8 +197,9 @@ class MLPerfRow:
 
     @property
     def device(self) -> str:
-        """The device's name, say H100 of H100-SXM5-80GB."""
-        return self.gpu_type.partition("-")[0]
+        """The device's name, say H100 of H100-SXM5-80GB: the longest that is in the type."""
+        known = [name for name in MACHINES if name.partition(" ")[0] in self.gpu_type]
+        return max(known, key=lambda name: len(name.partition(" ")[0]), default=self.gpu_type)
 
 
 def _mlperf(row: MLPerfRow, constants: Constants, *, model: Shape) -> Prediction:
@@ -208,7 +232,7 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         name=name,
         file=f"{name}/step_times.csv",
         row=MLPerfRow,
-        machine=lambda row: f"{MEGATRON_CORE.name} on {row.device}",
+        machine=_fitted,
         predict=partial(_mlperf, model=model),
         measured=lambda values: Measured(float(values["step_s"])),
         work=partial(_mlperf_work, model=model),

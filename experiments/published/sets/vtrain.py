@@ -19,7 +19,7 @@ _NODES = replace(machine("A100 80GB"), network_bandwidth=100e9 / 8)
 """800 Gb/s between nodes of 8, as the set's own configuration files say."""
 MACHINE = "Megatron-DeepSpeed on A100"
 EFFICIENCIES = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
-OVERHEADS = tuple(each * 1e-6 for each in range(38, 58, 3))
+OVERHEADS = tuple(round(each * 1e-6, 7) for each in range(38, 58, 3))
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,11 @@ SINGLE_NODE = _vtrain(
     file="vtrain/single_node.csv",
     predict=partial(_predicted, recompute="nothing"),
     kind=lambda row: f"tp {row.tp}",
+    published_error=0.0837,
 )
 MULTI_NODE = _vtrain(
     name="vtrain_multi_node",
     file="vtrain/multi_node.csv",
     predict=partial(_predicted, recompute="everything"),
+    published_error=0.1473,
 )

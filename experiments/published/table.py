@@ -1,0 +1,151 @@
+"""Writes what the sets' predictions are worth: ``python -m experiments.published.table``.
+
+``errors.csv`` has a row a set and ``predictions.csv`` a row for each row of the given half, by
+constants and intervals that were fitted on others; of what was measured neither has a number.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from experiments.published.fit import FOLDS, Known, Outcome, outcome, write
+from experiments.published.intervals import half_width, half_widths
+from experiments.published.published_set import Prediction
+from pipekit.host.provenance import provenance
+
+FOLDER = Path("results/reference/published")
+Numbers = NDArray[np.float64]
+
+
+class Judged(NamedTuple):
+    """A row with its prediction, and the half width of its interval, all from other folds."""
+
+    known: Known
+    prediction: Prediction
+    half: float
+
+    @property
+    def error(self) -> float:
+        """Return predicted / measured - 1."""
+        return (self.prediction.step_s or math.nan) / (self.known.measured.step_s or math.nan) - 1
+
+
+def judged(found: Outcome) -> list[Judged]:
+    """Return all rows, each with an interval from the rows of the other folds."""
+    residuals = list(found.residuals())
+    widths = [
+        half_widths(
+            each for each, one in zip(residuals, found.rows, strict=True) if one.fold != fold
+        )
+        for fold in range(FOLDS)
+    ]
+    return [
+        Judged(one, out, half_width(widths[one.fold], one.each.name, one.each.kind(one.row)))
+        for one, out in zip(found.rows, found.predictions, strict=True)
+    ]
+
+
+def errors(rows: Iterable[Judged]) -> pd.DataFrame:
+    """Return a row a set: how far predictions are off, beside the floor and the publishers."""
+    by_set: dict[str, list[Judged]] = defaultdict(list)
+    for row in rows:
+        by_set[row.known.each.name].append(row)
+    return pd.DataFrame([{"set": name, **_errors(own)} for name, own in by_set.items()])
+
+
+def _errors(rows: list[Judged]) -> dict[str, float | None]:
+    errors = np.array([row.error for row in rows])
+    usual = np.array([row.known.each.anomaly(row.known.row) is None for row in rows])
+    halves = np.array([row.half for row in rows])
+    measured = np.array([row.known.measured.step_s for row in rows], dtype=float)
+    memory = [
+        out.memory_bytes / one.measured.memory_bytes - 1
+        for one, out, _ in rows
+        if out.memory_bytes and one.measured.memory_bytes
+    ]
+    return {
+        "rows": len(rows),
+        "mean": _mean_size(errors),
+        "median": float(np.nanmedian(np.abs(errors))),
+        "bias": float(np.nanmedian(errors)),
+        "rank": _rank_correlation(measured * (1 + errors), measured),
+        "anomalies": int((~usual).sum()),
+        "mean_without_anomalies": _mean_size(errors[usual]),
+        "floor": _mean_size(_floor([row.known for row in rows], measured)),
+        "simulator": _simulators(rows),
+        "coverage": float(np.mean(np.abs(np.log1p(errors)) <= halves)),
+        "interval": float(np.median(np.expm1(halves))),
+        "memory": _mean_size(np.array(memory)) if memory else None,
+    }
+
+
+def _mean_size(errors: Numbers) -> float:
+    return float(np.nanmean(np.abs(errors)))
+
+
+def _rank_correlation(predicted: Numbers, measured: Numbers) -> float:
+    """Return Spearman's coefficient."""
+    frame = pd.DataFrame({"predicted": predicted, "measured": measured})
+    return float(frame.corr("spearman").loc["predicted", "measured"])
+
+
+def _floor(rows: list[Known], measured: Numbers) -> Numbers:
+    """Return errors of the work times one constant, the median of the other folds' rows."""
+    work = np.array([one.each.work(one.row) for one in rows])
+    folds = np.array([one.fold for one in rows])
+    rates = np.array([_median_of(measured / work, folds != fold) for fold in range(FOLDS)])
+    return np.asarray(work * rates[folds] / measured - 1)
+
+
+def _median_of(rates: Numbers, chosen: NDArray[np.bool_]) -> float:
+    return float(np.median(rates[chosen])) if chosen.any() else math.nan
+
+
+def _simulators(rows: list[Judged]) -> float | None:
+    """Return the mean error of the publishers' own simulator: by row, or as they print it."""
+    each = [
+        one.measured.simulated_s / one.measured.step_s - 1
+        for one, _, _ in rows
+        if one.measured.simulated_s and one.measured.step_s
+    ]
+    return _mean_size(np.array(each)) if each else rows[0].known.each.published_error
+
+
+def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
+    """Return what is predicted of each row, without what was measured."""
+    return pd.DataFrame(
+        {
+            "set": one.each.name,
+            "row_id": one.row.row_id,
+            "step_s": out.step_s,
+            "step_low_s": (out.step_s or math.nan) * math.exp(-half),
+            "step_high_s": (out.step_s or math.nan) * math.exp(half),
+            "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
+            "anomaly": one.each.anomaly(one.row),
+        }
+        for one, out, half in rows
+    )
+
+
+def main() -> None:
+    """Fit, predict what was not fitted, and write both tables and the constants."""
+    found = outcome()
+    write(found.fits)
+    rows = judged(found)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    table = errors(rows)
+    table.to_csv(FOLDER / "errors.csv", index=False, float_format="%.4g")
+    predictions(rows).assign(commit=provenance("simulated")["commit"]).to_csv(
+        FOLDER / "predictions.csv", index=False, float_format="%.5g"
+    )
+    print(table.to_string(index=False, float_format="{:.3g}".format))
+
+
+if __name__ == "__main__":
+    main()
