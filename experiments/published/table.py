@@ -1,50 +1,34 @@
 """Writes what the sets' predictions are worth: ``python -m experiments.published.table``.
 
 ``errors.csv`` has a row a set and ``predictions.csv`` a row for each row of the given half, by
-constants and intervals that were fitted on others; of what was measured neither has a number.
+constants and intervals that were fitted on others; ``machines.csv`` has the constants of all rows.
+None of them has a measured number.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from experiments.published.choices import Judged, choices
 from experiments.published.fit import FOLDS, Known, Outcome, outcome, write
 from experiments.published.intervals import half_width, half_widths
-from experiments.published.published_set import Prediction
+from experiments.published.memory import memory
+from experiments.published.rows import measurements
+from pipekit import plots
 from pipekit.host.provenance import provenance
 
 FOLDER = Path("results/reference/published")
 Numbers = NDArray[np.float64]
 
 
-class Judged(NamedTuple):
-    """A row with its prediction, and the half width of its interval, all from other folds."""
-
-    known: Known
-    prediction: Prediction
-    half: float
-
-    @property
-    def error(self) -> float:
-        """Return predicted / measured - 1."""
-        return (self.prediction.step_s or math.nan) / (self.known.measured.step_s or math.nan) - 1
-
-
 def judged(found: Outcome) -> list[Judged]:
     """Return all rows, each with an interval from the rows of the other folds."""
-    residuals = list(found.residuals())
-    widths = [
-        half_widths(
-            each for each, one in zip(residuals, found.rows, strict=True) if one.fold != fold
-        )
-        for fold in range(FOLDS)
-    ]
+    widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     return [
         Judged(one, out, half_width(widths[one.fold], one.each.name, one.each.kind(one.row)))
         for one, out in zip(found.rows, found.predictions, strict=True)
@@ -55,8 +39,17 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
     """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        by_set[row.known.each.name].append(row)
-    return pd.DataFrame([{"set": name, **_errors(own)} for name, own in by_set.items()])
+        by_set[row.known.each.name + row.known.each.part(row.known.row)].append(row)
+    return pd.DataFrame(
+        [
+            {
+                "set": name,
+                **_errors([row for row in own if row.known.measured.step_s]),
+                **choices(own),
+            }
+            for name, own in by_set.items()
+        ]
+    )
 
 
 def _errors(rows: list[Judged]) -> dict[str, float | None]:
@@ -133,12 +126,58 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
     )
 
 
+def machines(found: Outcome) -> pd.DataFrame:
+    """Return what was fitted, a row a machine."""
+    return pd.DataFrame(
+        {
+            "machine": name,
+            "efficiency": fit.constants.efficiency,
+            "overhead_us": fit.constants.overhead_s * 1e6,
+            "rows": sum(map(len, fit.fitted_on.values())),
+        }
+        for name, fit in found.fits.machines.items()
+    )
+
+
+def draw(rows: Iterable[Judged]) -> None:
+    """Save a picture a set of predicted against measured seconds, and the predicted as a table."""
+    by_set: dict[str, list[Judged]] = defaultdict(list)
+    for row in rows:
+        if row.prediction.step_s:
+            by_set[row.known.each.name].append(row)
+    for name, own in by_set.items():
+        frame = pd.DataFrame(
+            {
+                "class": one.each.kind(one.row),
+                "measured": one.measured.step_s,
+                "predicted": out.step_s,
+            }
+            for one, out, _ in own
+        )
+        figure = plots.points(
+            frame.sort_values("class", kind="stable"),
+            "measured",
+            "predicted",
+            "class",
+            title=f"{name}, seconds of a step",
+            label="published",
+            diagonal=True,
+            log=True,
+        )
+        plots.save(figure, FOLDER / name, frame[["class", "predicted"]])
+
+
 def main() -> None:
     """Fit, predict what was not fitted, and write both tables and the constants."""
     found = outcome()
     write(found.fits)
     rows = judged(found)
     FOLDER.mkdir(parents=True, exist_ok=True)
+    draw(rows)
+    machines(found).to_csv(FOLDER / "machines.csv", index=False, float_format="%.4g")
+    folder = measurements()
+    if folder is not None:
+        memory(folder).to_csv(FOLDER / "memory.csv", index=False, float_format="%.4g")
     table = errors(rows)
     table.to_csv(FOLDER / "errors.csv", index=False, float_format="%.4g")
     predictions(rows).assign(commit=provenance("simulated")["commit"]).to_csv(

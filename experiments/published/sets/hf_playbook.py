@@ -251,6 +251,7 @@ HF_PLAYBOOK = PublishedSet(
     measured=_measured,
     work=_work,
     kind=_kind,
+    panel=lambda row: f"{row.model} on {row.nodes} nodes",
     anomaly=_anomaly,
     efficiencies=(0.35, 0.38, 0.41, 0.44, 0.47, 0.5),
     overheads=(3.5e-3, 4e-3, 4.5e-3, 5e-3),

@@ -195,6 +195,10 @@ def _anomaly(row: Run) -> str | None:
     return None
 
 
+def _part(row: Run) -> str:
+    return f" ({row.model})" if row.model in _IMAGES else ""
+
+
 PARCAE = PublishedSet(
     name="parcae",
     file="parcae/step_times.csv",
@@ -204,6 +208,7 @@ PARCAE = PublishedSet(
     measured=_measured,
     work=_work,
     kind=lambda row: "images" if row.model in _IMAGES else "transformers",
+    part=_part,
     anomaly=_anomaly,
     efficiencies=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7),
     overheads=(5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3),

@@ -15,6 +15,7 @@ from pipekit.performance.kernels import Passes, total
 from pipekit.performance.layout import Layout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
+from pipekit.performance.replicas import parameters
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -120,26 +121,21 @@ def _predict(row: Run, constants: Constants) -> Prediction:
         "bfloat16",
         row.seq_tokens,
     )
-    largest = max(_largest_product(row, layer) for block in row.stages[-1] for layer in block)
-    memory = max(peak_bytes(training)) + _GRADIENT_BYTES * largest
+    widest = max((1 + mlp.gated) * mlp.width for mlp in _mlps(row.shape)) / row.tp
+    # The gradient of the largest product is there twice at the peak.
+    memory = max(peak_bytes(training)) + _GRADIENT_BYTES * widest * row.shape.hidden
     timed = system()
     if timed is None:
         return Prediction(step(training).seconds, "data sheet, fitted constants", memory)
     basis = "kernels timed one by one, fitted constants"
-    return Prediction(_timed(row, timed, constants), basis, memory)
+    return Prediction(_timed(row, training, timed, constants), basis, memory)
 
 
-def _largest_product(row: Run, layer: Layer) -> float:
-    """Return the weights of a layer's largest product, whose gradient is there twice at the peak."""
-    hidden = row.shape.hidden
-    if isinstance(layer, MLP):
-        return (1 + layer.gated) * layer.width * hidden / row.tp
-    if isinstance(layer, Attention | LatentAttention):
-        return layer.heads * 128 * hidden / row.tp
-    return 0.0
+def _mlps(shape: Shape) -> list[MLP]:
+    return [layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP)]
 
 
-def _timed(row: Run, timed: System, constants: Constants) -> float:
+def _timed(row: Run, training: Training, timed: System, constants: Constants) -> float:
     """Return the seconds of a step by timed kernels, all a little slower side by side."""
     seconds = [_stage(row, timed, stage, blocks) for stage, blocks in enumerate(row.stages)]
     late = [constants.overhead_s * _kernels(row, blocks) / 2 for blocks in row.stages]
@@ -150,7 +146,7 @@ def _timed(row: Run, timed: System, constants: Constants) -> float:
         tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         row.microbatches,
         transfer_s=(transfer,) * (row.pp - 1),
-        after_s=max(_after_s(row, timed, stage, blocks) for stage, blocks in enumerate(row.stages)),
+        after_s=_after_s(training, timed),
     ).seconds
 
 
@@ -160,13 +156,28 @@ def _kernels(row: Run, blocks: tuple[Block, ...]) -> float:
 
 
 def _stage(row: Run, timed: System, stage: int, blocks: tuple[Block, ...]) -> Passes:
-    layers = [_PASSES[type(layer)](row, timed, layer) for block in blocks for layer in block]
+    layers = [_layer(row, timed, layer) for block in blocks for layer in block]
     if stage == 0:
         size = 2 * row.tokens * row.shape.hidden
         layers.append(timed.moved(2 * size, 3 * size))
     if stage == row.pp - 1:
         layers.append(_head(row, timed))
     return total(layers)
+
+
+def _layer(row: Run, timed: System, layer: Layer) -> Passes:
+    match layer:
+        case Attention():
+            inside = _attention(row, timed, layer)
+        case LatentAttention():
+            inside = _latent_attention(row, timed, layer)
+        case MLP():
+            inside = _products(row, timed, layer.width)
+        case Experts():
+            inside = _experts(row, timed, layer)
+        case _:
+            raise ValueError(f"nothing was timed for a layer like {layer}")
+    return total([_around(row, timed), inside])
 
 
 def _around(row: Run, timed: System) -> Passes:
@@ -190,7 +201,6 @@ def _attention(row: Run, timed: System, layer: Attention) -> Passes:
     own, own_kv = heads // row.cp, max(kv_heads // row.cp, 1)
     return total(
         [
-            _around(row, timed),
             timed.linear(tokens, hidden, projected),
             timed.linear(tokens, heads * width, hidden),
             timed.scores(row.seq_tokens, own, own_kv, width, width),
@@ -207,7 +217,6 @@ def _latent_attention(row: Run, timed: System, layer: LatentAttention) -> Passes
     heads_bytes = 2 * tokens * heads * (2 * key + value)
     return total(
         [
-            _around(row, timed),
             timed.linear(tokens, hidden, layer.query_rank),
             timed.linear(tokens, layer.query_rank, heads * key),
             timed.linear(tokens, hidden, layer.kv_rank + layer.rope_dim),
@@ -218,10 +227,6 @@ def _latent_attention(row: Run, timed: System, layer: LatentAttention) -> Passes
             timed.moved(2.5 * heads_bytes, 2.5 * heads_bytes),
         ]
     )
-
-
-def _mlp(row: Run, timed: System, layer: MLP) -> Passes:
-    return total([_around(row, timed), _products(row, timed, layer.width)])
 
 
 def _products(row: Run, timed: System, width: int) -> Passes:
@@ -245,7 +250,6 @@ def _experts(row: Run, timed: System, layer: Experts) -> Passes:
     sorted_bytes = 4 * sent * (1 + (row.ep > 1))
     return total(
         [
-            _around(row, timed),
             _products(row, timed, layer.shared_width),
             timed.linear(row.tokens, hidden, layer.count),
             timed.grouped_linear(local, rows, hidden, 2 * layer.width),
@@ -255,14 +259,6 @@ def _experts(row: Run, timed: System, layer: Experts) -> Passes:
             Passes(exchanged, exchanged),
         ]
     )
-
-
-_PASSES = {
-    Attention: _attention,
-    LatentAttention: _latent_attention,
-    MLP: _mlp,
-    Experts: _experts,
-}
 
 
 def _head(row: Run, timed: System) -> Passes:
@@ -278,21 +274,11 @@ def _head(row: Run, timed: System) -> Passes:
     )
 
 
-def _after_s(row: Run, timed: System, stage: int, blocks: tuple[Block, ...]) -> float:
-    """Return the seconds after a stage's passes: gradients scattered, Adam, weights gathered."""
-    shape, layers = row.shape, [layer for block in blocks for layer in block]
-    tables = ((stage == 0) + (stage == row.pp - 1)) * shape.vocabulary * shape.hidden
-    dense = (sum(layer.parameters(shape.hidden) for layer in layers) + tables) / row.tp
-    expert = sum(
-        layer.expert_parameters(shape.hidden) / row.ep
-        for layer in layers
-        if isinstance(layer, Experts)
-    )
+def _after_s(training: Training, timed: System) -> float:
+    """Return the seconds after the passes: gradients scattered, Adam, weights gathered."""
+    layout, (experts, dense) = training.layout, parameters(training)
     exchanged = moved = 0.0
-    for weights, ranks in (
-        (dense, row.dp * row.cp),
-        (expert, row.layout.expert_replicas),
-    ):
+    for weights, ranks in ((dense, layout.dp * layout.cp), (experts, layout.expert_replicas)):
         exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
         exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
         moved += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)

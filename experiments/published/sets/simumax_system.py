@@ -78,7 +78,7 @@ class System:
         fixed = law.get("fixed_latency_us", 0.0) if fixed is None else fixed
         others = ranks + law["offset"]
         rate = _B200.node_bandwidth * law["efficient_factor"] * ranks / others / law["scale"]
-        return size / rate + 1e-6 * (fixed + law["latency_us"] * others)
+        return float(size / rate + 1e-6 * (fixed + law["latency_us"] * others))
 
 
 @cache
