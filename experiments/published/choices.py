@@ -26,6 +26,12 @@ class Judged(NamedTuple):
         """Return predicted / measured - 1."""
         return (self.prediction.step_s or math.nan) / (self.known.measured.step_s or math.nan) - 1
 
+    @property
+    def memory_error(self) -> float:
+        """Return likewise of the peak of memory; NaN if it is not measured or not predicted."""
+        measured = self.known.measured.memory_bytes or math.nan
+        return (self.prediction.memory_bytes or math.nan) / measured - 1
+
 
 def choices(rows: Iterable[Judged]) -> dict[str, float | None]:
     """Return how well rows of panels, among which a person would choose, are told apart.

@@ -57,11 +57,7 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
     usual = np.array([row.known.each.anomaly(row.known.row) is None for row in rows])
     halves = np.array([row.half for row in rows])
     measured = np.array([row.known.measured.step_s for row in rows], dtype=float)
-    memory = [
-        out.memory_bytes / one.measured.memory_bytes - 1
-        for one, out, _ in rows
-        if out.memory_bytes and one.measured.memory_bytes
-    ]
+    memory = np.array([row.memory_error for row in rows])
     return {
         "rows": len(rows),
         "mean": _mean_size(errors),
@@ -74,12 +70,14 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
         "simulator": _simulators(rows),
         "coverage": float(np.mean(np.abs(np.log1p(errors)) <= halves)),
         "interval": float(np.median(np.expm1(halves))),
-        "memory": _mean_size(np.array(memory)) if memory else None,
+        "memory": _mean_size(memory),
+        "memory_without_anomalies": _mean_size(memory[usual]),
     }
 
 
-def _mean_size(errors: Numbers) -> float:
-    return float(np.nanmean(np.abs(errors)))
+def _mean_size(errors: Numbers) -> float | None:
+    known = np.abs(errors[~np.isnan(errors)])
+    return float(known.mean()) if len(known) else None
 
 
 def _rank_correlation(predicted: Numbers, measured: Numbers) -> float:
@@ -120,6 +118,7 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
             "step_low_s": (out.step_s or math.nan) * math.exp(-half),
             "step_high_s": (out.step_s or math.nan) * math.exp(half),
             "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
+            "fits": out.fits,
             "anomaly": one.each.anomaly(one.row),
         }
         for one, out, half in rows
@@ -143,7 +142,7 @@ def draw(rows: Iterable[Judged]) -> None:
     """Save a picture a set of predicted against measured seconds, and the predicted as a table."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        if row.prediction.step_s:
+        if row.prediction.step_s and row.known.measured.step_s:
             by_set[row.known.each.name].append(row)
     for name, own in by_set.items():
         frame = pd.DataFrame(

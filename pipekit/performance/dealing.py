@@ -25,5 +25,5 @@ def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
     dealt, stage = [], 0
     for so_far in accumulate(costs):
         dealt.append(stage)
-        stage += so_far > share * (stage + 1)
+        stage += stage < stages - 1 and so_far > share * (stage + 1)
     return dealt
