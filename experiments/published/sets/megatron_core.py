@@ -67,6 +67,7 @@ class BridgeRow:
     task: str
     model: str
     variant: str | None
+    fsdp: int | None
     system: str
     gpus: int
     precision: str
@@ -115,7 +116,7 @@ def _bridge_layout(row: BridgeRow) -> Layout:
         ep=min(row.ep or 1, ranks),
         chunks=row.vp or 1,
         microbatch_samples=row.micro_batch_samples,
-        zero=1,
+        zero=3 if (row.fsdp or 0) > 1 else 1,
         recompute=recompute,
         method="interleaved" if (row.vp or 1) > 1 and (row.pp or 1) > 1 else "flush",
     )
