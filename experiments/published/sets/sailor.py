@@ -2,19 +2,23 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from experiments.published.rows import given
+from experiments.published.sets.sailor_inputs import inputs, layers
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
-from pipekit.performance.devices import machine
+from pipekit.performance.devices import Machine, machine
+from pipekit.performance.estimate import estimate, training
+from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
+from pipekit.performance.layout import Layout
+from pipekit.performance.shapes import shape
 from pipekit.performance.step import Step, in_flight
-from pipekit.reading import read_table
 
 _DEVICES = {
     "GH-96": "GH200",
@@ -25,6 +29,7 @@ _DEVICES = {
     "A100-80": "A100 80GB",
     "V100-16": "V100 16GB",
 }
+_SHAPES = {"OPT-350": "opt-350m", "GPT-Neo-2.7": "gpt-neo-2.7b"}
 _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""
@@ -78,60 +83,7 @@ class Run:
         """The layers of each stage: as many as the plan lists there, what is left on the last."""
         counts = [len(each) for each in json.loads(self.plan_json)["layers_per_stage"]]
         edges = [sum(counts[:stage]) for stage in range(len(counts))]
-        return [range(a, b) for a, b in pairwise([*edges, _sizes().layers(self.model)])]
-
-
-class _Layer(NamedTuple):
-    weights: float
-    output_bytes: float  # of a sample
-    kept_bytes: float  # likewise
-
-
-class _Sizes:
-    """Layers by model and tensor parallel degree, on one of its ranks."""
-
-    def __init__(self) -> None:
-        self._layers: dict[tuple[str, int], list[_Layer]] = defaultdict(list)
-        for row in read_table(_input("layer_sizes.csv")).itertuples():
-            layer = _Layer(row.params_floats, row.act_output_bytes, row.act_mem_bytes)
-            self._layers[row.model, row.tp].append(layer)
-
-    def layers(self, model: str) -> int:
-        return len(self.of(model, 1))
-
-    def of(self, model: str, tp: int) -> list[_Layer]:
-        if (model, tp) not in self._layers:
-            raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
-        return self._layers[model, tp]
-
-
-def _input(name: str) -> str:
-    path = given(f"sailor/{name}")
-    if path is None:
-        raise ValueError(f"needs sailor/{name}: name the folder of measurements")
-    return str(path)
-
-
-_sizes = cache(_Sizes)
-
-Passes = dict[int, tuple[float, float]]
-"""Seconds of a forward and of a backward, by layer."""
-
-
-@cache
-def _profiles() -> dict[tuple[str, str, int], dict[int, Passes]]:
-    """Return passes by model, GPU and tp, then by samples of a microbatch.
-
-    The planner's files count only where Sailor's own validation has none: one of them is a copy of
-    another model's.
-    """
-    table = read_table(_input("layer_profiles.csv"))
-    known = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
-    found: dict[tuple[str, str, int], dict[int, Passes]] = defaultdict(lambda: defaultdict(dict))
-    for row in table[table["source"] == known].itertuples():
-        key = row.model, row.gpu, row.tp
-        found[key][row.micro_batch_samples][row.layer] = row.forward_s, row.backward_s
-    return found
+        return [range(a, b) for a, b in pairwise([*edges, len(layers(self.model, 1))])]
 
 
 def _passes(row: Run, place: _Place, layer: int, waits_s: float) -> Iterator[float]:
@@ -140,7 +92,7 @@ def _passes(row: Run, place: _Place, layer: int, waits_s: float) -> Iterator[flo
     A profile waits for the device after each pass, which a training does not: what exceeds the
     device's own time, known from the largest microbatch, shrinks by that wait.
     """
-    known = _profiles().get((row.model, place.gpu, place.tp))
+    known = inputs().passes.get((row.model, place.gpu, place.tp))
     if not known:
         raise ValueError(f"there is no profile of {row.model} on {place.gpu} for tp {place.tp}")
     samples, largest = row.micro_batch_samples, max(known)
@@ -160,32 +112,16 @@ def _stage(row: Run, stage: int, place: _Place, waits_s: float) -> tuple[float, 
 
 def _missing_head(row: Run, place: _Place) -> tuple[float, float]:
     """Return the passes of GPT-Neo's head, which its profile lacks: OPT's, by the hidden sizes."""
-    opt = _profiles()["OPT-350", place.gpu, place.tp]
+    opt = inputs().passes["OPT-350", place.gpu, place.tp]
     samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
     factor = _WIDTHS[row.model] / _WIDTHS["OPT-350"] * row.micro_batch_samples / samples
-    forward, backward = opt[samples][_sizes().layers("OPT-350") - 1]
+    forward, backward = opt[samples][len(layers("OPT-350", 1)) - 1]
     return forward * factor, backward * factor
-
-
-@cache
-def _networks() -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
-    """Return bandwidths between nodes by sender, its GPUs, receiver, its GPUs."""
-    table = read_table(_input("network_fits.csv"))
-    table = table[table["where"] == "inter_node"].sort_values("file", ascending=False)
-    return {
-        (row.sender_gpu, row.sender_gpus, row.receiver_gpu, row.receiver_gpus): (
-            row.c2,
-            row.c1,
-            row.c0,
-            row.peak_bytes_per_s,
-        )
-        for row in table.itertuples()  # mixed GPUs last: they count before equal ones
-    }
 
 
 def _bandwidth(sender: _Place, receiver: _Place, size: float) -> float:
     """Return bytes/s between two places for messages of so many bytes, all of a node's at once."""
-    ways = _networks()
+    ways = inputs().networks
     pairs = [way for way in ways if (way[0], way[2]) == (sender.gpu, receiver.gpu)]
     if not pairs:
         raise ValueError(f"there is no network between {sender.gpu} and {receiver.gpu}")
@@ -196,17 +132,48 @@ def _bandwidth(sender: _Place, receiver: _Place, size: float) -> float:
 
 
 def _predict(row: Run, constants: Constants) -> Prediction:
+    if given("sailor/layer_profiles.csv") is None:
+        return _by_data_sheet(row)
     losses = constants if row.cluster == _FITTED else _NO_LOSSES
     replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
     seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
     return Prediction(seconds, "layer profiles, network fits, fitted constants", _memory(row))
 
 
+def _by_data_sheet(row: Run) -> Prediction:
+    """Return what data sheets alone say, all machines being as slow as the slowest."""
+    require_choice("model", row.model, _SHAPES)
+    places = [place for stage in row.stages for place in stage]
+    slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
+    layout = Layout(
+        tp=row.tp,
+        pp=row.pp,
+        dp=row.dp,
+        microbatch_samples=row.micro_batch_samples,
+        microbatches=row.microbatches_per_replica,
+    )
+    run = training(
+        shape(_SHAPES[row.model]),
+        layout,
+        slowest,
+        MEGATRON_DEEPSPEED,
+        seq_tokens=_SEQ_TOKENS,
+        dtype="float32",
+    )
+    found = estimate(run)
+    return Prediction(found.step_s, "data sheet, fitted constants", max(found.peak_bytes))
+
+
+def _machine(place: _Place) -> Machine:
+    require_choice("gpu", place.gpu, _DEVICES)
+    return machine(_DEVICES[place.gpu])
+
+
 def _replica_s(row: Run, replica: int, constants: Constants) -> float:
     """Return the seconds of one pipeline's passes."""
     places = [stage[replica] for stage in row.stages]
     passes = [_stage(row, s, place, constants.overhead_s) for s, place in enumerate(places)]
-    size = _sizes().of(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
+    size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
     part = size / row.tp  # each tensor-parallel rank sends its own
     return Step(
         tuple(forward for forward, _ in passes),
@@ -222,7 +189,7 @@ def _replica_s(row: Run, replica: int, constants: Constants) -> float:
 def _after_s(row: Run, stage: int) -> float:
     """Return the seconds of a stage's update: a ring's all-reduce over its nodes, then Adam."""
     places, weights = row.stages[stage], _weights(row, stage)
-    rate = machine(_DEVICES[places[0].gpu]).device.memory_bandwidth
+    rate = _machine(places[0]).device.memory_bandwidth
     update = _UPDATE_BYTES * weights / rate
     if row.dp == 1:
         return update
@@ -234,7 +201,7 @@ def _after_s(row: Run, stage: int) -> float:
 
 def _weights(row: Run, stage: int) -> float:
     """Return weights on a rank of a stage; a last stage has GPT-Neo's tied table once more."""
-    sizes = _sizes().of(row.model, row.tp)
+    sizes = layers(row.model, row.tp)
     tied = stage == row.pp - 1 > 0 and row.model == "GPT-Neo-2.7"
     table = _VOCABULARY * _WIDTHS[row.model] / row.tp if tied else 0
     return table + sum(sizes[layer].weights for layer in row.layers[stage])
@@ -243,7 +210,7 @@ def _weights(row: Run, stage: int) -> float:
 def _memory(row: Run) -> float:
     """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.microbatches_per_replica)
-    sizes, samples = _sizes().of(row.model, row.tp), row.micro_batch_samples
+    sizes, samples = layers(row.model, row.tp), row.micro_batch_samples
     logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / row.tp
     return _RUNTIME_BYTES + max(
         _STATE_BYTES * _weights(row, stage)
@@ -259,7 +226,7 @@ def _measured(values: Values) -> Measured:
 
 def _work(row: Run) -> float:
     samples = row.micro_batch_samples * row.microbatches_per_replica / (row.pp * row.tp)
-    return samples * sum(layer.weights for layer in _sizes().of(row.model, 1))
+    return samples * sum(layer.weights for layer in layers(row.model, 1))
 
 
 def _anomaly(row: Run) -> str | None:

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from experiments.published.rows import given
@@ -81,12 +82,14 @@ class System:
         return float(size / rate + 1e-6 * (fixed + law["latency_us"] * others))
 
 
-@cache
 def system() -> System | None:
     """Return the measured system; None without its file."""
     path = given("simumax/b200_system.json")
-    if path is None:
-        return None
+    return None if path is None else _system(path)
+
+
+@cache
+def _system(path: Path) -> System:
     read = read_json(path, dict[str, Any], "SimuMax's description of a system")
     ops = {
         name: op.get("accurate_efficient_factor") for name, op in read["accelerator"]["op"].items()
