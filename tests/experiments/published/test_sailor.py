@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -103,7 +104,7 @@ def test_without_inputs_the_data_sheet_predicts(folder: Path) -> None:
         ),
     ],
 )
-def test_what_was_not_profiled_is_named(change: dict[str, str], said: str) -> None:
+def test_what_was_not_profiled_is_named(change: dict[str, Any], said: str) -> None:
     found = SAILOR.predicted(replace(ROW, **change), lambda _: LOSSLESS)
     assert found.step_s is None
     assert said in found.basis
