@@ -25,10 +25,13 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
         ("llama3-70b", 70.6, 69.5),
         ("llama3.1-405b", 405.8, 403.7),
         ("mixtral-8x7b", 46.7, 12.7),
+        ("mixtral-8x22b", 140.6, 39.0),
+        ("qwen3-32b", 32.8, 32.0),
         ("qwen3-30b-a3b", 30.5, 3.0),
         ("qwen3-235b-a22b", 235, 21.5),
         ("deepseek-v3", 671, 37),
         ("kimi-k2", 1026, 32),
+        ("gpt-oss-20b", 20.9, 3.6),
         ("gpt-oss-120b", 116.8, 5.1),
     ],
 )
