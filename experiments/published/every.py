@@ -1,7 +1,15 @@
 """All sets of published trainings, by name."""
 
 from experiments.published.published_set import AnySet
-from experiments.published.sets import bigscience, megatron_core, vtrain
+from experiments.published.sets import (
+    bigscience,
+    hf_playbook,
+    megatron_core,
+    parcae,
+    sailor,
+    simumax,
+    vtrain,
+)
 from pipekit.choices import require_choice
 
 _ALL: tuple[AnySet, ...] = (
@@ -11,6 +19,10 @@ _ALL: tuple[AnySet, ...] = (
     megatron_core.LLAMA_405B,
     megatron_core.GPT3,
     bigscience.BIGSCIENCE,
+    parcae.PARCAE,
+    sailor.SAILOR,
+    simumax.SIMUMAX,
+    hf_playbook.HF_PLAYBOOK,
 )
 SETS = {each.name: each for each in _ALL}
 

@@ -40,11 +40,12 @@ class Known:
     @property
     def counts(self) -> bool:
         """Whether constants are fitted on it."""
-        return bool(self.each.overheads) and self.each.anomaly(self.row) is None
+        usual = self.measured.step_s and self.each.anomaly(self.row) is None
+        return bool(self.each.overheads and usual)
 
 
 def known_rows(each: AnySet) -> list[Known]:
-    """Return the rows of the given half that have a measured step."""
+    """Return the rows of the given half of which a step, or whether they fit, was measured."""
     folder = measurements()
     if folder is None:
         raise ValueError("name the folder of the measurements in PIPEKIT_MEASURED")
@@ -54,7 +55,7 @@ def known_rows(each: AnySet) -> list[Known]:
         Known(each, row, each.measured(values), _fold(each.group(row)))
         for row, values in read(folder / each.file, each)
     ]
-    return [one for one in found if one.measured.step_s]
+    return [one for one in found if one.measured.step_s or one.measured.fits is not None]
 
 
 def _fold(group: str) -> int:
@@ -100,10 +101,10 @@ class Outcome:
     predictions: list[Prediction]
     fits: Fits
 
-    def residuals(self) -> Iterator[Residual]:
-        """Yield each row's set, class, and log(measured / predicted)."""
+    def residuals(self, without: int | None = None) -> Iterator[Residual]:
+        """Yield the set, class, and log(measured / predicted) of rows, but for those of a fold."""
         for one, out in zip(self.rows, self.predictions, strict=True):
-            if out.step_s and one.measured.step_s:
+            if out.step_s and one.measured.step_s and one.fold != without:
                 error = math.log(one.measured.step_s / out.step_s)
                 yield one.each.name, one.each.kind(one.row), error
 

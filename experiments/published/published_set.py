@@ -69,6 +69,8 @@ class PublishedSet(Generic[Row]):
         work: that a step's seconds are proportional to in the naive floor.
         group: rows of one group are fitted on, or predicted, together.
         kind: the class of a row, each of which has its interval.
+        part: which part of the set a row is judged with, as a suffix of the set's name.
+        panel: the rows among which a person would choose; None: nobody chooses among them.
         anomaly: why a row is named an anomaly, by a rule from its configuration; None: it is none.
         published_error: the mean error that the publishers' own simulator has, as they print it.
         overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
@@ -84,6 +86,8 @@ class PublishedSet(Generic[Row]):
     work: Callable[[Row], float]
     group: Callable[[Row], str] = _configuration
     kind: Callable[[Row], str] = lambda _: "all"
+    part: Callable[[Row], str] = lambda _: ""
+    panel: Callable[[Row], str] | None = None
     anomaly: Callable[[Row], str | None] = lambda _: None
     published_error: float | None = None
     overheads: tuple[float, ...] = ()

@@ -20,6 +20,13 @@ def measurements() -> Path | None:
     return Path(named) if named else None
 
 
+def given(name: str) -> Path | None:
+    """Return a file of inputs below the folder of measurements; None: it is not there."""
+    folder = measurements()
+    path = folder / name if folder else None
+    return path if path and path.exists() else None
+
+
 def read(path: Path, each: AnySet) -> list[tuple[Any, Values]]:
     """Return the rows of a file, each as the set's and as text.
 

@@ -9,16 +9,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from experiments.published.choices import Judged, choices
 from experiments.published.fit import FOLDS, Known, Outcome, outcome, write
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.memory import memory
-from experiments.published.published_set import Prediction
 from experiments.published.rows import measurements
 from pipekit import plots
 from pipekit.host.provenance import provenance
@@ -27,28 +26,9 @@ FOLDER = Path("results/reference/published")
 Numbers = NDArray[np.float64]
 
 
-class Judged(NamedTuple):
-    """A row with its prediction, and the half width of its interval, all from other folds."""
-
-    known: Known
-    prediction: Prediction
-    half: float
-
-    @property
-    def error(self) -> float:
-        """Return predicted / measured - 1."""
-        return (self.prediction.step_s or math.nan) / (self.known.measured.step_s or math.nan) - 1
-
-
 def judged(found: Outcome) -> list[Judged]:
     """Return all rows, each with an interval from the rows of the other folds."""
-    residuals = list(found.residuals())
-    widths = [
-        half_widths(
-            each for each, one in zip(residuals, found.rows, strict=True) if one.fold != fold
-        )
-        for fold in range(FOLDS)
-    ]
+    widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     return [
         Judged(one, out, half_width(widths[one.fold], one.each.name, one.each.kind(one.row)))
         for one, out in zip(found.rows, found.predictions, strict=True)
@@ -59,8 +39,17 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
     """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        by_set[row.known.each.name].append(row)
-    return pd.DataFrame([{"set": name, **_errors(own)} for name, own in by_set.items()])
+        by_set[row.known.each.name + row.known.each.part(row.known.row)].append(row)
+    return pd.DataFrame(
+        [
+            {
+                "set": name,
+                **_errors([row for row in own if row.known.measured.step_s]),
+                **choices(own),
+            }
+            for name, own in by_set.items()
+        ]
+    )
 
 
 def _errors(rows: list[Judged]) -> dict[str, float | None]:
@@ -68,11 +57,7 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
     usual = np.array([row.known.each.anomaly(row.known.row) is None for row in rows])
     halves = np.array([row.half for row in rows])
     measured = np.array([row.known.measured.step_s for row in rows], dtype=float)
-    memory = [
-        out.memory_bytes / one.measured.memory_bytes - 1
-        for one, out, _ in rows
-        if out.memory_bytes and one.measured.memory_bytes
-    ]
+    memory = np.array([row.memory_error for row in rows])
     return {
         "rows": len(rows),
         "mean": _mean_size(errors),
@@ -85,12 +70,14 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
         "simulator": _simulators(rows),
         "coverage": float(np.mean(np.abs(np.log1p(errors)) <= halves)),
         "interval": float(np.median(np.expm1(halves))),
-        "memory": _mean_size(np.array(memory)) if memory else None,
+        "memory": _mean_size(memory),
+        "memory_without_anomalies": _mean_size(memory[usual]),
     }
 
 
-def _mean_size(errors: Numbers) -> float:
-    return float(np.nanmean(np.abs(errors)))
+def _mean_size(errors: Numbers) -> float | None:
+    known = np.abs(errors[~np.isnan(errors)])
+    return float(known.mean()) if len(known) else None
 
 
 def _rank_correlation(predicted: Numbers, measured: Numbers) -> float:
@@ -131,6 +118,7 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
             "step_low_s": (out.step_s or math.nan) * math.exp(-half),
             "step_high_s": (out.step_s or math.nan) * math.exp(half),
             "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
+            "fits": out.fits,
             "anomaly": one.each.anomaly(one.row),
         }
         for one, out, half in rows
@@ -154,7 +142,7 @@ def draw(rows: Iterable[Judged]) -> None:
     """Save a picture a set of predicted against measured seconds, and the predicted as a table."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        if row.prediction.step_s:
+        if row.prediction.step_s and row.known.measured.step_s:
             by_set[row.known.each.name].append(row)
     for name, own in by_set.items():
         frame = pd.DataFrame(

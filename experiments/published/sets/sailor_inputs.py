@@ -1,0 +1,81 @@
+"""What Sailor's repository gives in full: layers' sizes and passes, and bandwidths of networks."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.published.rows import given
+from pipekit.reading import read_table
+
+
+class Layer(NamedTuple):
+    """A layer on a tensor-parallel rank."""
+
+    weights: float
+    output_bytes: float  # of a sample
+    kept_bytes: float  # likewise
+
+
+Passes = dict[int, tuple[float, float]]
+"""Seconds of a forward and of a backward, by layer."""
+Fit = tuple[float, float, float, float]
+"""Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
+
+
+class Inputs(NamedTuple):
+    """What the set gives in full.
+
+    Attributes:
+        layers: on a tensor-parallel rank, by model and degree.
+        passes: by model, GPU and degree, then by samples of a microbatch.
+        networks: between nodes, by sender, how many of its GPUs send, and receiver likewise.
+    """
+
+    layers: Mapping[tuple[str, int], list[Layer]]
+    passes: Mapping[tuple[str, str, int], Mapping[int, Passes]]
+    networks: Mapping[tuple[str, int, str, int], Fit]
+
+
+def inputs() -> Inputs:
+    sizes = given("sailor/layer_sizes.csv")
+    if sizes is None:
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return _read(sizes.parent)
+
+
+@cache
+def _read(folder: Path) -> Inputs:
+    """Return the inputs of a folder.
+
+    The planner's profiles count only where Sailor's own validation has none: one of them is a copy
+    of another model's.  Networks of mixed GPUs count before those of equal ones.
+    """
+    found = Inputs(defaultdict(list), defaultdict(lambda: defaultdict(dict)), {})
+    for row in read_table(folder / "layer_sizes.csv").itertuples():
+        layer = Layer(row.params_floats, row.act_output_bytes, row.act_mem_bytes)
+        found.layers[row.model, row.tp].append(layer)
+    table = read_table(folder / "layer_profiles.csv")
+    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
+    for row in table[table["source"] == best].itertuples():
+        passes = found.passes[row.model, row.gpu, row.tp][row.micro_batch_samples]
+        passes[row.layer] = row.forward_s, row.backward_s
+    table = read_table(folder / "network_fits.csv").query("where == 'inter_node'")
+    networks = {
+        (row.sender_gpu, row.sender_gpus, row.receiver_gpu, row.receiver_gpus): (
+            row.c2,
+            row.c1,
+            row.c0,
+            row.peak_bytes_per_s,
+        )
+        for row in table.sort_values("file", ascending=False).itertuples()
+    }
+    return found._replace(networks=networks)
+
+
+def layers(model: str, tp: int) -> list[Layer]:
+    found = inputs().layers.get((model, tp))
+    if not found:
+        raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
+    return found
