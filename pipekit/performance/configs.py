@@ -1,18 +1,18 @@
 """Shapes from the ``config.json`` of a model on Hugging Face: dense transformers and mixtures."""
 
-import json
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Shape
+from pipekit.reading import read_json
 
-_NAMES = {
+_NAMES: Mapping[str, Sequence[str]] = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "num_heads"),
     "width": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocabulary": ("vocab_size",),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
 }
 """What families call the same number."""
@@ -26,10 +26,7 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     Raises:
         ValueError: it is no JSON, or lacks a number; the message names it.
     """
-    try:
-        config = json.loads(Path(path).read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a config.json: {error}") from None
+    config = read_json(path, dict[str, Any], "a model's config.json")
     hidden, layers = _number(config, "hidden", path), _number(config, "layers", path)
     kind = str(config.get("model_type", "own"))
     gated = kind not in _PLAIN
@@ -47,7 +44,7 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     return Shape(
         str(config.get("_name_or_path") or kind),
         hidden,
-        int(config["vocab_size"]),
+        _number(config, "vocabulary", path),
         tuple((block, count) for block, count in blocks if count),
         tied=bool(config.get("tie_word_embeddings", not gated)),
         predictors=int(config.get("num_nextn_predict_layers") or 0),

@@ -69,6 +69,11 @@ class Fits:
             median(each.efficiency for each in known), median(each.overhead_s for each in known)
         )
 
+    def half_width(self, machine: str) -> float:
+        """Return the median half width of the sets of a machine, or of all if it has none."""
+        named = self.machines[machine].fitted_on if machine in self.machines else self.half_widths
+        return median(each for name in named for each in self.half_widths[name].values())
+
 
 @cache
 def fitted() -> Fits:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from statistics import median
 
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants, fitted
@@ -12,7 +11,7 @@ from pipekit.performance.layout import Layout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape
-from pipekit.performance.training import Training
+from pipekit.performance.training import Training, on
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,19 @@ class Estimate:
 
 
 def estimate(run: Training) -> Estimate:
-    """Return what is predicted of a training; its interval is the median of all sets'.
+    """Return what is predicted of a training; its interval is that of its machine's sets.
 
     Raises:
         ValueError: the layout does not suit the model.
     """
-    half = median(each for own in fitted().half_widths.values() for each in own.values())
+    half = fitted().half_width(run.machine)
     seconds, peaks = step(run).seconds, tuple(peak_bytes(run))
     fits = max(peaks) <= run.links.machine.device.memory_bytes
     low, high = (seconds * math.exp(sign * half) for sign in (-1, 1))
     return Estimate(seconds, low, high, peaks, fits)
 
 
-def training(
+def fitted_training(
     shape: Shape,
     layout: Layout,
     machine: Machine,
@@ -57,6 +56,5 @@ def training(
     constants: Constants | None = None,
 ) -> Training:
     """Return a training by the constants that were fitted for its framework and device."""
-    named = f"{framework.name} on {machine.device.name.partition(' ')[0]}"
-    own = constants or fitted().constants(named)
+    own = constants or fitted().constants(on(framework, machine))
     return Training(shape, layout, Links(machine), framework, own, dtype, seq_tokens)

@@ -5,7 +5,7 @@ Models (arXiv 2205.05198, section 4), layer by layer; how many microbatches are 
 is read from the method's table.
 """
 
-from pipekit.performance.predict import layers_of_stages
+from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -14,7 +14,7 @@ from pipekit.performance.shapes import (
     Layer,
     Mamba,
 )
-from pipekit.performance.step import in_flight
+from pipekit.performance.step import homes, in_flight
 from pipekit.performance.training import Training
 from pipekit.performance.vocabulary import vocabulary
 
@@ -24,15 +24,17 @@ _SCORE_BYTES = 5
 
 def peak_bytes(run: Training) -> list[float]:
     """Return the largest allocated bytes of each pipeline rank."""
-    layout, shape = run.layout, run.shape
-    counts = layers_of_stages(shape.layers, layout.stages, 0)
+    layout = run.layout
+    counts = stage_layers(run)
+    places = homes(layout.method, layout.stages, layout.pp)
     microbatches = in_flight(layout.method, layout.stages, layout.microbatches, layout.pp)
     whole = _mean_kept(run, recomputes=False)
     kept = _mean_kept(run, recomputes=True)
     found = []
     for rank in range(layout.pp):
-        layers = sum(counts[rank :: layout.pp])
-        activations = microbatches[rank] * layers / layout.chunks * kept
+        here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
+        layers = sum(here)
+        activations = microbatches[rank] * layers / len(here) * kept
         again = whole - kept  # of the layer whose forward runs again
         tables, head = _tables(run, rank)
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
@@ -55,7 +57,6 @@ def _states(run: Training, layers: int, tables: float) -> float:
     share = layers / shape.layers
     dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
     experts = share * shape.expert_parameters / layout.ep
-
     # Between the microbatches of a pipeline whole weights and gradients stay where they are.
     whole = sum((framework.gradients_held, 2.0)[: max(layout.zero - 1, 0)]) if layout.pp > 1 else 0
 

@@ -20,7 +20,7 @@ from pipekit.performance.shapes import (
     Layer,
     Mamba,
 )
-from pipekit.performance.step import Step
+from pipekit.performance.step import Step, homes
 from pipekit.performance.training import Training
 from pipekit.performance.vocabulary import embedding, head
 
@@ -36,21 +36,16 @@ def step(run: Training) -> Step:
         ValueError: the layout does not suit the model.
     """
     layout = run.layout
-    layer, ends = _mean_layer(run), _vocabulary(run)
-    last = ends[-1].forward_s + ends[-1].backward_s
-    counts = layers_of_stages(
-        run.shape.layers,
-        layout.stages,
-        0 if layout.spreads_vocabulary else last / (layer.forward_s + layer.backward_s),
-    )
+    layer = _mean_layer(run)
     passes = [
         total((Passes(count * layer.forward_s, count * layer.backward_s), end))
-        for count, end in zip(counts, ends, strict=True)
+        for count, end in zip(stage_layers(run), _vocabulary(run), strict=True)
     ]
-    workers = [
-        sum(each.forward_s + each.backward_s for each in passes[rank :: layout.pp])
-        for rank in range(layout.pp)
-    ]
+    slots = [0.0] * layout.pp
+    places = homes(layout.method, layout.stages, layout.pp)
+    for own, workers in zip(passes, places, strict=True):
+        for worker in workers:
+            slots[worker] += own.forward_s + own.backward_s
     return Step(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
@@ -58,8 +53,20 @@ def step(run: Training) -> Step:
         transfer_s=_transfers(run),
         method=layout.method,
         workers=layout.pp,
-        after_s=replicas.seconds(run, max(workers)),
+        after_s=replicas.seconds(run, max(slots)),
     )
+
+
+def stage_layers(run: Training) -> list[int]:
+    """Return how many layers each stage has, by what the head costs there.
+
+    Raises:
+        ValueError: there are fewer layers than stages between the ends.
+    """
+    layer, end = _mean_layer(run), _vocabulary(run)[-1]
+    head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
+    shape, layout = run.shape, run.layout
+    return dealt(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
 
 
 def _vocabulary(run: Training) -> list[Passes]:
@@ -87,7 +94,7 @@ def _part(passes: Passes, ranks: int) -> Passes:
     return Passes(passes.forward_s / ranks, passes.backward_s / ranks)
 
 
-def layers_of_stages(layers: int, stages: int, head: float) -> list[int]:
+def dealt(layers: int, stages: int, head: float) -> list[int]:
     """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
 
     Then the head, which costs ``head`` layers, takes their place on the last stage, and the
@@ -182,8 +189,8 @@ def _transfers(run: Training) -> tuple[float, ...]:
     layout, node = run.layout, run.links.machine.node_gpus
     size = 2 * run.tokens * run.shape.hidden / layout.tp
     ranks = layout.gpus // layout.pp
-    nodes = [stage % layout.pp * ranks // node for stage in range(layout.stages)]
-    fits = ranks <= node
+    first = [each[0] * ranks for each in homes(layout.method, layout.stages, layout.pp)]
     return tuple(
-        run.links.message(size, inside=fits and here == there) for here, there in pairwise(nodes)
+        run.links.message(size, inside=ranks <= node and here // node == there // node)
+        for here, there in pairwise(first)
     )

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.names import METHODS
+from pipekit.profiling.layer_profile import INPUT_PART
 from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.clock import Walk, graph_needs
 
+_PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+"""Kinds of tasks that take time, each of as many stages as there are."""
 _ROUNDS = 8
 """Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
 
@@ -73,18 +77,20 @@ class Step:
         return max(ends)
 
     def _passes(self, links: tuple[float, ...]) -> list[float]:
-        """Return the seconds of each kind of task: forwards by stage, backwards, then updates."""
+        """Return the seconds of each kind of task, those of updates last."""
         stages = len(self.forward_s)
         ends = [0.0] * stages
         if self.blocking:
             for boundary in range(stages - 1):
                 ends[boundary] += links[boundary]
                 ends[boundary + 1] += links[boundary]
-        forwards, backwards = (
-            [own + waits for own, waits in zip(each, ends, strict=True)]
-            for each in (self.forward_s, self.backward_s)
-        )
-        return [*forwards, *backwards, 0.0]
+        return [
+            *(own + waits for own, waits in zip(self.forward_s, ends, strict=True)),
+            *(own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
+            *(INPUT_PART * own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
+            *((1 - INPUT_PART) * own for own in self.backward_s),
+            0.0,
+        ]
 
 
 def in_flight(method: str, stages: int, microbatches: int, workers: int | None = None) -> list[int]:
@@ -92,6 +98,11 @@ def in_flight(method: str, stages: int, microbatches: int, workers: int | None =
     workers = workers or stages
     few = min(microbatches, (_ROUNDS - 1) * workers + microbatches % workers)
     return list(_in_flight(method, stages, workers, few))
+
+
+def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
+    """Return the workers that have each stage, from the method's table."""
+    return tuple(map(tuple, _batch(method, stages, workers, workers).stage_workers))
 
 
 class _Table(NamedTuple):
@@ -107,23 +118,21 @@ class _Table(NamedTuple):
 @lru_cache(maxsize=512)
 def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
     graph = _batch(method, stages, workers, microbatches).dependencies
-    size, places = len(graph.tasks), _KINDS
-    lists = [[*range(a, b)] for a, b in zip(graph.first, graph.first[1:], strict=False)]
+    size = len(graph.tasks)
+    lists = [[*range(*each)] for each in pairwise(graph.first)]
     needs = graph_needs(graph)
     order = Walk(lists, [1.0] * size, needs).run().sequence
     first = set(graph.first)
     found = []
     for number in order:
         task = graph.tasks[number]
-        needed = max((need for need, _ in needs[number]), default=-1)
-        boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
-        kind = -1 if task.op not in places else places[task.op] * stages + task.stage
+        needed, boundary, kind = max((need for need, _ in needs[number]), default=-1), -1, -1
+        if task.op in _PASSES:
+            kind = _PASSES.index(task.op) * stages + task.stage
+            boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
         before = size if number in first else number - 1
         found.append((number, kind, before, needed if needed >= 0 else size, boundary))
     return _Table(found)
-
-
-_KINDS = {Op.FORWARD: 0, Op.BACKWARD: 1}
 
 
 @lru_cache(maxsize=512)
@@ -131,8 +140,11 @@ def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tup
     return check(_batch(method, stages, workers, microbatches)).peak_in_flight
 
 
+@lru_cache(maxsize=512)
 def _batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
     METHODS.require(method)
+    if not METHODS[method].microbatches:
+        raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")
     options = {"workers": workers} if METHODS[method].takes_workers else {}
     schedule: Schedule = METHODS.load(method)(stages, microbatches, **options)
     if schedule.worker_count != workers:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
+from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
 from pipekit.performance.kernels import Kernels, Passes
 from pipekit.performance.layout import Layout
@@ -36,6 +37,11 @@ class Training:
     seq_tokens: int
     trains_weights: bool = True
     graphs: bool = False
+
+    @property
+    def machine(self) -> str:
+        """What its constants are fitted for."""
+        return on(self.framework, self.links.machine)
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -95,3 +101,8 @@ class Training:
         late = self.framework.collective_launches * self.constants.overhead_s
         each = self.links.all_reduce(ranks, size) + late
         return Passes(each, each, 2, 2)
+
+
+def on(framework: Framework, machine: Machine) -> str:
+    """Return what constants are fitted for, say "Megatron-Core on H100"."""
+    return f"{framework.name} on {machine.device.name.partition(' ')[0]}"

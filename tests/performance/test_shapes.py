@@ -25,10 +25,13 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
         ("llama3-70b", 70.6, 69.5),
         ("llama3.1-405b", 405.8, 403.7),
         ("mixtral-8x7b", 46.7, 12.7),
+        ("mixtral-8x22b", 140.6, 39.0),
+        ("qwen3-32b", 32.8, 32.0),
         ("qwen3-30b-a3b", 30.5, 3.0),
         ("qwen3-235b-a22b", 235, 21.5),
         ("deepseek-v3", 671, 37),
         ("kimi-k2", 1026, 32),
+        ("gpt-oss-20b", 20.9, 3.6),
         ("gpt-oss-120b", 116.8, 5.1),
     ],
 )
@@ -107,7 +110,7 @@ def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) 
     with pytest.raises(ValueError, match="has none of num_attention_heads, n_head"):
         from_config(written(tmp_path, heads))
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ValueError, match=r"is not a config\.json"):
+    with pytest.raises(ValueError, match="is not a model's config"):
         from_config(tmp_path / "broken.json")
 
 

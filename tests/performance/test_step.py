@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from pipekit import Profile, schedules, simulate
 from pipekit.clusters import Cluster, Device, Level
-from pipekit.performance.step import Step, in_flight
+from pipekit.performance.step import Step, homes, in_flight
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import Schedule
+from pipekit.schedules.methods.by_name import METHODS
 
 seconds = st.floats(0.1, 9)
 
@@ -51,6 +52,36 @@ def test_interleaved_1f1b_takes_what_the_simulator_says(
     )
     schedule = schedules.interleaved(stages, microbatches, workers=workers)
     assert step.seconds == pytest.approx(simulated(schedule, step, 0.0), rel=1e-9)
+
+
+@given(
+    st.sampled_from(["gpipe", "eager", "zb-h1", "chimera", "dualpipe"]),
+    st.sampled_from([2, 4]),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_other_methods_take_what_the_simulator_says(
+    method: str, stages: int, half: int, data: st.DataObject
+) -> None:
+    each, microbatches = st.tuples(*[seconds] * stages), 2 * half * stages
+    latency = data.draw(st.floats(0, 2))
+    links = (latency,) * (stages - 1)
+    step = Step(data.draw(each), data.draw(each), microbatches, links, method=method)
+    told = simulated(METHODS[method](stages, microbatches), step, latency)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+
+
+@given(st.sampled_from(["zb-v", "v-half", "hanayo", "looped-bfs"]), st.integers(1, 3), st.data())
+def test_several_stages_a_worker_take_what_the_simulator_says(
+    method: str, workers: int, data: st.DataObject
+) -> None:
+    workers += method == "looped-bfs"
+    stages = 2 * workers
+    each = st.tuples(*[seconds] * stages)
+    step = Step(data.draw(each), data.draw(each), 4, method=method, workers=workers)
+    told = simulated(METHODS[method](stages, 4), step, 0.0)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+    assert [len(some) for some in homes(method, stages, workers)] == [1] * stages
 
 
 @given(st.integers(1, 4), st.integers(33, 90), st.data())
@@ -102,5 +133,7 @@ def test_steps_that_cannot_be_are_refused() -> None:
         Step((1.0,) * 3, (1.0,) * 3, 4, transfer_s=(1.0,))
     with pytest.raises(ValueError, match="did you mean 'flush'"):
         _ = Step((1.0,), (1.0,), 1, method="flash").seconds
+    with pytest.raises(ValueError, match="pipedream updates after each microbatch"):
+        _ = Step((1.0,), (1.0,), 1, method="pipedream").seconds
     with pytest.raises(ValueError, match="puts 4 stages on 4 workers, not 2"):
         _ = Step((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds
