@@ -83,6 +83,6 @@ def _context_parallel(run: Training, width: float) -> Passes:
     ranks = run.layout.cp
     if ranks == 1:
         return Passes()
-    rate = run.links.share(ranks, run.layout.tp)
+    rate = run.links.rate(ranks, run.layout.tp)
     seconds = 2 * run.tokens * width * (ranks - 1) / rate
     return Passes(seconds / 2, seconds)

@@ -31,22 +31,27 @@ class Links:
     machine: Machine
     all_reduces: Mapping[int, Curve] = field(default_factory=dict, hash=False)
 
-    def bandwidth(self, ranks: int, stride: int = 1) -> float:
+    @property
+    def node_rate(self) -> float:
+        """Bytes/s of a rank's large messages inside a node."""
+        return self.machine.node_bandwidth * _NODE_SHARE
+
+    @property
+    def network_rate(self) -> float:
+        """Bytes/s of a rank's large messages between nodes."""
+        return self.machine.network_bandwidth * _NETWORK_SHARE
+
+    def ring_rate(self, ranks: int, stride: int = 1) -> float:
         """Return bytes/s of each of so many ranks, every ``stride``-th GPU, around a ring.
 
         Beyond a node a ring enters it once and may use the network of each of its ranks there.
         """
-        inside = self.machine.node_bandwidth * _NODE_SHARE
         here = min(max(self.machine.node_gpus // stride, 1), ranks)
-        if here == ranks:
-            return inside
-        return min(inside, self.machine.network_bandwidth * _NETWORK_SHARE * here)
+        return self.node_rate if here == ranks else min(self.node_rate, self.network_rate * here)
 
-    def share(self, ranks: int, stride: int = 1) -> float:
+    def rate(self, ranks: int, stride: int = 1) -> float:
         """Return bytes/s of each rank to any other: without a ring each has its own network."""
-        if ranks * stride <= self.machine.node_gpus:
-            return self.machine.node_bandwidth * _NODE_SHARE
-        return self.machine.network_bandwidth * _NETWORK_SHARE
+        return self.node_rate if ranks * stride <= self.machine.node_gpus else self.network_rate
 
     def all_reduce(self, ranks: int, size: float, stride: int = 1) -> float:
         """Return seconds to sum ``size`` bytes of each rank (Patarasu and Yuan, JPDC 2009)."""
@@ -63,14 +68,8 @@ class Links:
 
     def scatter(self, ranks: int, size: float, stride: int = 1) -> float:
         """Return seconds of a reduce-scatter or an all-gather of ``size`` bytes, no latency."""
-        return (ranks - 1) / ranks * size / self.bandwidth(ranks, stride)
+        return (ranks - 1) / ranks * size / self.ring_rate(ranks, stride)
 
     def message(self, size: float, *, inside: bool) -> float:
         """Return seconds of ``size`` bytes from one rank to another."""
-        machine = self.machine
-        rate = (
-            machine.node_bandwidth * _NODE_SHARE
-            if inside
-            else machine.network_bandwidth * _NETWORK_SHARE
-        )
-        return size / rate + _NODE_LATENCY_S
+        return size / (self.node_rate if inside else self.network_rate) + _NODE_LATENCY_S

@@ -45,7 +45,7 @@ def estimate(run: Training) -> Estimate:
     return Estimate(seconds, low, high, peaks, fits)
 
 
-def fitted_training(
+def training(
     shape: Shape,
     layout: Layout,
     machine: Machine,

@@ -71,10 +71,10 @@ def _all_to_all(run: Training, layer: Experts, tokens: float, inner: int) -> Pas
     def met(places: float) -> float:
         return places * (1 - (1 - 1 / places) ** layer.active) * (places - 1) / places
 
-    size, inside = 2 * tokens * inner, run.links.share(1)
+    size, inside = 2 * tokens * inner, run.links.node_rate
     seconds = size * met(ep) / inside
     if ep > machine.node_gpus:
         nodes = ep / machine.node_gpus
-        seconds = max(size * met(nodes) / run.links.share(ep), size * met(ep) / nodes / inside)
+        seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
     return Passes(waited, waited)

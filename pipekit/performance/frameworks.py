@@ -23,12 +23,9 @@ class Framework:
         accumulation_bytes: moved for each weight to add a microbatch's gradient to those before.
         attention_launches, mlp_launches: kernels that a host launches for a layer.
         collective_launches: kernels that the host is late with after a collective that blocks it.
-        gradient_bytes: of each weight's gradient in the reduce-scatter between replicas,
-        weight_bytes: and of each weight in the all-gather after it, for float8 and narrower,
-        wide_weight_bytes: or for wider dtypes.
+        gradient_bytes: of each weight's gradient in the reduce-scatter between replicas.
         overlaps_replicas: whether that runs beside the passes.
         optimizer_bytes: moved for each weight of an optimizer's shard.
-        shards_optimizer: whether replicas share the optimizer's states (ZeRO 1).
         pads_vocabulary: whether a vocabulary is padded even if it is not split.
         gradients_held, states_held: bytes that a rank keeps of each weight's gradients, and of the
             optimizer's states, a master copy included; the weight itself has 2.
@@ -47,11 +44,8 @@ class Framework:
     mlp_launches: Pair
     collective_launches: float
     gradient_bytes: float
-    weight_bytes: float
-    wide_weight_bytes: float
     overlaps_replicas: bool
     optimizer_bytes: float
-    shards_optimizer: bool
     pads_vocabulary: bool
     gradients_held: float
     states_held: float
@@ -71,11 +65,8 @@ MEGATRON_DEEPSPEED = Framework(
     mlp_launches=(13, 13),
     collective_launches=7,
     gradient_bytes=2,
-    weight_bytes=2,
-    wide_weight_bytes=2,
     overlaps_replicas=False,
     optimizer_bytes=20,
-    shards_optimizer=False,
     pads_vocabulary=False,
     gradients_held=4,
     states_held=16,
@@ -99,11 +90,8 @@ MEGATRON_CORE = Framework(
     mlp_launches=(9, 14),
     collective_launches=0,
     gradient_bytes=4,
-    weight_bytes=1,
-    wide_weight_bytes=2,
     overlaps_replicas=True,
     optimizer_bytes=30,
-    shards_optimizer=True,
     pads_vocabulary=True,
     gradients_held=4,
     states_held=12,

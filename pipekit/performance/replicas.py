@@ -40,8 +40,7 @@ def _exchange(run: Training) -> float:
     layout, links, framework = run.layout, run.links, run.framework
     experts, dense = parameters(run)
     replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
-    narrow = BYTES[run.dtype] < 2
-    each = framework.weight_bytes if narrow else framework.wide_weight_bytes
+    each = min(max(BYTES[run.dtype], 1.0), 2.0)  # of a weight
     reduced = layout.microbatches if layout.zero >= 2 else 1
     gathered = 2 * layout.microbatches if layout.zero == 3 else 1
     size = reduced * framework.gradient_bytes + gathered * each
@@ -49,7 +48,7 @@ def _exchange(run: Training) -> float:
         found = links.scatter(replicas, size * dense, layout.tp)
     else:
         found = links.all_reduce(replicas, size / 2 * dense, layout.tp)
-    rate = links.share(moe_replicas * layout.ep)
+    rate = links.rate(moe_replicas * layout.ep)
     return found + size * experts * (moe_replicas - 1) / moe_replicas / rate
 
 
@@ -79,9 +78,7 @@ def _tied(run: Training) -> float:
 def _optimizer(run: Training) -> float:
     """Return seconds to read and write a rank's weights, moments and gradients."""
     experts, dense = parameters(run)
-    if run.framework.shards_optimizer or run.layout.zero:
-        experts, dense = (
-            experts / run.layout.expert_replicas,
-            dense / (run.layout.dp * run.layout.cp),
-        )
+    if run.layout.zero:
+        experts /= run.layout.expert_replicas
+        dense /= run.layout.dp * run.layout.cp
     return run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))

@@ -4,7 +4,7 @@ import pytest
 
 from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import described, machine
-from pipekit.performance.estimate import estimate, fitted_training
+from pipekit.performance.estimate import estimate, training
 from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import Layout
 from pipekit.performance.predict import step
@@ -14,7 +14,7 @@ LAYOUT = Layout(tp=2, pp=4, dp=8, microbatches=16, zero=1)
 
 
 def test_an_estimate_is_the_step_with_an_interval_and_memory() -> None:
-    run = fitted_training(
+    run = training(
         shape("llama3-8b"), LAYOUT, machine("H100"), MEGATRON_CORE, seq_tokens=8192
     )
     assert run.constants == fitted().constants("Megatron-Core on H100")
@@ -28,7 +28,7 @@ def test_an_estimate_is_the_step_with_an_interval_and_memory() -> None:
 def test_what_is_larger_than_the_device_does_not_fit() -> None:
     small = described(100e12, 4, 1e12, 50e9, 10e9)
     own = Constants(0.5, 10e-6)
-    run = fitted_training(
+    run = training(
         shape("llama3-70b"), LAYOUT, small, MEGATRON_CORE, seq_tokens=4096, constants=own
     )
     assert not estimate(run).fits
