@@ -37,9 +37,10 @@ def step(run: Training) -> Step:
     """
     layout = run.layout
     layer = _mean_layer(run)
+    ends = _vocabulary(run, layer)
     passes = [
         total((Passes(count * layer.forward_s, count * layer.backward_s), end))
-        for count, end in zip(stage_layers(run), _vocabulary(run), strict=True)
+        for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
     ]
     slots = [0.0] * layout.pp
     places = homes(layout.method, layout.stages, layout.pp)
@@ -63,17 +64,22 @@ def stage_layers(run: Training) -> list[int]:
     Raises:
         ValueError: there are fewer layers than stages between the ends.
     """
-    layer, end = _mean_layer(run), _vocabulary(run)[-1]
+    layer = _mean_layer(run)
+    return _dealt(run, layer, _vocabulary(run, layer)[-1])
+
+
+def _dealt(run: Training, layer: Passes, end: Passes) -> list[int]:
+    """Return likewise, given what a layer costs, and what the last stage has beside layers."""
     head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
     shape, layout = run.shape, run.layout
     return dealt(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
 
 
-def _vocabulary(run: Training) -> list[Passes]:
+def _vocabulary(run: Training, layer: Passes) -> list[Passes]:
     """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
     layout, predictors = run.layout, run.shape.predictors
     first = _on_host(run, embedding(run))
-    last = total([_on_host(run, head(run))] * (1 + predictors) + [_mean_layer(run)] * predictors)
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
     found = [Passes()] * layout.stages
     if not layout.spreads_vocabulary:
         found[0] = total((found[0], first))
