@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.published.every import SETS
 from experiments.published.intervals import Residual, half_widths
-from experiments.published.published_set import AnySet, Measured, Prediction
+from experiments.published.published_set import AnySet, Measured, Prediction, Unreadable
 from experiments.published.rows import measurements, read
 from pipekit.performance.constants import FILE, FORM, Constants, Fit, Fits
 from pipekit.progress import progress_bar
@@ -54,6 +54,7 @@ def known_rows(each: AnySet) -> list[Known]:
     found = [
         Known(each, row, each.measured(values), _fold(each.group(row)))
         for row, values in read(folder / each.file, each)
+        if not isinstance(row, Unreadable)
     ]
     return [one for one in found if one.measured.step_s or one.measured.fits is not None]
 

@@ -45,6 +45,14 @@ class HasId(Protocol):
     def row_id(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """A row that lacks a number, and which."""
+
+    row_id: str
+    reason: str
+
+
 Row = TypeVar("Row", bound=HasId)
 
 
@@ -93,8 +101,10 @@ class PublishedSet(Generic[Row]):
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
 
-    def predicted(self, row: Row, constants: Callable[[str], Constants]) -> Prediction:
+    def predicted(self, row: Row | Unreadable, constants: Callable[[str], Constants]) -> Prediction:
         """Return a row's prediction by its machine's constants, or none with the reason."""
+        if isinstance(row, Unreadable):
+            return Prediction(None, row.reason)
         try:
             return self.predict(row, constants(self.machine(row)))
         except ValueError as error:

@@ -1,5 +1,6 @@
 """Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +32,12 @@ _RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
 
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}
 """Devices that differ from one that was fitted in their memory alone."""
+
+
+def _device(system: str) -> str:
+    """Return the longest device's name that is in a system's, say GB200 of DGX-GB200."""
+    known = [name for name in MACHINES if name.partition(" ")[0] in system]
+    return max(known, key=lambda name: len(name.partition(" ")[0]), default=system)
 
 
 class HasDevice(Protocol):
@@ -70,7 +77,7 @@ class BridgeRow:
     @property
     def device(self) -> str:
         """The device's name."""
-        return self.system.removeprefix("DGX-")
+        return _device(self.system)
 
 
 def dtype(precision: str) -> str:
@@ -83,7 +90,7 @@ def dtype(precision: str) -> str:
 
 def _bridge_shape(row: BridgeRow) -> Shape:
     name = row.model.lower().replace("_", "-").replace(" ", "-").replace("deepseekv", "deepseek-v")
-    known = shape(name)
+    known = shape(name.replace("-vl-", "-"))  # a vision model by its text blocks
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
 
 
@@ -135,9 +142,8 @@ class MLPerfRow:
 
     @property
     def device(self) -> str:
-        """The device's name, say H100 of H100-SXM5-80GB: the longest that is in the type."""
-        known = [name for name in MACHINES if name.partition(" ")[0] in self.gpu_type]
-        return max(known, key=lambda name: len(name.partition(" ")[0]), default=self.gpu_type)
+        """The device's name."""
+        return _device(self.gpu_type)
 
 
 def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
@@ -156,13 +162,15 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
 
 
 def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
-    pp = row.pp or 1
+    """Return a row's layout; a batch that is no whole number of microbatches is filled up."""
+    tp, cp, pp = row.tp or 1, row.cp or 1, row.pp or 1
     chunks = (row.vp or 1) if pp > 1 else 1
+    slot = row.micro_batch_samples * max(row.gpus // (tp * cp * pp), 1)
     return on_gpus(
         row.gpus,
-        row.global_batch_samples,
-        tp=row.tp or 1,
-        cp=row.cp or 1,
+        math.ceil(row.global_batch_samples / slot) * slot,
+        tp=tp,
+        cp=cp,
         pp=pp,
         chunks=chunks,
         microbatch_samples=row.micro_batch_samples,
