@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 
+from pydantic import PositiveInt
+
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
@@ -37,9 +39,16 @@ _WEIGHT_BYTES, _STATE_BYTES = 6, 12
 shards (Rajbhandari et al., SC '20, section 3)."""
 _RUNTIME_BYTES = 0.5e9  # what communication keeps
 _USABLE_BYTES, _SPREAD = 68e9, 0.12
-"""Of an H100's 80 GB, and the standard deviation of log(measured / predicted memory)."""
-_OTHER_CRASHES = 0.07
-"""Of runs far below the limit: time-outs and failed nodes."""
+"""Of an H100's 80 GB, and by how much the logarithm of memory is usually off."""
+_OTHER_CRASHES, _HOPELESS = 0.07, 0.01
+"""Of runs far below the limit, time-outs and failed nodes; and the least chance of any run."""
+
+
+@dataclass(frozen=True)
+class _Stage:
+    blocks: int
+    tables: int
+    has_head: bool
 
 
 @dataclass(frozen=True)
@@ -48,15 +57,15 @@ class Run:
 
     row_id: str
     model: str
-    nodes: int
-    dp: int
-    tp: int
-    pp: int
-    micro_batch_samples: int
-    grad_accumulation: int
-    global_batch_samples: int
+    nodes: PositiveInt
+    dp: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
+    grad_accumulation: PositiveInt
+    global_batch_samples: PositiveInt
     zero_stage: int
-    seq_tokens: int
+    seq_tokens: PositiveInt
 
     @property
     def shape(self) -> Shape:
@@ -83,7 +92,7 @@ class Run:
         return by_thresholds([0.0, *[1.0] * shape.layers, 0.0, head, 0.0, 0.0], self.pp)
 
     @cached_property
-    def stages(self) -> list["_Stage"]:
+    def stages(self) -> list[_Stage]:
         """Blocks and tables of each pipeline rank."""
         first, *blocks, _, head, _, _ = self.dealt
         return [
@@ -97,17 +106,11 @@ class Run:
         return len({*self.dealt}) < self.pp
 
 
-@dataclass(frozen=True)
-class _Stage:
-    blocks: int
-    tables: int
-    has_head: bool
-
-
 def _predict(row: Run, constants: Constants) -> Prediction:
     memory = _memory(row)
     room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
-    fits = 0.01 if row.empty else (1 - _OTHER_CRASHES) * (1 - room)
+    chance = 0.0 if row.empty else (1 - _OTHER_CRASHES) * (1 - room)
+    fits = max(_HOPELESS, chance)
     return Prediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
 
 
@@ -161,11 +164,8 @@ def _bandwidth(ranks: int) -> float:
 
 def _transfer_s(row: Run) -> float:
     """Return the seconds of a rank's activation to the next stage, dp x tp ranks further on."""
-    rate = (
-        _NODE_SHARE * _H100.node_bandwidth
-        if row.dp * row.tp < _H100.node_gpus
-        else _NETWORK_SHARE * _H100.network_bandwidth
-    )
+    inside = row.dp * row.tp < _H100.node_gpus
+    rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
     return 2 * row.tokens * row.shape.hidden / row.tp / rate
 
 
@@ -202,17 +202,13 @@ def _stalls(row: Run) -> bool:
     """Return whether each receive between stages loses time.
 
     It does on 64 nodes, near the memory's limit, with tensor parallelism over four nodes, and
-    where gradients are summed between replicas without ZeRO on four nodes or more.
+    where replicas sum gradients without ZeRO on four nodes or more, but after few microbatches.
     """
     if row.pp == 1:
         return False
     replicated = row.zero_stage == 0 and row.dp > 1 and row.grad_accumulation > 8
-    return (
-        row.nodes >= 64
-        or row.tp >= 32
-        or _memory(row) > _USABLE_BYTES
-        or (replicated and row.nodes >= 4)
-    )
+    summed = replicated and row.nodes >= 4
+    return row.nodes >= 64 or row.tp >= 32 or summed or _memory(row) > _USABLE_BYTES
 
 
 def _measured(values: Values) -> Measured:

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import PositiveInt
+
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from experiments.published.rows import given
 from pipekit.performance.constants import Constants
@@ -35,15 +37,15 @@ class Run:
 
     row_id: str
     model: str
-    dp: int
-    pp: int
-    micro_batch_samples: int
-    microbatches_per_replica: int
-    layers: int | None
-    hidden_size: int | None
-    attention_heads: int | None
-    seq_tokens: int | None
-    vocabulary: int | None
+    dp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
+    microbatches_per_replica: PositiveInt
+    layers: PositiveInt | None
+    hidden_size: PositiveInt | None
+    attention_heads: PositiveInt | None
+    seq_tokens: PositiveInt | None
+    vocabulary: PositiveInt | None
 
 
 class _Transformer(NamedTuple):

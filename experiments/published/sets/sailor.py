@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from pydantic import PositiveInt
+
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from experiments.published.rows import given
 from experiments.published.sets.sailor_inputs import inputs, layers
@@ -60,11 +62,11 @@ class Run:
     plan_file: str
     cluster: str
     model: str
-    pp: int
-    dp: int
-    tp: int
-    micro_batch_samples: int
-    microbatches_per_replica: int
+    pp: PositiveInt
+    dp: PositiveInt
+    tp: PositiveInt
+    micro_batch_samples: PositiveInt
+    microbatches_per_replica: PositiveInt
     plan_json: str
 
     @cached_property

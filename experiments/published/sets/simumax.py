@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pydantic import PositiveInt
+
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from experiments.published.sets.simumax_passes import Rank
 from experiments.published.sets.simumax_system import System, system
@@ -56,15 +58,15 @@ class Run:
 
     row_id: str
     model: str
-    layers: int
-    tp: int
-    pp: int
-    dp: int
-    cp: int
-    ep: int
-    microbatches: int
-    micro_batch_samples: int
-    seq_tokens: int
+    layers: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    dp: PositiveInt
+    cp: PositiveInt
+    ep: PositiveInt
+    microbatches: PositiveInt
+    micro_batch_samples: PositiveInt
+    seq_tokens: PositiveInt
 
     @property
     def shape(self) -> Shape:

@@ -75,9 +75,17 @@ class Rank:
         moved = self.timed.moved(5 * self.hidden_bytes / tp, 5 * self.hidden_bytes / tp)
         return total([moved, Passes(gather + scatter, 2 * gather + scatter)])
 
+    def _heads(self, heads: int) -> int:
+        """Return how many of so many heads a rank has, which cp divides again."""
+        if heads % (self.layout.tp * self.layout.cp):
+            raise ValueError(
+                f"tp {self.layout.tp} x cp {self.layout.cp} does not divide {heads} heads"
+            )
+        return heads // self.layout.tp
+
     def _attention(self, layer: Attention) -> list[Passes]:
         hidden, tokens, width, cp = self.shape.hidden, self.tokens, layer.head_dim, self.layout.cp
-        heads, kv_heads = layer.heads // self.layout.tp, max(layer.kv_heads // self.layout.tp, 1)
+        heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self.layout.tp, 1)
         projected = (heads + 2 * kv_heads) * width
         # Ranks of a sequence exchange tokens for heads: queries, outputs, keys and values.
         exchanged = sum(
@@ -94,7 +102,7 @@ class Rank:
 
     def _latent_attention(self, layer: LatentAttention) -> list[Passes]:
         hidden, tokens, cp = self.shape.hidden, self.tokens, self.layout.cp
-        heads, value = layer.heads // self.layout.tp, layer.head_dim
+        heads, value = self._heads(layer.heads), layer.head_dim
         key, ranks = value + layer.rope_dim, layer.query_rank + layer.kv_rank
         rotated = 5 * tokens * heads * (2 * key + value)
         return [
