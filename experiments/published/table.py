@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.published.choices import Judged, choices
-from experiments.published.fit import FOLDS, Known, Outcome, outcome, write
+from experiments.published.fit import FOLDS, CrossValidation, Known, outcome, write
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.memory import memory
 from experiments.published.rows import measurements
@@ -26,7 +26,7 @@ FOLDER = Path("results/reference/published")
 Numbers = NDArray[np.float64]
 
 
-def judged(found: Outcome) -> list[Judged]:
+def judged(found: CrossValidation) -> list[Judged]:
     """Return all rows, each with an interval from the rows of the other folds."""
     widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     return [
@@ -125,7 +125,7 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
     )
 
 
-def machines(found: Outcome) -> pd.DataFrame:
+def machines(found: CrossValidation) -> pd.DataFrame:
     """Return what was fitted, a row a machine."""
     return pd.DataFrame(
         {

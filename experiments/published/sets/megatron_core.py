@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.frameworks import MEGATRON_CORE
-from pipekit.performance.layout import Layout, on_gpus
+from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
@@ -100,7 +100,7 @@ def _graphs(row: BridgeRow) -> bool:
     return newer and row.device[0] != "H" and "MXFP8" in row.precision
 
 
-def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
+def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
     ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
     layout = _layout(
         row,
@@ -113,10 +113,10 @@ def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
     return _prediction(replace(run, trains_weights=not frozen, graphs=graphs))
 
 
-def _bridge_measured(values: Values) -> Measured:
+def _bridge_measured(values: Values) -> RowMeasured:
     rate = values["tokens_per_s_per_gpu"]
     tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-    return Measured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
+    return RowMeasured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
 
 
 def _regression(row: BridgeRow) -> str | None:
@@ -147,7 +147,7 @@ class MLPerfRow:
 
 
 def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
-    def predict(row: MLPerfRow, constants: Constants) -> Prediction:
+    def predict(row: MLPerfRow, constants: Constants) -> RowPrediction:
         return _prediction(_training(row, model, _layout(row, zero=1), constants))
 
     return PublishedSet(
@@ -156,12 +156,12 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         row=MLPerfRow,
         machine=_fitted,
         predict=predict,
-        measured=lambda values: Measured(float(values["step_s"])),
+        measured=lambda values: RowMeasured(float(values["step_s"])),
         work=partial(_work, model=lambda _: model),
     )
 
 
-def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
+def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> ParallelLayout:
     """Return a row's layout; a batch that is no whole number of microbatches is filled up."""
     tp, cp, pp = row.tp or 1, row.cp or 1, row.pp or 1
     chunks = (row.vp or 1) if pp > 1 else 1
@@ -180,14 +180,14 @@ def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
 
 
 def _training(
-    row: BridgeRow | MLPerfRow, model: Shape, layout: Layout, constants: Constants
-) -> Training:
+    row: BridgeRow | MLPerfRow, model: Shape, layout: ParallelLayout, constants: Constants
+) -> TrainingSetup:
     links, number = Links(machine(row.device)), dtype(row.precision)
-    return Training(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
+    return TrainingSetup(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
 
 
-def _prediction(run: Training) -> Prediction:
-    return Prediction(step(run).seconds, "data sheet, fitted constants")
+def _prediction(run: TrainingSetup) -> RowPrediction:
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants")
 
 
 def _work(row: Any, model: Callable[[Any], Shape]) -> float:
