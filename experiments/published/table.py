@@ -139,7 +139,7 @@ def machines(found: CrossValidation) -> pd.DataFrame:
 
 
 def draw(rows: Iterable[Judged]) -> None:
-    """Save a picture a set of predicted against measured seconds, and the predicted as a table."""
+    """Save a picture a set of predicted against measured seconds, and no table of its points."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
         if row.prediction.step_s and row.known.measured.step_s:
@@ -163,7 +163,7 @@ def draw(rows: Iterable[Judged]) -> None:
             diagonal=True,
             log=True,
         )
-        plots.save(figure, FOLDER / name, frame[["class", "predicted"]])
+        plots.save(figure, FOLDER / name, frame)["csv"].unlink()
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
-import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from pipekit.performance import replicas
 from pipekit.performance.attention import attention, latent_attention
+from pipekit.performance.dealing import beside_head
 from pipekit.performance.experts import experts
 from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.mamba import mamba
@@ -72,7 +72,7 @@ def _dealt(run: TrainingSetup, layer: PassCosts, end: PassCosts) -> list[int]:
     """Return likewise, given what a layer costs, and what the last stage has beside layers."""
     head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
     shape, layout = run.shape, run.layout
-    return dealt(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
+    return beside_head(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
 
 
 def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
@@ -98,32 +98,6 @@ def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
 
 def _part(passes: PassCosts, ranks: int) -> PassCosts:
     return PassCosts(passes.forward_s / ranks, passes.backward_s / ranks)
-
-
-def dealt(layers: int, stages: int, head: float) -> list[int]:
-    """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
-
-    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
-    embedding that of one on the first if there is a choice.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
-    """
-    if layers < stages - 2:
-        raise ValueError(f"{layers} layers are too few for {stages} stages")
-    if layers % stages == 0:
-        return [layers // stages] * stages
-    most = -(-layers // stages)
-    while most * (stages - 1) + _beside(head, most) < layers:
-        most += 1
-    last = _beside(head, most)
-    each, more = divmod(layers - last, stages - 1)
-    return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
-
-
-def _beside(head: float, most: int) -> int:
-    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
-    return max(math.floor(most - head), 0)
 
 
 def _mean_layer(run: TrainingSetup) -> PassCosts:

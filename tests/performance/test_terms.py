@@ -15,7 +15,7 @@ from pipekit.performance.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
 from pipekit.performance.kernels import Kernels
 from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.memory import peak_bytes
-from pipekit.performance.predict import dealt, step
+from pipekit.performance.predict import step
 from pipekit.performance.shapes import Attention, gpt
 from pipekit.performance.training import TrainingSetup
 
@@ -154,25 +154,6 @@ def test_what_runs_beside_passes_is_late_by_a_layer_at_least() -> None:
     assert replicas._exposed(run, exchange, 1e3) == pytest.approx(exchange / 16)
     assert replicas._exposed(run, exchange, 0.0) == exchange
     assert replicas._exposed(replace(run, framework=MEGATRON_DEEPSPEED), 7.0, 1e3) == 7.0
-
-
-def test_layers_are_dealt_equally_or_beside_the_head() -> None:
-    assert dealt(80, 20, 0.5) == [4] * 20
-    assert sorted(set(dealt(126, 64, 0.7)[1:-1])) == [2]
-    assert dealt(126, 64, 0.7)[-1] == 1
-    assert dealt(126, 128, 0.7) == [0, *[1] * 126, 0]
-    assert sum(dealt(61, 16, 2.1)) == 61
-    with pytest.raises(ValueError, match="3 layers are too few for 8 stages"):
-        dealt(3, 8, 0.5)
-
-
-@given(st.integers(1, 130), st.integers(1, 40), st.floats(0, 4))
-def test_all_layers_are_dealt(layers: int, stages: int, head: float) -> None:
-    if layers >= stages:
-        found = dealt(layers, stages, head)
-        assert len(found) == stages
-        assert sum(found) == layers
-        assert min(found) >= 0
 
 
 def test_layouts_that_do_not_divide_are_refused() -> None:
