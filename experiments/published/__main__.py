@@ -27,8 +27,9 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     found = []
     for row, _ in read(configurations, each):
         out = each.predicted(row, fits.constants)
-        half = half_width(fits.half_widths, each.name, each.kind(row))
-        step = math.nan if out.step_s is None else out.step_s
+        step, half = out.step_s or math.nan, math.nan
+        if out.step_s is not None:
+            half = half_width(fits.half_widths, each.name, each.kind(row))
         found.append(
             {
                 "row_id": row.row_id,
@@ -40,7 +41,8 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
                 "fits": out.fits,
             }
         )
-    return pd.DataFrame(found).dropna(axis="columns", how="all")
+    frame = pd.DataFrame(found)
+    return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
 
 
 def main(arguments: list[str]) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.stats import mannwhitneyu
 
 from experiments.published.fit import Known
-from experiments.published.published_set import Prediction
+from experiments.published.published_set import RowPrediction
 
 _FEWEST, _TRIED = 4, 3
 """Measured rows that a panel needs, and how many of the best predicted a person would try."""
@@ -18,7 +18,7 @@ class Judged(NamedTuple):
     """A row with its prediction, and the half width of its interval, all from other folds."""
 
     known: Known
-    prediction: Prediction
+    prediction: RowPrediction
     half: float
 
     @property

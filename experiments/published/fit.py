@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.published.every import SETS
 from experiments.published.intervals import Residual, half_widths
-from experiments.published.published_set import AnySet, Measured, Prediction
+from experiments.published.published_set import AnySet, RowMeasured, RowPrediction, Unreadable
 from experiments.published.rows import measurements, read
 from pipekit.performance.constants import FILE, FORM, Constants, Fit, Fits
 from pipekit.progress import progress_bar
@@ -33,7 +33,7 @@ class Known:
 
     each: AnySet
     row: Any
-    measured: Measured
+    measured: RowMeasured
     fold: int
     errors: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.empty(0))
 
@@ -54,6 +54,7 @@ def known_rows(each: AnySet) -> list[Known]:
     found = [
         Known(each, row, each.measured(values), _fold(each.group(row)))
         for row, values in read(folder / each.file, each)
+        if not isinstance(row, Unreadable)
     ]
     return [one for one in found if one.measured.step_s or one.measured.fits is not None]
 
@@ -94,11 +95,11 @@ def fit(rows: Iterable[Known], tried: Sequence[Constants]) -> Fit:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CrossValidation:
     """What the rule gives: all rows' predictions by constants that never saw them, and the fits."""
 
     rows: list[Known]
-    predictions: list[Prediction]
+    predictions: list[RowPrediction]
     fits: Fits
 
     def residuals(self, without: int | None = None) -> Iterator[Residual]:
@@ -109,7 +110,7 @@ class Outcome:
                 yield one.each.name, one.each.kind(one.row), error
 
 
-def outcome() -> Outcome:
+def outcome() -> CrossValidation:
     """Return cross-validated predictions of the given half, and the constants fitted on all."""
     rows = [one for each in SETS.values() for one in known_rows(each)]
     by_machine = defaultdict(list)
@@ -127,7 +128,7 @@ def outcome() -> Outcome:
                 if others:
                     each[machine] = fit(others, tried)
     predicted = [one.each.predicted(one.row, Fits(folds[one.fold], {}).constants) for one in rows]
-    found = Outcome(rows, predicted, Fits(machines, {}))
+    found = CrossValidation(rows, predicted, Fits(machines, {}))
     return replace(found, fits=Fits(machines, half_widths(found.residuals())))
 
 

@@ -10,11 +10,11 @@ from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED, TORCHTITAN
-from pipekit.performance.layout import Layout, Recompute
+from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.shapes import gpt, shape
 from pipekit.performance.step import in_flight
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 from pipekit.reading import read_table
 
 _UNUSED = Constants(1.0, 0.0)  # of seconds alone
@@ -49,9 +49,9 @@ Pairs = Iterator[tuple[float, float]]
 def _bigscience(table: pd.DataFrame) -> Pairs:
     for _, stages in table.groupby("run"):
         run = stages.iloc[0]
-        training = Training(
+        training = TrainingSetup(
             gpt("GPT", run.hidden_size, run.attention_heads, run.layers, run.vocabulary),
-            Layout(
+            ParallelLayout(
                 tp=int(run.tp),
                 pp=int(run.pp),
                 dp=int(run.dp),
@@ -75,9 +75,9 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
     for run in table.itertuples():
         pieces = int(run.local_batch_samples) if run.pp > 1 else 1
         loops = "interleaved" in str(run.schedule)
-        training = Training(
+        training = TrainingSetup(
             shape(_LLAMA[run.model]),
-            Layout(
+            ParallelLayout(
                 tp=int(run.tp),
                 cp=int(run.cp),
                 pp=int(run.pp),

@@ -8,7 +8,7 @@ from pipekit.performance.constants import Constants
 
 
 @dataclass(frozen=True)
-class Prediction:
+class RowPrediction:
     """What is predicted of a row.
 
     Attributes:
@@ -25,7 +25,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RowMeasured:
     """What was measured of a row; None: it was not."""
 
     step_s: float | None
@@ -43,6 +43,14 @@ class HasId(Protocol):
 
     @property
     def row_id(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A row that lacks a number, and which."""
+
+    row_id: str
+    reason: str
 
 
 Row = TypeVar("Row", bound=HasId)
@@ -81,8 +89,8 @@ class PublishedSet(Generic[Row]):
     file: str
     row: type[Row]
     machine: Callable[[Row], str]
-    predict: Callable[[Row, Constants], Prediction]
-    measured: Callable[[Values], Measured]
+    predict: Callable[[Row, Constants], RowPrediction]
+    measured: Callable[[Values], RowMeasured]
     work: Callable[[Row], float]
     group: Callable[[Row], str] = _configuration
     kind: Callable[[Row], str] = lambda _: "all"
@@ -93,12 +101,16 @@ class PublishedSet(Generic[Row]):
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
 
-    def predicted(self, row: Row, constants: Callable[[str], Constants]) -> Prediction:
+    def predicted(
+        self, row: Row | Unreadable, constants: Callable[[str], Constants]
+    ) -> RowPrediction:
         """Return a row's prediction by its machine's constants, or none with the reason."""
+        if isinstance(row, Unreadable):
+            return RowPrediction(None, row.reason)
         try:
             return self.predict(row, constants(self.machine(row)))
         except ValueError as error:
-            return Prediction(None, str(error))
+            return RowPrediction(None, str(error))
 
 
 AnySet = PublishedSet[Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.published.published_set import AnySet, Values
+from experiments.published.published_set import AnySet, Unreadable, Values
 from pipekit.reading import read_text
 
 FOLDER = "PIPEKIT_MEASURED"
@@ -29,6 +29,8 @@ def given(name: str) -> Path | None:
 
 def read(path: Path, each: AnySet) -> list[tuple[Any, Values]]:
     """Return the rows of a file, each as the set's and as text.
+
+    A row in which a number is missing is :class:`Unreadable`.
 
     Raises:
         ValueError: it is no table, a column is missing, or a value is not of its column's type; the
@@ -58,7 +60,9 @@ def _row(
         return shape.validate_python(own)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        name = ".".join(map(str, wrong["loc"]))
+        name = str(wrong["loc"][0])
+        if own[name] is None:
+            return Unreadable(str(values.get("row_id")), f"{name} is missing")
         raise ValueError(
             f"{path}, row {values.get('row_id')}: {name} is {values.get(name)!r}: {wrong['msg']}"
         ) from None

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.published.choices import Judged, choices
-from experiments.published.fit import FOLDS, Known, Outcome, outcome, write
+from experiments.published.fit import FOLDS, CrossValidation, Known, outcome, write
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.memory import memory
 from experiments.published.rows import measurements
@@ -26,7 +26,7 @@ FOLDER = Path("results/reference/published")
 Numbers = NDArray[np.float64]
 
 
-def judged(found: Outcome) -> list[Judged]:
+def judged(found: CrossValidation) -> list[Judged]:
     """Return all rows, each with an interval from the rows of the other folds."""
     widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     return [
@@ -125,7 +125,7 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
     )
 
 
-def machines(found: Outcome) -> pd.DataFrame:
+def machines(found: CrossValidation) -> pd.DataFrame:
     """Return what was fitted, a row a machine."""
     return pd.DataFrame(
         {
@@ -139,7 +139,7 @@ def machines(found: Outcome) -> pd.DataFrame:
 
 
 def draw(rows: Iterable[Judged]) -> None:
-    """Save a picture a set of predicted against measured seconds, and the predicted as a table."""
+    """Save a picture a set of predicted against measured seconds, and no table of its points."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
         if row.prediction.step_s and row.known.measured.step_s:
@@ -163,7 +163,7 @@ def draw(rows: Iterable[Judged]) -> None:
             diagonal=True,
             log=True,
         )
-        plots.save(figure, FOLDER / name, frame[["class", "predicted"]])
+        plots.save(figure, FOLDER / name, frame)["csv"].unlink()
 
 
 def main() -> None:

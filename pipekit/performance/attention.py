@@ -1,8 +1,8 @@
 """Passes of attention: projections, scores, and what tensor and context parallelism add."""
 
-from pipekit.performance.kernels import Passes, total
+from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.shapes import Attention, LatentAttention
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 _FLASH, _FLASH_BACKWARD = 0.55, 0.5
 """Shares of the 2-byte peak that fused attention reaches (Shah et al., FlashAttention-3, arXiv
@@ -13,7 +13,7 @@ _LATENT_LAUNCHES = 1.6
 """Latent attention's kernels, as a multiple: two more projections and norms."""
 
 
-def attention(run: Training, layer: Attention) -> Passes:
+def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
     """Return the passes of attention on a rank, its norm and residual included."""
     tp, tokens = run.layout.tp, run.tokens
     heads, kv_heads = layer.heads / tp, max(layer.kv_heads / tp, 1)
@@ -30,12 +30,12 @@ def attention(run: Training, layer: Attention) -> Passes:
             _context_parallel(run, kv_heads * 2 * width),
             run.tensor_parallel(),
             run.residual(),
-            Passes(0, 0, *run.framework.attention_launches),
+            PassCosts(0, 0, *run.framework.attention_launches),
         )
     )
 
 
-def latent_attention(run: Training, layer: LatentAttention) -> Passes:
+def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     """Return the passes of latent attention on a rank (DeepSeek-V2, section 2.1)."""
     tp, tokens, hidden = run.layout.tp, run.tokens, run.shape.hidden
     heads, width = layer.heads / tp, layer.head_dim + layer.rope_dim
@@ -55,26 +55,26 @@ def latent_attention(run: Training, layer: LatentAttention) -> Passes:
             _context_parallel(run, heads * (width + layer.head_dim)),
             run.tensor_parallel(),
             run.residual(),
-            Passes(0, 0, forward, backward),
+            PassCosts(0, 0, forward, backward),
         )
     )
 
 
-def _scores(run: Training, heads: float, span: float, key: float, value: float) -> Passes:
+def _scores(run: TrainingSetup, heads: float, span: float, key: float, value: float) -> PassCosts:
     """Return the passes of queries against keys, and of scores against values."""
     if run.framework.flash_attention:
         flops = 2.0 * run.tokens * span * heads * (key + value)
         seconds = flops / run.links.machine.peak("bfloat16")
-        return Passes(seconds / _FLASH, 2.5 * seconds / _FLASH_BACKWARD)
+        return PassCosts(seconds / _FLASH, 2.5 * seconds / _FLASH_BACKWARD)
     seq, batch = run.seq_tokens, run.layout.microbatch_samples * heads
     products = run.kernels.product(seq, key, seq, batch) + run.kernels.product(
         seq, seq, value, batch
     )
     moved = [2 * batch * seq**2 * each for each in _SCORE_BYTES]
-    return total((Passes(products, 2 * products), run.kernels.both(*moved)))
+    return total((PassCosts(products, 2 * products), run.kernels.both(*moved)))
 
 
-def _context_parallel(run: Training, width: float) -> Passes:
+def _context_parallel(run: TrainingSetup, width: float) -> PassCosts:
     """Return what ring attention does not hide of keys and values on their way around the ranks.
 
     Half of them forward; backward they go around with their gradients (Liu et al., Ring Attention,
@@ -82,7 +82,7 @@ def _context_parallel(run: Training, width: float) -> Passes:
     """
     ranks = run.layout.cp
     if ranks == 1:
-        return Passes()
+        return PassCosts()
     rate = run.links.rate(ranks, run.layout.tp)
     seconds = 2 * run.tokens * width * (ranks - 1) / rate
-    return Passes(seconds / 2, seconds)
+    return PassCosts(seconds / 2, seconds)

@@ -7,11 +7,11 @@ from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape
-from pipekit.performance.training import Training, on
+from pipekit.performance.training import TrainingSetup, on
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Estimate:
     fits: bool
 
 
-def estimate(run: Training) -> Estimate:
+def estimate(run: TrainingSetup) -> Estimate:
     """Return what is predicted of a training; its interval is that of its machine's sets.
 
     Raises:
@@ -47,14 +47,14 @@ def estimate(run: Training) -> Estimate:
 
 def training(
     shape: Shape,
-    layout: Layout,
+    layout: ParallelLayout,
     machine: Machine,
     framework: Framework,
     *,
     seq_tokens: int,
     dtype: str = "bfloat16",
     constants: Constants | None = None,
-) -> Training:
+) -> TrainingSetup:
     """Return a training by the constants that were fitted for its framework and device."""
     own = constants or fitted().constants(on(framework, machine))
-    return Training(shape, layout, Links(machine), framework, own, dtype, seq_tokens)
+    return TrainingSetup(shape, layout, Links(machine), framework, own, dtype, seq_tokens)

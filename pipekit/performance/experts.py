@@ -1,10 +1,10 @@
 """Passes of a mixture of experts on a rank: router, all-to-all, grouped products (Megatron-Core
 MoE; Shazeer et al., arXiv 1701.06538)."""
 
-from pipekit.performance.kernels import Passes, total
+from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.mlp import bare_mlp
 from pipekit.performance.shapes import MLP, Experts
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 _PERMUTE_BYTES = 8
 """Moved for each element to sort tokens by expert, and back."""
@@ -19,7 +19,7 @@ _GRAPHED_WAIT = 0.3
 _LATENCY_S = 20e-6
 
 
-def experts(run: Training, layer: Experts) -> Passes:
+def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
     """Return the passes of a mixture, its norm and residual included."""
     tokens, hidden = run.tokens / run.layout.tp, run.shape.hidden
     inner = layer.latent or hidden
@@ -40,10 +40,12 @@ def experts(run: Training, layer: Experts) -> Passes:
     launches = (
         _LAUNCHES + local * each for each in (_NARROW_LAUNCHES if narrow else _EXPERT_LAUNCHES)
     )
-    return total((*parts, Passes(0, 0, *launches)))
+    return total((*parts, PassCosts(0, 0, *launches)))
 
 
-def _grouped(run: Training, layer: Experts, rows: float, inner: int, local: float) -> Passes:
+def _grouped(
+    run: TrainingSetup, layer: Experts, rows: float, inner: int, local: float
+) -> PassCosts:
     """Return the passes of all local experts, with equal rows."""
     activation = run.activation(rows * local, layer.width, layer.gated)
     if not layer.fused_activation:
@@ -58,7 +60,7 @@ def _grouped(run: Training, layer: Experts, rows: float, inner: int, local: floa
     )
 
 
-def _all_to_all(run: Training, layer: Experts, tokens: float, inner: int) -> Passes:
+def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -> PassCosts:
     """Return the passes of tokens to their experts and back; each rank gets a token once.
 
     Of ``ep`` ranks k choices at random meet ep (1 - (1 - 1 / ep)^k); likewise of nodes, which
@@ -66,7 +68,7 @@ def _all_to_all(run: Training, layer: Experts, tokens: float, inner: int) -> Pas
     """
     ep, machine = run.layout.ep, run.links.machine
     if ep == 1:
-        return Passes()
+        return PassCosts()
 
     def met(places: float) -> float:
         return places * (1 - (1 - 1 / places) ** layer.active) * (places - 1) / places
@@ -77,4 +79,4 @@ def _all_to_all(run: Training, layer: Experts, tokens: float, inner: int) -> Pas
         nodes = ep / machine.node_gpus
         seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
-    return Passes(waited, waited)
+    return PassCosts(waited, waited)

@@ -23,7 +23,7 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 """To quantize an element of 2 bytes: read, find the scale, write twice, once of them transposed."""
 
 
-class Passes(NamedTuple):
+class PassCosts(NamedTuple):
     """Seconds on the device of a forward and a backward, and the kernels that a host launches."""
 
     forward_s: float = 0.0
@@ -32,9 +32,9 @@ class Passes(NamedTuple):
     backward_launches: float = 0.0
 
 
-def total(parts: Iterable[Passes]) -> Passes:
+def total(parts: Iterable[PassCosts]) -> PassCosts:
     """Return passes that run one after the other."""
-    return Passes(*map(sum, zip(*parts, strict=True)))
+    return PassCosts(*map(sum, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Kernels:
         share = min(_TRAFFIC, _TRAFFIC_BY_EFFICIENCY * self.efficiency)
         return moved / (share * self.machine.device.memory_bandwidth)
 
-    def both(self, forward_bytes: float, backward_bytes: float) -> Passes:
+    def both(self, forward_bytes: float, backward_bytes: float) -> PassCosts:
         """Return passes that only move so many bytes."""
-        return Passes(self.traffic(forward_bytes), self.traffic(backward_bytes))
+        return PassCosts(self.traffic(forward_bytes), self.traffic(backward_bytes))
 
     def linear(
         self,
@@ -74,7 +74,7 @@ class Kernels:
         accumulation_bytes: float,
         dtype: str = "",
         trained: bool = True,
-    ) -> Passes:
+    ) -> PassCosts:
         """Return passes of layers [k, n] on m rows each: output, input's and weight's gradient.
 
         Args:
@@ -89,7 +89,7 @@ class Kernels:
         if trained:
             backward += self.product(k, m, n, batch, dtype)
             backward += self.traffic(accumulation_bytes * batch * k * n)
-        return Passes(forward, backward)
+        return PassCosts(forward, backward)
 
     def _waste(self, m: float, n: float, batch: float) -> float:
         """Return how many times the work whole waves of whole tiles are, with the best tile."""

@@ -13,7 +13,7 @@ torchtitan), mixtures of experts, or all layers."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Degrees of parallelism, and what a rank does.
 
     Attributes:
@@ -78,7 +78,7 @@ class Layout:
 
 def on_gpus(
     gpus: int, global_batch_samples: int, *, tp: int = 1, cp: int = 1, pp: int = 1, **rest: object
-) -> Layout:
+) -> ParallelLayout:
     """Return the layout of so many GPUs and samples a step; dp and microbatches follow.
 
     Raises:
@@ -95,4 +95,4 @@ def on_gpus(
             f"{samples} for {dp} replicas: the next larger batch is "
             f"{math.ceil(global_batch_samples / (dp * samples)) * dp * samples}"
         )
-    return Layout(tp=tp, cp=cp, pp=pp, dp=dp, microbatches=microbatches, **rest)  # type: ignore[arg-type]
+    return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, microbatches=microbatches, **rest)  # type: ignore[arg-type]

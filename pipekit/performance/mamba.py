@@ -1,8 +1,8 @@
 """Passes of a Mamba-2 mixer (Dao and Gu, arXiv 2405.21060): projections and a chunked scan."""
 
-from pipekit.performance.kernels import Passes, total
+from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.shapes import Mamba
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 _CHUNK = 128
 _SCAN_EFFICIENCY = 0.2
@@ -12,7 +12,7 @@ _SCAN_BYTES = 48
 _LAUNCHES = 25, 35
 
 
-def mamba(run: Training, layer: Mamba) -> Passes:
+def mamba(run: TrainingSetup, layer: Mamba) -> PassCosts:
     """Return the passes of a mixer, its norm and residual included."""
     tp, tokens = run.layout.tp, run.tokens
     inner, states = layer.heads * layer.head_dim / tp, layer.groups * layer.state / tp
@@ -23,9 +23,9 @@ def mamba(run: Training, layer: Mamba) -> Passes:
         (
             run.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
             run.linear(tokens, inner, run.shape.hidden),
-            Passes(scan, 2.5 * scan),
+            PassCosts(scan, 2.5 * scan),
             run.tensor_parallel(),
             run.residual(),
-            Passes(0, 0, *_LAUNCHES),
+            PassCosts(0, 0, *_LAUNCHES),
         )
     )

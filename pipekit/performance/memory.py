@@ -15,14 +15,14 @@ from pipekit.performance.shapes import (
     Mamba,
 )
 from pipekit.performance.step import homes, in_flight
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 from pipekit.performance.vocabulary import vocabulary
 
 _SCORE_BYTES = 5
 """Of each score that is written out: softmax, dropout's mask, and what it leaves."""
 
 
-def peak_bytes(run: Training) -> list[float]:
+def peak_bytes(run: TrainingSetup) -> list[float]:
     """Return the largest allocated bytes of each pipeline rank."""
     layout = run.layout
     counts = stage_layers(run)
@@ -42,7 +42,7 @@ def peak_bytes(run: Training) -> list[float]:
     return found
 
 
-def _tables(run: Training, rank: int) -> tuple[float, float]:
+def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
     """Return how many vocabularies of weights a rank has, and of logits."""
     layout, tied = run.layout, run.shape.tied
     if layout.spreads_vocabulary:
@@ -51,7 +51,7 @@ def _tables(run: Training, rank: int) -> tuple[float, float]:
     return first + (last and not (tied and layout.pp == 1)), float(last)
 
 
-def _states(run: Training, layers: int, tables: float) -> float:
+def _states(run: TrainingSetup, layers: int, tables: float) -> float:
     """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage."""
     layout, shape, framework = run.layout, run.shape, run.framework
     share = layers / shape.layers
@@ -70,7 +70,7 @@ def _states(run: Training, layers: int, tables: float) -> float:
     return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
 
 
-def _mean_kept(run: Training, *, recomputes: bool) -> float:
+def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
     """Return bytes that a mean layer keeps of a microbatch between its passes."""
     found = sum(
         count * (_input(run) if again else sum(_kept(run, layer, recomputes) for layer in block))
@@ -80,13 +80,13 @@ def _mean_kept(run: Training, *, recomputes: bool) -> float:
     return found / run.shape.layers
 
 
-def _input(run: Training) -> float:
+def _input(run: TrainingSetup) -> float:
     """Return bytes of a layer's input: 2 an element, split over tp if sequences are."""
     split = run.layout.tp if run.framework.sequence_parallel else 1
     return 2 * run.tokens * run.shape.hidden / split
 
 
-def _kept(run: Training, layer: Layer, recomputes: bool) -> float:
+def _kept(run: TrainingSetup, layer: Layer, recomputes: bool) -> float:
     """Return bytes that a layer keeps: its input, normed and masked, and what is inside."""
     rule = run.layout.recompute if recomputes else "nothing"
     selective = rule == "selective"
@@ -96,7 +96,7 @@ def _kept(run: Training, layer: Layer, recomputes: bool) -> float:
     return inputs + 2 * run.tokens * _inside(run, layer, selective) / run.layout.tp
 
 
-def _inside(run: Training, layer: Layer, selective: bool) -> float:
+def _inside(run: TrainingSetup, layer: Layer, selective: bool) -> float:
     """Return elements of 2 bytes that each token leaves inside a layer, on all tp ranks."""
     match layer:
         case Attention():

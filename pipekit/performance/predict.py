@@ -1,14 +1,14 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
-import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from pipekit.performance import replicas
 from pipekit.performance.attention import attention, latent_attention
+from pipekit.performance.dealing import beside_head
 from pipekit.performance.experts import experts
-from pipekit.performance.kernels import Passes, total
+from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.mamba import mamba
 from pipekit.performance.mlp import mlp
 from pipekit.performance.shapes import (
@@ -20,8 +20,8 @@ from pipekit.performance.shapes import (
     Layer,
     Mamba,
 )
-from pipekit.performance.step import Step, homes
-from pipekit.performance.training import Training
+from pipekit.performance.step import TrainingStep, homes
+from pipekit.performance.training import TrainingSetup
 from pipekit.performance.vocabulary import embedding, head
 
 _SYNCHRONOUS = Experts, Mamba
@@ -29,7 +29,7 @@ _SYNCHRONOUS = Experts, Mamba
 launches follow no long product that they could hide behind."""
 
 
-def step(run: Training) -> Step:
+def step(run: TrainingSetup) -> TrainingStep:
     """Return the step of a training.
 
     Raises:
@@ -37,16 +37,17 @@ def step(run: Training) -> Step:
     """
     layout = run.layout
     layer = _mean_layer(run)
+    ends = _vocabulary(run, layer)
     passes = [
-        total((Passes(count * layer.forward_s, count * layer.backward_s), end))
-        for count, end in zip(stage_layers(run), _vocabulary(run), strict=True)
+        total((PassCosts(count * layer.forward_s, count * layer.backward_s), end))
+        for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
     ]
     slots = [0.0] * layout.pp
     places = homes(layout.method, layout.stages, layout.pp)
     for own, workers in zip(passes, places, strict=True):
         for worker in workers:
             slots[worker] += own.forward_s + own.backward_s
-    return Step(
+    return TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
         layout.microbatches,
@@ -57,24 +58,29 @@ def step(run: Training) -> Step:
     )
 
 
-def stage_layers(run: Training) -> list[int]:
+def stage_layers(run: TrainingSetup) -> list[int]:
     """Return how many layers each stage has, by what the head costs there.
 
     Raises:
         ValueError: there are fewer layers than stages between the ends.
     """
-    layer, end = _mean_layer(run), _vocabulary(run)[-1]
+    layer = _mean_layer(run)
+    return _dealt(run, layer, _vocabulary(run, layer)[-1])
+
+
+def _dealt(run: TrainingSetup, layer: PassCosts, end: PassCosts) -> list[int]:
+    """Return likewise, given what a layer costs, and what the last stage has beside layers."""
     head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
     shape, layout = run.shape, run.layout
-    return dealt(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
+    return beside_head(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
 
 
-def _vocabulary(run: Training) -> list[Passes]:
+def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
     """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
     layout, predictors = run.layout, run.shape.predictors
     first = _on_host(run, embedding(run))
-    last = total([_on_host(run, head(run))] * (1 + predictors) + [_mean_layer(run)] * predictors)
-    found = [Passes()] * layout.stages
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
+    found = [PassCosts()] * layout.stages
     if not layout.spreads_vocabulary:
         found[0] = total((found[0], first))
         found[-1] = total((found[-1], last))
@@ -86,58 +92,32 @@ def _vocabulary(run: Training) -> list[Passes]:
     for rank in range(layout.pp):
         early, late = rank, layout.stages - layout.pp + rank
         found[early] = total((found[early], _part(first, layout.pp)))
-        found[late] = total((found[late], _part(last, layout.pp), Passes(sums, sums)))
+        found[late] = total((found[late], _part(last, layout.pp), PassCosts(sums, sums)))
     return found
 
 
-def _part(passes: Passes, ranks: int) -> Passes:
-    return Passes(passes.forward_s / ranks, passes.backward_s / ranks)
+def _part(passes: PassCosts, ranks: int) -> PassCosts:
+    return PassCosts(passes.forward_s / ranks, passes.backward_s / ranks)
 
 
-def dealt(layers: int, stages: int, head: float) -> list[int]:
-    """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
-
-    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
-    embedding that of one on the first if there is a choice.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
-    """
-    if layers < stages - 2:
-        raise ValueError(f"{layers} layers are too few for {stages} stages")
-    if layers % stages == 0:
-        return [layers // stages] * stages
-    most = -(-layers // stages)
-    while most * (stages - 1) + _beside(head, most) < layers:
-        most += 1
-    last = _beside(head, most)
-    each, more = divmod(layers - last, stages - 1)
-    return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
-
-
-def _beside(head: float, most: int) -> int:
-    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
-    return max(math.floor(most - head), 0)
-
-
-def _mean_layer(run: Training) -> Passes:
+def _mean_layer(run: TrainingSetup) -> PassCosts:
     found = [(_block(run, block), count) for block, count in run.shape.blocks]
     forward, backward = (
         sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
     )
-    return Passes(forward, backward)
+    return PassCosts(forward, backward)
 
 
-def _block(run: Training, block: Block) -> Passes:
+def _block(run: TrainingSetup, block: Block) -> PassCosts:
     """Return the seconds of a block: device and host one after the other, or the slower one."""
     parts = [(layer, _layer(run, layer)) for layer in block]
-    beside = total([Passes(), *(each for layer, each in parts if not _waits(layer))])
-    after = total([Passes(), *(each for layer, each in parts if _waits(layer))])
+    beside = total([PassCosts(), *(each for layer, each in parts if not _waits(layer))])
+    after = total([PassCosts(), *(each for layer, each in parts if _waits(layer))])
     launch = run.launch_s
     return total(
         (
             _on_host(run, beside),
-            Passes(
+            PassCosts(
                 after.forward_s + after.forward_launches * launch,
                 after.backward_s + after.backward_launches * launch,
             ),
@@ -149,22 +129,22 @@ def _waits(layer: Layer) -> bool:
     return isinstance(layer, _SYNCHRONOUS)
 
 
-def _on_host(run: Training, passes: Passes) -> Passes:
+def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
     """Return passes whose kernels a host launches ahead: they take as long as the slower one."""
-    return Passes(
+    return PassCosts(
         max(passes.forward_s, passes.forward_launches * run.launch_s),
         max(passes.backward_s, passes.backward_launches * run.launch_s),
     )
 
 
-def _layer(run: Training, layer: Layer) -> Passes:
+def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
     found = _PASSES[type(layer)](run, layer)
     again = run.layout.recompute == "everything" or (
         run.layout.recompute == "experts" and isinstance(layer, Experts)
     )
     if not again:
         return found
-    return Passes(
+    return PassCosts(
         found.forward_s,
         found.backward_s + found.forward_s,
         found.forward_launches,
@@ -172,7 +152,7 @@ def _layer(run: Training, layer: Layer) -> Passes:
     )
 
 
-_PASSES: Mapping[type, Callable[[Training, Any], Passes]] = {
+_PASSES: Mapping[type, Callable[[TrainingSetup, Any], PassCosts]] = {
     Attention: attention,
     LatentAttention: latent_attention,
     MLP: mlp,
@@ -181,7 +161,7 @@ _PASSES: Mapping[type, Callable[[Training, Any], Passes]] = {
 }
 
 
-def _transfers(run: Training) -> tuple[float, ...]:
+def _transfers(run: TrainingSetup) -> tuple[float, ...]:
     """Return the seconds of a microbatch's activation between stages, split over tp.
 
     Ranks are numbered by tp, cp, dp, then pp, as in Megatron-LM.

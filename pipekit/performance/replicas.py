@@ -1,14 +1,14 @@
 """Seconds after the last pass: gradients and weights between replicas, and the optimizer."""
 
 from pipekit.performance.kernels import BYTES
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 from pipekit.performance.vocabulary import vocabulary
 
 _HIDDEN = 0.5
 """Of a pass's time in which messages between replicas can run beside it."""
 
 
-def parameters(run: Training) -> tuple[float, float]:
+def parameters(run: TrainingSetup) -> tuple[float, float]:
     """Return the weights on a rank of the largest stage: those of experts, and all others."""
     shape, layout = run.shape, run.layout
     tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
@@ -19,7 +19,7 @@ def parameters(run: Training) -> tuple[float, float]:
     return shape.expert_parameters / (layout.ep * layout.pp), dense
 
 
-def seconds(run: Training, slot_s: float) -> float:
+def seconds(run: TrainingSetup, slot_s: float) -> float:
     """Return the seconds that a step takes after its passes.
 
     Args:
@@ -31,7 +31,7 @@ def seconds(run: Training, slot_s: float) -> float:
     return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
 
 
-def _exchange(run: Training) -> float:
+def _exchange(run: TrainingSetup) -> float:
     """Return seconds to reduce gradients and gather weights, or to all-reduce gradients.
 
     Both send (n - 1) / n of all bytes twice around a ring of n ranks.  ZeRO 2 reduces gradients
@@ -52,7 +52,7 @@ def _exchange(run: Training) -> float:
     return found + size * experts * (moe_replicas - 1) / moe_replicas / rate
 
 
-def _exposed(run: Training, exchange_s: float, slot_s: float) -> float:
+def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
     """Return what of the exchange is not hidden behind passes.
 
     It runs beside the passes of a worker's last microbatches, or of all (ZeRO 2 and 3); at least
@@ -66,7 +66,7 @@ def _exposed(run: Training, exchange_s: float, slot_s: float) -> float:
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
 
 
-def _tied(run: Training) -> float:
+def _tied(run: TrainingSetup) -> float:
     """Return seconds in which first and last stage sum the gradients of their tied tables."""
     layout, shape = run.layout, run.shape
     if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
@@ -75,7 +75,7 @@ def _tied(run: Training) -> float:
     return run.links.all_reduce(2, size, layout.gpus // layout.pp)
 
 
-def _optimizer(run: Training) -> float:
+def _optimizer(run: TrainingSetup) -> float:
     """Return seconds to read and write a rank's weights, moments and gradients."""
     experts, dense = parameters(run)
     if run.layout.zero:

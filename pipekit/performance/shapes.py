@@ -185,6 +185,11 @@ _QWEN_30B, _QWEN_235B = Experts(128, 8, 768), Experts(128, 8, 1536)
 _OSS_20B = Experts(32, 4, 2880, fused_activation=False)
 _GPT_OSS = Experts(128, 4, 2880, fused_activation=False)
 _WINDOW, _WHOLE = Attention(64, 8, 64, window=128), Attention(64, 8, 64)
+_NEMOTRON_H: tuple[tuple[Block, int], ...] = (
+    ((Mamba(256, 64, 8, 256),), 54),
+    ((MLP(32768, gated=False),), 54),
+    ((Attention(64, 8, 128),), 10),
+)
 _NANO = Experts(128, 6, 1856, gated=False, shared_width=3712)
 _SUPER = Experts(512, 22, 2688, gated=False, shared_width=5376, latent=1024)
 _ULTRA = Experts(512, 22, 5120, gated=False, shared_width=10240, latent=2048)
@@ -217,6 +222,7 @@ SHAPES = {
         Shape("gpt-oss-120b", 2880, 201088, (((_WINDOW, _GPT_OSS), 18), ((_WHOLE, _GPT_OSS), 18))),
         _deepseek("deepseek-v3", 129280, heads=128, dense=3, experts=256, predictors=1),
         _deepseek("kimi-k2", 163840, heads=64, dense=1, experts=384, predictors=0),
+        Shape("nemotronh-56b", 8192, 131072, _NEMOTRON_H),
         _nemotron("nemotron-3-nano", 2688, (23, 23, 6), 32, 64, _NANO),
         _nemotron("nemotron-3-super", 4096, (40, 40, 8), 32, 128, _SUPER),
         _nemotron("nemotron-3-ultra", 8192, (48, 48, 12), 64, 256, _ULTRA),

@@ -17,7 +17,7 @@ _ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """What one training step of a pipeline consists of.
 
     Attributes:

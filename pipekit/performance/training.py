@@ -7,13 +7,13 @@ from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
-from pipekit.performance.kernels import Kernels, Passes
-from pipekit.performance.layout import Layout
+from pipekit.performance.kernels import Kernels, PassCosts
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import Shape
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSetup:
     """One training, of which each term reads what it needs.
 
     Attributes:
@@ -29,7 +29,7 @@ class Training:
     """
 
     shape: Shape
-    layout: Layout
+    layout: ParallelLayout
     links: Links
     framework: Framework
     constants: Constants
@@ -60,7 +60,7 @@ class Training:
 
     def linear(
         self, rows: float, inputs: float, outputs: float, batch: float = 1, dtype: str = ""
-    ) -> Passes:
+    ) -> PassCosts:
         """Return the passes of ``batch`` linear layers."""
         return self.kernels.linear(
             rows,
@@ -72,19 +72,19 @@ class Training:
             trained=self.trains_weights,
         )
 
-    def residual(self) -> Passes:
+    def residual(self) -> PassCosts:
         """Return the passes of a norm and a residual connection, split over tp if sequences are."""
         split = self.layout.tp if self.framework.sequence_parallel else 1
         elements = self.tokens * self.shape.hidden / split
         forward, backward = self.framework.residual_bytes
         return self.kernels.both((4 + forward) * elements, (8 + backward) * elements)
 
-    def activation(self, rows: float, width: float, gated: bool) -> Passes:
+    def activation(self, rows: float, width: float, gated: bool) -> PassCosts:
         """Return the passes of what is between the products of an MLP: elements of 2 bytes."""
         elements = 2 * rows * width
         return self.kernels.both((2 + gated) * elements, (3 + 2 * gated) * elements)
 
-    def tensor_parallel(self) -> Passes:
+    def tensor_parallel(self) -> PassCosts:
         """Return what a layer waits for tp: a sum of its outputs, another of their gradients.
 
         With sequences split, two collectives forward and three backward run beside products, in as
@@ -93,14 +93,14 @@ class Training:
         """
         ranks = self.layout.tp
         if ranks == 1:
-            return Passes()
+            return PassCosts()
         size = 2 * self.tokens * self.shape.hidden
         if self.framework.sequence_parallel:
             each = (self.links.scatter(ranks, size) + 10e-6) / ranks
-            return Passes(2 * each, 3 * each)
+            return PassCosts(2 * each, 3 * each)
         late = self.framework.collective_launches * self.constants.overhead_s
         each = self.links.all_reduce(ranks, size) + late
-        return Passes(each, each, 2, 2)
+        return PassCosts(each, each, 2, 2)
 
 
 def on(framework: Framework, machine: Machine) -> str:

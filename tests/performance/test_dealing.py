@@ -3,10 +3,11 @@
 from itertools import pairwise
 from math import ceil
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.performance.dealing import by_thresholds, filled
+from pipekit.performance.dealing import beside_head, by_thresholds, filled
 from pipekit.planning.balance import balance
 
 
@@ -38,3 +39,22 @@ def test_thresholds_deal_in_order_to_stages_that_there_are(costs: list[float], s
     assert found[0] == 0
     assert all(0 <= b - a <= 1 for a, b in pairwise(found))
     assert found[-1] < stages
+
+
+def test_layers_are_dealt_equally_or_beside_the_head() -> None:
+    assert beside_head(80, 20, 0.5) == [4] * 20
+    assert sorted(set(beside_head(126, 64, 0.7)[1:-1])) == [2]
+    assert beside_head(126, 64, 0.7)[-1] == 1
+    assert beside_head(126, 128, 0.7) == [0, *[1] * 126, 0]
+    assert sum(beside_head(61, 16, 2.1)) == 61
+    with pytest.raises(ValueError, match="3 layers are too few for 8 stages"):
+        beside_head(3, 8, 0.5)
+
+
+@given(st.integers(1, 130), st.integers(1, 40), st.floats(0, 4))
+def test_all_layers_are_beside_head(layers: int, stages: int, head: float) -> None:
+    if layers >= stages:
+        found = beside_head(layers, stages, head)
+        assert len(found) == stages
+        assert sum(found) == layers
+        assert min(found) >= 0

@@ -6,17 +6,15 @@ from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import described, machine
 from pipekit.performance.estimate import estimate, training
 from pipekit.performance.frameworks import MEGATRON_CORE
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 
-LAYOUT = Layout(tp=2, pp=4, dp=8, microbatches=16, zero=1)
+LAYOUT = ParallelLayout(tp=2, pp=4, dp=8, microbatches=16, zero=1)
 
 
 def test_an_estimate_is_the_step_with_an_interval_and_memory() -> None:
-    run = training(
-        shape("llama3-8b"), LAYOUT, machine("H100"), MEGATRON_CORE, seq_tokens=8192
-    )
+    run = training(shape("llama3-8b"), LAYOUT, machine("H100"), MEGATRON_CORE, seq_tokens=8192)
     assert run.constants == fitted().constants("Megatron-Core on H100")
     found = estimate(run)
     assert found.low_s < found.step_s == step(run).seconds < found.high_s

@@ -29,6 +29,7 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
         ("qwen3-32b", 32.8, 32.0),
         ("qwen3-30b-a3b", 30.5, 3.0),
         ("qwen3-235b-a22b", 235, 21.5),
+        ("nemotronh-56b", 56.3, 55.3),
         ("deepseek-v3", 671, 37),
         ("kimi-k2", 1026, 32),
         ("gpt-oss-20b", 20.9, 3.6),

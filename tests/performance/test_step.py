@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipekit import Profile, schedules, simulate
 from pipekit.clusters import Cluster, Device, Level
-from pipekit.performance.step import Step, homes, in_flight
+from pipekit.performance.step import TrainingStep, homes, in_flight
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import Schedule
 from pipekit.schedules.methods.by_name import METHODS
@@ -16,7 +16,7 @@ from pipekit.schedules.methods.by_name import METHODS
 seconds = st.floats(0.1, 9)
 
 
-def simulated(schedule: Schedule, step: Step, latency: float) -> float:
+def simulated(schedule: Schedule, step: TrainingStep, latency: float) -> float:
     """Return the makespan of one batch by the simulator, whose links have only a latency."""
     layers = tuple(
         LayerProfile(f"{number}", forward, backward, output_bytes=1e-9)
@@ -34,7 +34,7 @@ def test_1f1b_takes_what_the_simulator_says(data: st.DataObject) -> None:
     stages, microbatches = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 12))
     each = st.tuples(*[seconds] * stages)
     latency = data.draw(st.floats(0, 2))
-    step = Step(
+    step = TrainingStep(
         data.draw(each), data.draw(each), microbatches, transfer_s=(latency,) * (stages - 1)
     )
     told = simulated(schedules.flush(stages, microbatches), step, latency)
@@ -47,7 +47,7 @@ def test_interleaved_1f1b_takes_what_the_simulator_says(
 ) -> None:
     stages = workers * chunks
     each = st.tuples(*[seconds] * stages)
-    step = Step(
+    step = TrainingStep(
         data.draw(each), data.draw(each), microbatches, method="interleaved", workers=workers
     )
     schedule = schedules.interleaved(stages, microbatches, workers=workers)
@@ -66,7 +66,7 @@ def test_other_methods_take_what_the_simulator_says(
     each, microbatches = st.tuples(*[seconds] * stages), 2 * half * stages
     latency = data.draw(st.floats(0, 2))
     links = (latency,) * (stages - 1)
-    step = Step(data.draw(each), data.draw(each), microbatches, links, method=method)
+    step = TrainingStep(data.draw(each), data.draw(each), microbatches, links, method=method)
     told = simulated(METHODS[method](stages, microbatches), step, latency)
     assert step.seconds == pytest.approx(told, rel=1e-9)
 
@@ -78,7 +78,7 @@ def test_several_stages_a_worker_take_what_the_simulator_says(
     workers += method == "looped-bfs"
     stages = 2 * workers
     each = st.tuples(*[seconds] * stages)
-    step = Step(data.draw(each), data.draw(each), 4, method=method, workers=workers)
+    step = TrainingStep(data.draw(each), data.draw(each), 4, method=method, workers=workers)
     told = simulated(METHODS[method](stages, 4), step, 0.0)
     assert step.seconds == pytest.approx(told, rel=1e-9)
     assert [len(some) for some in homes(method, stages, workers)] == [1] * stages
@@ -89,7 +89,7 @@ def test_of_many_microbatches_rounds_repeat(
     stages: int, microbatches: int, data: st.DataObject
 ) -> None:
     each = st.tuples(*[seconds] * stages)
-    step = Step(data.draw(each), data.draw(each), microbatches)
+    step = TrainingStep(data.draw(each), data.draw(each), microbatches)
     told = simulated(schedules.flush(stages, microbatches), step, 0.0)
     assert step.seconds == pytest.approx(told, rel=1e-9)
 
@@ -97,18 +97,18 @@ def test_of_many_microbatches_rounds_repeat(
 @pytest.mark.parametrize("microbatches", [1, 4, 1000])
 def test_equal_stages_fill_and_drain_once(microbatches: int) -> None:
     """(m + p - 1) (f + b), (PipeDream-2BW, section 3.2)."""
-    step = Step((1.0,) * 4, (2.0,) * 4, microbatches, after_s=5)
+    step = TrainingStep((1.0,) * 4, (2.0,) * 4, microbatches, after_s=5)
     assert step.seconds == pytest.approx(3 * (microbatches + 3) + 5)
 
 
 def test_one_stage_runs_its_microbatches_one_after_the_other() -> None:
-    assert Step((1.0,), (2.0,), 7).seconds == 21
+    assert TrainingStep((1.0,), (2.0,), 7).seconds == 21
 
 
 def test_a_blocking_transfer_keeps_both_workers() -> None:
-    free = Step((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,))
-    both = Step((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,), blocking=True)
-    assert both.seconds == Step((1.5,) * 2, (1.5,) * 2, 3).seconds > free.seconds
+    free = TrainingStep((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,))
+    both = TrainingStep((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,), blocking=True)
+    assert both.seconds == TrainingStep((1.5,) * 2, (1.5,) * 2, 3).seconds > free.seconds
 
 
 @given(st.integers(2, 4), st.integers(1, 9), seconds, st.data())
@@ -118,7 +118,7 @@ def test_a_longer_pass_never_makes_a_step_shorter(
     each = data.draw(st.tuples(*[seconds] * stages))
     longer = list(each)
     longer[data.draw(st.integers(0, stages - 1))] += more
-    times = [Step(tuple(some), each, microbatches).seconds for some in (each, longer)]
+    times = [TrainingStep(tuple(some), each, microbatches).seconds for some in (each, longer)]
     assert times[0] <= times[1]
 
 
@@ -130,10 +130,10 @@ def test_what_is_in_flight_is_the_tables() -> None:
 
 def test_steps_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="3 stages needs 3 backwards and 2 transfers"):
-        Step((1.0,) * 3, (1.0,) * 3, 4, transfer_s=(1.0,))
+        TrainingStep((1.0,) * 3, (1.0,) * 3, 4, transfer_s=(1.0,))
     with pytest.raises(ValueError, match="did you mean 'flush'"):
-        _ = Step((1.0,), (1.0,), 1, method="flash").seconds
+        _ = TrainingStep((1.0,), (1.0,), 1, method="flash").seconds
     with pytest.raises(ValueError, match="pipedream updates after each microbatch"):
-        _ = Step((1.0,), (1.0,), 1, method="pipedream").seconds
+        _ = TrainingStep((1.0,), (1.0,), 1, method="pipedream").seconds
     with pytest.raises(ValueError, match="puts 4 stages on 4 workers, not 2"):
-        _ = Step((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds
+        _ = TrainingStep((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds

@@ -13,17 +13,17 @@ from pipekit.performance.constants import Constants
 from pipekit.performance.devices import described, machine
 from pipekit.performance.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
 from pipekit.performance.kernels import Kernels
-from pipekit.performance.layout import Layout, on_gpus
+from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.memory import peak_bytes
-from pipekit.performance.predict import dealt, step
+from pipekit.performance.predict import step
 from pipekit.performance.shapes import Attention, gpt
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 PERFECT = Constants(1.0, 0.0)
 
 
-def training(layout: Layout, **changes: object) -> Training:
-    run = Training(
+def training(layout: ParallelLayout, **changes: object) -> TrainingSetup:
+    run = TrainingSetup(
         gpt("GPT", 4096, 32, 16),
         layout,
         Links(machine("A100 80GB")),
@@ -73,7 +73,7 @@ def test_a_ring_sends_every_byte_twice_but_for_its_own_part() -> None:
 
 def test_scores_cost_four_products_of_heads_by_hand() -> None:
     """2 x 2 b s^2 h forward, twice that backward; a window costs its share."""
-    run = training(Layout(), framework=MEGATRON_CORE, constants=PERFECT, dtype="bfloat16")
+    run = training(ParallelLayout(), framework=MEGATRON_CORE, constants=PERFECT, dtype="bfloat16")
     whole = attention(run, Attention(32, 32, 128))
     window = attention(run, Attention(32, 32, 128, window=128))
     saved = 2 * 2048 * (2048 / 2 - 128) * 32 * (128 + 128) / (0.55 * 312e12)
@@ -81,16 +81,16 @@ def test_scores_cost_four_products_of_heads_by_hand() -> None:
 
 
 def test_without_replicas_nothing_is_exchanged() -> None:
-    alone = replicas.seconds(training(Layout()), 1.0)
+    alone = replicas.seconds(training(ParallelLayout()), 1.0)
     assert alone == pytest.approx(
-        20 * replicas.parameters(training(Layout()))[1] / 1.733e12, rel=0.01
+        20 * replicas.parameters(training(ParallelLayout()))[1] / 1.733e12, rel=0.01
     )
-    assert replicas.seconds(training(Layout(dp=2)), 1.0) > alone
+    assert replicas.seconds(training(ParallelLayout(dp=2)), 1.0) > alone
 
 
 def test_one_stage_is_its_passes_one_after_the_other() -> None:
-    run = training(Layout(microbatches=5))
-    once = step(replace(run, layout=Layout(microbatches=1)))
+    run = training(ParallelLayout(microbatches=5))
+    once = step(replace(run, layout=ParallelLayout(microbatches=1)))
     found = step(run)
     assert found.after_s == once.after_s
     assert found.seconds - found.after_s == pytest.approx(5 * (once.seconds - once.after_s))
@@ -98,7 +98,7 @@ def test_one_stage_is_its_passes_one_after_the_other() -> None:
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 4))
 def test_recomputing_adds_a_forward_and_saves_memory(tp: int, pp: int, rows: int) -> None:
-    layout = Layout(tp=tp, pp=pp, microbatch_samples=rows, microbatches=2 * pp)
+    layout = ParallelLayout(tp=tp, pp=pp, microbatch_samples=rows, microbatches=2 * pp)
     plain, again = (training(replace(layout, recompute=rule)) for rule in ("nothing", "everything"))
     assert step(again).seconds > step(plain).seconds
     assert all(a < b for a, b in zip(peak_bytes(again), peak_bytes(plain), strict=True))
@@ -106,7 +106,9 @@ def test_recomputing_adds_a_forward_and_saves_memory(tp: int, pp: int, rows: int
 
 @given(st.sampled_from([2, 4, 8]), st.sampled_from([2, 4]))
 def test_zero_saves_memory_stage_by_stage(dp: int, tp: int) -> None:
-    peaks = [peak_bytes(training(Layout(tp=tp, dp=dp, zero=stage)))[0] for stage in range(4)]
+    peaks = [
+        peak_bytes(training(ParallelLayout(tp=tp, dp=dp, zero=stage)))[0] for stage in range(4)
+    ]
     assert peaks == sorted(peaks, reverse=True)
     assert len(set(peaks)) == 4
 
@@ -114,7 +116,7 @@ def test_zero_saves_memory_stage_by_stage(dp: int, tp: int) -> None:
 def test_the_first_ranks_of_1f1b_keep_more_microbatches() -> None:
     """Of equal stages with hardly a vocabulary, rank r keeps p - r (PipeDream-2BW, section 3.2)."""
     run = training(
-        Layout(pp=4, microbatches=8), shape=replace(gpt("g", 4096, 32, 16), vocabulary=8)
+        ParallelLayout(pp=4, microbatches=8), shape=replace(gpt("g", 4096, 32, 16), vocabulary=8)
     )
     first, second, third, last = peak_bytes(run)
     assert first - second == pytest.approx(second - third, rel=1e-3)
@@ -128,7 +130,8 @@ def test_the_first_ranks_of_1f1b_keep_more_microbatches() -> None:
 def test_a_vocabulary_spread_over_all_ranks_unloads_the_ends(pp: int, tp: int) -> None:
     """GPT-2's tables are as large as several of its blocks, so that the ends are the slowest."""
     ends = training(
-        Layout(pp=pp, tp=tp, microbatches=16), shape=replace(gpt("small", 1024, 16, 8), tied=False)
+        ParallelLayout(pp=pp, tp=tp, microbatches=16),
+        shape=replace(gpt("small", 1024, 16, 8), tied=False),
     )
     spread = replace(ends, layout=replace(ends.layout, spreads_vocabulary=True))
     assert step(spread).seconds < step(ends).seconds
@@ -139,37 +142,18 @@ def test_a_vocabulary_spread_over_all_ranks_unloads_the_ends(pp: int, tp: int) -
 def test_zero_3_gathers_weights_for_each_pass() -> None:
     """Of P weights a microbatch costs 2 x 2 bytes gathered and 2 reduced, a step of ZeRO 1 2 + 2."""
     one, three = (
-        replicas._exchange(training(Layout(dp=16, microbatches=5, zero=stage, tp=8)))
+        replicas._exchange(training(ParallelLayout(dp=16, microbatches=5, zero=stage, tp=8)))
         for stage in (1, 3)
     )
     assert (three - 50e-6) / (one - 50e-6) == pytest.approx((5 * 2 + 10 * 2) / 4)
 
 
 def test_what_runs_beside_passes_is_late_by_a_layer_at_least() -> None:
-    run = training(Layout(dp=16, zero=1), framework=MEGATRON_CORE, dtype="bfloat16")
+    run = training(ParallelLayout(dp=16, zero=1), framework=MEGATRON_CORE, dtype="bfloat16")
     exchange = replicas._exchange(run)
     assert replicas._exposed(run, exchange, 1e3) == pytest.approx(exchange / 16)
     assert replicas._exposed(run, exchange, 0.0) == exchange
     assert replicas._exposed(replace(run, framework=MEGATRON_DEEPSPEED), 7.0, 1e3) == 7.0
-
-
-def test_layers_are_dealt_equally_or_beside_the_head() -> None:
-    assert dealt(80, 20, 0.5) == [4] * 20
-    assert sorted(set(dealt(126, 64, 0.7)[1:-1])) == [2]
-    assert dealt(126, 64, 0.7)[-1] == 1
-    assert dealt(126, 128, 0.7) == [0, *[1] * 126, 0]
-    assert sum(dealt(61, 16, 2.1)) == 61
-    with pytest.raises(ValueError, match="3 layers are too few for 8 stages"):
-        dealt(3, 8, 0.5)
-
-
-@given(st.integers(1, 130), st.integers(1, 40), st.floats(0, 4))
-def test_all_layers_are_dealt(layers: int, stages: int, head: float) -> None:
-    if layers >= stages:
-        found = dealt(layers, stages, head)
-        assert len(found) == stages
-        assert sum(found) == layers
-        assert min(found) >= 0
 
 
 def test_layouts_that_do_not_divide_are_refused() -> None:
@@ -178,9 +162,9 @@ def test_layouts_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="next larger batch is 16"):
         on_gpus(8, 12)
     with pytest.raises(ValueError, match="ep 3 does not divide tp x cp x dp = 4"):
-        Layout(dp=4, ep=3)
+        ParallelLayout(dp=4, ep=3)
     with pytest.raises(ValueError, match="pp must be a positive whole number, not 0"):
-        Layout(pp=0)
+        ParallelLayout(pp=0)
 
 
 def test_a_device_is_found_or_described_in_five_numbers() -> None:

@@ -3,10 +3,10 @@ parameters (chronicles-prequel.md).  Rank only: the authors saw the network vary
 
 from dataclasses import dataclass
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.sets.vtrain import MACHINE, on_nodes
 from pipekit.performance.constants import Constants
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import Shape, gpt
 
 _NETWORK = 50e9
@@ -20,7 +20,7 @@ _ONE_NODE_BATCH = 512
 
 
 @dataclass(frozen=True)
-class Row:
+class BigScienceRow:
     """A line of a table."""
 
     row_id: str
@@ -39,7 +39,7 @@ class Row:
     global_batch_samples: int
 
 
-def _shape(row: Row) -> Shape:
+def _shape(row: BigScienceRow) -> Shape:
     hidden = int(row.hidden_size or _HIDDEN)
     layers = int(row.layers or 0)
     if not layers:
@@ -49,9 +49,9 @@ def _shape(row: Row) -> Shape:
     return gpt("BLOOM trial", hidden, heads, layers, _VOCABULARY)
 
 
-def _predicted(row: Row, constants: Constants) -> Prediction:
+def _predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
     batch = _ONE_NODE_BATCH if row.nodes == 1 else row.global_batch_samples
-    layout = Layout(
+    layout = ParallelLayout(
         tp=row.tp,
         pp=row.pp,
         dp=row.dp,
@@ -63,11 +63,11 @@ def _predicted(row: Row, constants: Constants) -> Prediction:
     return on_nodes(_shape(row), layout, _NETWORK, constants, row.seq_tokens)
 
 
-def _measured(values: Values) -> Measured:
-    return Measured(float(values["step_s"]) if values["step_s"] else None)
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(float(values["step_s"]) if values["step_s"] else None)
 
 
-def _flops(row: Row) -> float:
+def _flops(row: BigScienceRow) -> float:
     tokens = row.global_batch_samples * row.seq_tokens
     return 6 * _shape(row).active_parameters * tokens / row.gpus
 
@@ -75,7 +75,7 @@ def _flops(row: Row) -> float:
 BIGSCIENCE = PublishedSet(
     name="bigscience",
     file="bigscience/a100_steps.csv",
-    row=Row,
+    row=BigScienceRow,
     machine=lambda _: MACHINE,
     predict=_predicted,
     measured=_measured,

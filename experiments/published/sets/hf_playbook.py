@@ -7,13 +7,13 @@ from statistics import NormalDist
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.dealing import by_thresholds
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
-from pipekit.performance.step import Step, in_flight
+from pipekit.performance.step import TrainingStep, in_flight
 
 _H100 = machine("H100")
 _NODE_SHARE, _NETWORK_SHARE = 0.8, 0.4
@@ -52,7 +52,7 @@ class _Stage:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlaybookRow:
     """A row: one configuration."""
 
     row_id: str
@@ -106,20 +106,20 @@ class Run:
         return len({*self.dealt}) < self.pp
 
 
-def _predict(row: Run, constants: Constants) -> Prediction:
+def _predict(row: PlaybookRow, constants: Constants) -> RowPrediction:
     memory = _memory(row)
     room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
     chance = 0.0 if row.empty else (1 - _OTHER_CRASHES) * (1 - room)
     fits = max(_HOPELESS, chance)
-    return Prediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
+    return RowPrediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
 
 
-def _step(row: Run, constants: Constants) -> float:
+def _step(row: PlaybookRow, constants: Constants) -> float:
     block, head = _block_s(row, constants), _head_s(row, constants)
     seconds = [each.blocks * block + each.has_head * head for each in row.stages]
     stall = _STALL_S * _stalls(row)
     last = row.pp - 1
-    return Step(
+    return TrainingStep(
         forward_s=tuple(each / 3 + stall * (stage > 0) for stage, each in enumerate(seconds)),
         backward_s=tuple(
             each * 2 / 3 + stall * (stage < last) for stage, each in enumerate(seconds)
@@ -131,7 +131,7 @@ def _step(row: Run, constants: Constants) -> float:
     ).seconds
 
 
-def _block_s(row: Run, constants: Constants) -> float:
+def _block_s(row: PlaybookRow, constants: Constants) -> float:
     """Return forward and backward seconds of a block on its tensor-parallel ranks.
 
     The device's are products, attention's square counted whole, and collectives: four all-gathers
@@ -147,7 +147,7 @@ def _block_s(row: Run, constants: Constants) -> float:
     return max(device, constants.overhead_s * host)
 
 
-def _head_s(row: Run, constants: Constants) -> float:
+def _head_s(row: PlaybookRow, constants: Constants) -> float:
     shape = row.shape
     return _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
 
@@ -162,14 +162,14 @@ def _bandwidth(ranks: int) -> float:
     return _NETWORK_SHARE * _H100.node_gpus * _H100.network_bandwidth
 
 
-def _transfer_s(row: Run) -> float:
+def _transfer_s(row: PlaybookRow) -> float:
     """Return the seconds of a rank's activation to the next stage, dp x tp ranks further on."""
     inside = row.dp * row.tp < _H100.node_gpus
     rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
     return 2 * row.tokens * row.shape.hidden / row.tp / rate
 
 
-def _replicas_s(row: Run) -> float:
+def _replicas_s(row: PlaybookRow) -> float:
     """Return the seconds of the gradients' all-reduce, in bfloat16, after the passes."""
     inside = row.dp * row.tp <= _H100.node_gpus
     rate = _H100.node_bandwidth if inside else _H100.network_bandwidth
@@ -177,13 +177,13 @@ def _replicas_s(row: Run) -> float:
     return 2 * (row.dp - 1) / row.dp * size / (_NETWORK_SHARE * rate)
 
 
-def _weights(row: Run, stage: _Stage) -> float:
+def _weights(row: PlaybookRow, stage: _Stage) -> float:
     shape = row.shape
     blocks = stage.blocks * shape.dense_parameters / shape.layers
     return (blocks + stage.tables * shape.vocabulary * shape.hidden) / row.tp
 
 
-def _memory(row: Run) -> float:
+def _memory(row: PlaybookRow) -> float:
     """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.grad_accumulation)
     hidden, wide = _ACTIVATION_BYTES
@@ -198,7 +198,7 @@ def _memory(row: Run) -> float:
     )
 
 
-def _stalls(row: Run) -> bool:
+def _stalls(row: PlaybookRow) -> bool:
     """Return whether each receive between stages loses time.
 
     It does on 64 nodes, near the memory's limit, with tensor parallelism over four nodes, and
@@ -211,27 +211,27 @@ def _stalls(row: Run) -> bool:
     return row.nodes >= 64 or row.tp >= 32 or summed or _memory(row) > _USABLE_BYTES
 
 
-def _measured(values: Values) -> Measured:
+def _measured(values: Values) -> RowMeasured:
     speed, memory = values["tokens_per_s"], values["memory_gb"]
     tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-    return Measured(
+    return RowMeasured(
         tokens / float(speed) if speed else None,
         float(memory) * 1e9 if memory else None,
         fits=values["status"] != "crashed",
     )
 
 
-def _work(row: Run) -> float:
+def _work(row: PlaybookRow) -> float:
     samples = row.global_batch_samples / (row.dp * row.tp * row.pp)
     return row.shape.active_parameters * row.seq_tokens * samples
 
 
-def _anomaly(row: Run) -> str | None:
+def _anomaly(row: PlaybookRow) -> str | None:
     samples = row.grad_accumulation * row.micro_batch_samples * row.dp
     return None if samples == row.global_batch_samples else "its factors do not give its batch"
 
 
-def _kind(row: Run) -> str:
+def _kind(row: PlaybookRow) -> str:
     """Return the class of a run: many that may stall do not, and some that may not do."""
     if _stalls(row):
         return "stalls, without ZeRO" if row.zero_stage == 0 else "stalls"
@@ -241,7 +241,7 @@ def _kind(row: Run) -> str:
 HF_PLAYBOOK = PublishedSet(
     name="hf_playbook",
     file="hf_playbook/runs.csv",
-    row=Run,
+    row=PlaybookRow,
     machine=lambda _: "nanotron on H100",
     predict=_predict,
     measured=_measured,

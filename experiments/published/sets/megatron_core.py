@@ -1,19 +1,20 @@
 """Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.frameworks import MEGATRON_CORE
-from pipekit.performance.layout import Layout, on_gpus
+from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
@@ -31,6 +32,12 @@ _RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
 
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}
 """Devices that differ from one that was fitted in their memory alone."""
+
+
+def _device(system: str) -> str:
+    """Return the longest device's name that is in a system's, say GB200 of DGX-GB200."""
+    known = [name for name in MACHINES if name.partition(" ")[0] in system]
+    return max(known, key=lambda name: len(name.partition(" ")[0]), default=system)
 
 
 class HasDevice(Protocol):
@@ -70,7 +77,7 @@ class BridgeRow:
     @property
     def device(self) -> str:
         """The device's name."""
-        return self.system.removeprefix("DGX-")
+        return _device(self.system)
 
 
 def dtype(precision: str) -> str:
@@ -83,7 +90,7 @@ def dtype(precision: str) -> str:
 
 def _bridge_shape(row: BridgeRow) -> Shape:
     name = row.model.lower().replace("_", "-").replace(" ", "-").replace("deepseekv", "deepseek-v")
-    known = shape(name)
+    known = shape(name.replace("-vl-", "-"))  # a vision model by its text blocks
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
 
 
@@ -93,7 +100,7 @@ def _graphs(row: BridgeRow) -> bool:
     return newer and row.device[0] != "H" and "MXFP8" in row.precision
 
 
-def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
+def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
     ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
     layout = _layout(
         row,
@@ -106,10 +113,10 @@ def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
     return _prediction(replace(run, trains_weights=not frozen, graphs=graphs))
 
 
-def _bridge_measured(values: Values) -> Measured:
+def _bridge_measured(values: Values) -> RowMeasured:
     rate = values["tokens_per_s_per_gpu"]
     tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-    return Measured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
+    return RowMeasured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
 
 
 def _regression(row: BridgeRow) -> str | None:
@@ -135,13 +142,12 @@ class MLPerfRow:
 
     @property
     def device(self) -> str:
-        """The device's name, say H100 of H100-SXM5-80GB: the longest that is in the type."""
-        known = [name for name in MACHINES if name.partition(" ")[0] in self.gpu_type]
-        return max(known, key=lambda name: len(name.partition(" ")[0]), default=self.gpu_type)
+        """The device's name."""
+        return _device(self.gpu_type)
 
 
 def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
-    def predict(row: MLPerfRow, constants: Constants) -> Prediction:
+    def predict(row: MLPerfRow, constants: Constants) -> RowPrediction:
         return _prediction(_training(row, model, _layout(row, zero=1), constants))
 
     return PublishedSet(
@@ -150,19 +156,21 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         row=MLPerfRow,
         machine=_fitted,
         predict=predict,
-        measured=lambda values: Measured(float(values["step_s"])),
+        measured=lambda values: RowMeasured(float(values["step_s"])),
         work=partial(_work, model=lambda _: model),
     )
 
 
-def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
-    pp = row.pp or 1
+def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> ParallelLayout:
+    """Return a row's layout; a batch that is no whole number of microbatches is filled up."""
+    tp, cp, pp = row.tp or 1, row.cp or 1, row.pp or 1
     chunks = (row.vp or 1) if pp > 1 else 1
+    slot = row.micro_batch_samples * max(row.gpus // (tp * cp * pp), 1)
     return on_gpus(
         row.gpus,
-        row.global_batch_samples,
-        tp=row.tp or 1,
-        cp=row.cp or 1,
+        math.ceil(row.global_batch_samples / slot) * slot,
+        tp=tp,
+        cp=cp,
         pp=pp,
         chunks=chunks,
         microbatch_samples=row.micro_batch_samples,
@@ -172,14 +180,14 @@ def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
 
 
 def _training(
-    row: BridgeRow | MLPerfRow, model: Shape, layout: Layout, constants: Constants
-) -> Training:
+    row: BridgeRow | MLPerfRow, model: Shape, layout: ParallelLayout, constants: Constants
+) -> TrainingSetup:
     links, number = Links(machine(row.device)), dtype(row.precision)
-    return Training(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
+    return TrainingSetup(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
 
 
-def _prediction(run: Training) -> Prediction:
-    return Prediction(step(run).seconds, "data sheet, fitted constants")
+def _prediction(run: TrainingSetup) -> RowPrediction:
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants")
 
 
 def _work(row: Any, model: Callable[[Any], Shape]) -> float:

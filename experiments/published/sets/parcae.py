@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.rows import given
 from pipekit.performance.constants import Constants
 from pipekit.performance.dealing import filled
 from pipekit.performance.devices import machine
-from pipekit.performance.step import Step
+from pipekit.performance.step import TrainingStep
 from pipekit.reading import read_table
 
 _V100 = machine("V100 16GB")
@@ -32,7 +32,7 @@ al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
 
 
 @dataclass(frozen=True)
-class Run:
+class ParcaeRow:
     """A row: degrees, microbatches and the model's shape (None of image models)."""
 
     row_id: str
@@ -57,7 +57,7 @@ class _Transformer(NamedTuple):
     tokens: int  # of a microbatch
 
 
-def _transformer(row: Run) -> _Transformer:
+def _transformer(row: ParcaeRow) -> _Transformer:
     if not (row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary):
         raise ValueError(
             f"{row.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; image "
@@ -74,7 +74,7 @@ def _transformer(row: Run) -> _Transformer:
 
 
 @dataclass(frozen=True)
-class Network:
+class InstanceNetwork:
     """Seconds of the smallest message, and bytes/s of a long exchange between replicas."""
 
     latency_s: float
@@ -90,20 +90,22 @@ class Network:
         return 2 * (replicas - 1) / replicas * size / self.collective_bandwidth
 
 
-def _network() -> Network:
+def _network() -> InstanceNetwork:
     return _timed(given("parcae/p2p_10gbps.csv"))
 
 
 @cache
-def _timed(path: Path | None) -> Network:
+def _timed(path: Path | None) -> InstanceNetwork:
     if path is None:
-        return Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
+        return InstanceNetwork(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
     messages = read_table(path)
     size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
-    return Network(seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
+    return InstanceNetwork(
+        seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed"
+    )
 
 
-def _language(row: Run, constants: Constants) -> float:
+def _language(row: ParcaeRow, constants: Constants) -> float:
     """Return the seconds of a step of GPT or BERT.
 
     Items are the blocks, and for GPT the head; BERT's head is part of its last block.
@@ -121,7 +123,7 @@ def _language(row: Run, constants: Constants) -> float:
         count * 12 * model.hidden**2 + model.vocabulary * model.hidden * (stage in (0, last))
         for stage, count in enumerate(items)
     )
-    return Step(
+    return TrainingStep(
         forward_s=tuple(each / 3 for each in seconds),
         backward_s=tuple(each * 2 / 3 for each in seconds),
         microbatches=row.microbatches_per_replica,
@@ -161,12 +163,12 @@ def _after_s(weights: float, replicas: int) -> float:
     return _network().all_reduce_s(2 * weights, replicas) + update
 
 
-def _images(row: Run, constants: Constants) -> float:
+def _images(row: ParcaeRow, constants: Constants) -> float:
     """Return the seconds of a step of an image model in equal stages."""
     flops, weights, activations = _IMAGES[row.model]
     forward = _products_s(row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
-    return Step(
+    return TrainingStep(
         forward_s=(forward,) * row.pp,
         backward_s=(2 * forward,) * row.pp,
         microbatches=row.microbatches_per_replica,
@@ -176,12 +178,12 @@ def _images(row: Run, constants: Constants) -> float:
     ).seconds
 
 
-def _predict(row: Run, constants: Constants) -> Prediction:
+def _predict(row: ParcaeRow, constants: Constants) -> RowPrediction:
     seconds = (_images if row.model in _IMAGES else _language)(row, constants)
-    return Prediction(seconds, _network().basis)
+    return RowPrediction(seconds, _network().basis)
 
 
-def _work(row: Run) -> float:
+def _work(row: ParcaeRow) -> float:
     samples = row.micro_batch_samples * row.microbatches_per_replica / row.pp
     if row.model in _IMAGES:
         return samples * _IMAGES[row.model][0]
@@ -189,11 +191,11 @@ def _work(row: Run) -> float:
     return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
 
 
-def _measured(values: Values) -> Measured:
-    return Measured(float(values["step_s"]))
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(float(values["step_s"]))
 
 
-def _anomaly(row: Run) -> str | None:
+def _anomaly(row: ParcaeRow) -> str | None:
     if row.model == "bert" and row.dp * row.pp == 18:
         return "twice as slow as all neighbours"
     if (row.model, row.dp, row.pp) == ("gpt-6.7b", 2, 16):
@@ -201,14 +203,14 @@ def _anomaly(row: Run) -> str | None:
     return None
 
 
-def _part(row: Run) -> str:
+def _part(row: ParcaeRow) -> str:
     return f" ({row.model})" if row.model in _IMAGES else ""
 
 
 PARCAE = PublishedSet(
     name="parcae",
     file="parcae/step_times.csv",
-    row=Run,
+    row=ParcaeRow,
     machine=lambda row: f"DeepSpeed{', convolutions' * (row.model in _IMAGES)} on V100 16GB",
     predict=_predict,
     measured=_measured,

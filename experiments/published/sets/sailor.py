@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.rows import given
 from experiments.published.sets.sailor_inputs import inputs, layers
 from pipekit.choices import require_choice
@@ -18,9 +18,9 @@ from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine, machine
 from pipekit.performance.estimate import estimate, training
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import shape
-from pipekit.performance.step import Step, in_flight
+from pipekit.performance.step import TrainingStep, in_flight
 
 _DEVICES = {
     "GH-96": "GH200",
@@ -46,7 +46,7 @@ _WASTE, _RUNTIME_BYTES = 1.15, 3e9
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
 
 
-class _Place(NamedTuple):
+class _GpuPlace(NamedTuple):
     """Where a replica of a stage runs: GPUs of one node, and how many of them share its tensors."""
 
     gpu: str
@@ -55,7 +55,7 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class SailorRow:
     """A row: one plan."""
 
     row_id: str
@@ -70,12 +70,12 @@ class Run:
     plan_json: str
 
     @cached_property
-    def stages(self) -> list[list[_Place]]:
+    def stages(self) -> list[list[_GpuPlace]]:
         """The place of each replica of each stage; ValueError if the plan is none."""
         try:
             read = json.loads(self.plan_json)["tmp_per_stage"]
             return [
-                [_Place(gpu, count, tp) for ((gpu, count, _), *_), tp in stage] for stage in read
+                [_GpuPlace(gpu, count, tp) for ((gpu, count, _), *_), tp in stage] for stage in read
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"plan_json is no plan of Sailor's: {error}") from None
@@ -88,7 +88,7 @@ class Run:
         return [range(a, b) for a, b in pairwise([*edges, len(layers(self.model, 1))])]
 
 
-def _passes(row: Run, place: _Place, layer: int, waits_s: float) -> Iterator[float]:
+def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
     """Yield the seconds of a layer's forward and backward.
 
     A profile waits for the device after each pass, which a training does not: what exceeds the
@@ -104,7 +104,7 @@ def _passes(row: Run, place: _Place, layer: int, waits_s: float) -> Iterator[flo
         yield max(device, profiled - waits_s) if profiled > device else profiled
 
 
-def _stage(row: Run, stage: int, place: _Place, waits_s: float) -> tuple[float, float]:
+def _stage(row: SailorRow, stage: int, place: _GpuPlace, waits_s: float) -> tuple[float, float]:
     passes = [tuple(_passes(row, place, layer, waits_s)) for layer in row.layers[stage]]
     if stage == row.pp - 1 and row.model == "GPT-Neo-2.7":
         passes.append(_missing_head(row, place))
@@ -112,7 +112,7 @@ def _stage(row: Run, stage: int, place: _Place, waits_s: float) -> tuple[float, 
     return forward, backward
 
 
-def _missing_head(row: Run, place: _Place) -> tuple[float, float]:
+def _missing_head(row: SailorRow, place: _GpuPlace) -> tuple[float, float]:
     """Return the passes of GPT-Neo's head, which its profile lacks: OPT's, by the hidden sizes."""
     opt = inputs().passes["OPT-350", place.gpu, place.tp]
     samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
@@ -121,7 +121,7 @@ def _missing_head(row: Run, place: _Place) -> tuple[float, float]:
     return forward * factor, backward * factor
 
 
-def _bandwidth(sender: _Place, receiver: _Place, size: float) -> float:
+def _bandwidth(sender: _GpuPlace, receiver: _GpuPlace, size: float) -> float:
     """Return bytes/s between two places for messages of so many bytes, all of a node's at once."""
     ways = inputs().networks
     pairs = [way for way in ways if (way[0], way[2]) == (sender.gpu, receiver.gpu)]
@@ -133,21 +133,21 @@ def _bandwidth(sender: _Place, receiver: _Place, size: float) -> float:
     return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
 
 
-def _predict(row: Run, constants: Constants) -> Prediction:
+def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
     if given("sailor/layer_profiles.csv") is None:
         return _by_data_sheet(row)
     losses = constants if row.cluster == _FITTED else _NO_LOSSES
     replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
     seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
-    return Prediction(seconds, "layer profiles, network fits, fitted constants", _memory(row))
+    return RowPrediction(seconds, "layer profiles, network fits, fitted constants", _memory(row))
 
 
-def _by_data_sheet(row: Run) -> Prediction:
+def _by_data_sheet(row: SailorRow) -> RowPrediction:
     """Return what data sheets alone say, all machines being as slow as the slowest."""
     require_choice("model", row.model, _SHAPES)
     places = [place for stage in row.stages for place in stage]
     slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
-    layout = Layout(
+    layout = ParallelLayout(
         tp=row.tp,
         pp=row.pp,
         dp=row.dp,
@@ -163,21 +163,21 @@ def _by_data_sheet(row: Run) -> Prediction:
         dtype="float32",
     )
     found = estimate(run)
-    return Prediction(found.step_s, "data sheet, fitted constants", max(found.peak_bytes))
+    return RowPrediction(found.step_s, "data sheet, fitted constants", max(found.peak_bytes))
 
 
-def _machine(place: _Place) -> Machine:
+def _machine(place: _GpuPlace) -> Machine:
     require_choice("gpu", place.gpu, _DEVICES)
     return machine(_DEVICES[place.gpu])
 
 
-def _replica_s(row: Run, replica: int, constants: Constants) -> float:
+def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
     """Return the seconds of one pipeline's passes."""
     places = [stage[replica] for stage in row.stages]
     passes = [_stage(row, s, place, constants.overhead_s) for s, place in enumerate(places)]
     size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
     part = size / row.tp  # each tensor-parallel rank sends its own
-    return Step(
+    return TrainingStep(
         tuple(forward for forward, _ in passes),
         tuple(backward for _, backward in passes),
         row.microbatches_per_replica,
@@ -188,7 +188,7 @@ def _replica_s(row: Run, replica: int, constants: Constants) -> float:
     ).seconds
 
 
-def _after_s(row: Run, stage: int) -> float:
+def _after_s(row: SailorRow, stage: int) -> float:
     """Return the seconds of a stage's update: a ring's all-reduce over its nodes, then Adam."""
     places, weights = row.stages[stage], _weights(row, stage)
     rate = _machine(places[0]).device.memory_bandwidth
@@ -201,7 +201,7 @@ def _after_s(row: Run, stage: int) -> float:
     return 2 * (row.dp - 1) / row.dp * size / slowest + update
 
 
-def _weights(row: Run, stage: int) -> float:
+def _weights(row: SailorRow, stage: int) -> float:
     """Return weights on a rank of a stage; a last stage has GPT-Neo's tied table once more."""
     sizes = layers(row.model, row.tp)
     tied = stage == row.pp - 1 > 0 and row.model == "GPT-Neo-2.7"
@@ -209,7 +209,7 @@ def _weights(row: Run, stage: int) -> float:
     return table + sum(sizes[layer].weights for layer in row.layers[stage])
 
 
-def _memory(row: Run) -> float:
+def _memory(row: SailorRow) -> float:
     """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.microbatches_per_replica)
     sizes, samples = layers(row.model, row.tp), row.micro_batch_samples
@@ -222,16 +222,16 @@ def _memory(row: Run) -> float:
     )
 
 
-def _measured(values: Values) -> Measured:
-    return Measured(float(values["step_s"]), float(values["peak_memory_bytes"]))
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(float(values["step_s"]), float(values["peak_memory_bytes"]))
 
 
-def _work(row: Run) -> float:
+def _work(row: SailorRow) -> float:
     samples = row.micro_batch_samples * row.microbatches_per_replica / (row.pp * row.tp)
     return samples * sum(layer.weights for layer in layers(row.model, 1))
 
 
-def _anomaly(row: Run) -> str | None:
+def _anomaly(row: SailorRow) -> str | None:
     copied = ("clariden", "N4_D4"), ("mit", "N2_D1")
     if (row.cluster, row.plan_file.rpartition("plan_config_")[2]) in copied:
         return "shares measured numbers with another plan"
@@ -241,7 +241,7 @@ def _anomaly(row: Run) -> str | None:
 SAILOR = PublishedSet(
     name="sailor",
     file="sailor/plans.csv",
-    row=Run,
+    row=SailorRow,
     machine=lambda _: "Megatron-DeepSpeed by layer profiles on GH200",
     predict=_predict,
     measured=_measured,

@@ -18,7 +18,7 @@ class Layer(NamedTuple):
     kept_bytes: float  # likewise
 
 
-Passes = dict[int, tuple[float, float]]
+PassCosts = dict[int, tuple[float, float]]
 """Seconds of a forward and of a backward, by layer."""
 Fit = tuple[float, float, float, float]
 """Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
     """
 
     layers: Mapping[tuple[str, int], list[Layer]]
-    passes: Mapping[tuple[str, str, int], Mapping[int, Passes]]
+    passes: Mapping[tuple[str, str, int], Mapping[int, PassCosts]]
     networks: Mapping[tuple[str, int, str, int], Fit]
 
 

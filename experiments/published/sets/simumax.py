@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.sets.simumax_passes import Rank
 from experiments.published.sets.simumax_system import System, system
 from pipekit.choices import require_choice
@@ -14,13 +14,13 @@ from pipekit.performance.devices import machine
 from pipekit.performance.estimate import training
 from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.kernels import total
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.replicas import parameters
 from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Shape, llama
-from pipekit.performance.step import Step
-from pipekit.performance.training import Training
+from pipekit.performance.step import TrainingStep
+from pipekit.performance.training import TrainingSetup
 
 _LAYER_KERNELS, _EXPERT_KERNELS = 20, 6
 """That a layer waits for, forward and backward, and for each local expert more."""
@@ -53,7 +53,7 @@ dense layer, all others are the last kind of block."""
 
 
 @dataclass(frozen=True)
-class Run:
+class SimumaxRow:
     """A row: a model cut short, and its degrees."""
 
     row_id: str
@@ -78,9 +78,9 @@ class Run:
         return Shape(known.name, known.hidden, known.vocabulary, blocks)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParallelLayout:
         """The degrees; ValueError if experts do not divide over them."""
-        return Layout(
+        return ParallelLayout(
             tp=self.tp,
             cp=self.cp,
             ep=self.ep,
@@ -99,7 +99,7 @@ class Run:
         return [tuple(blocks[a:b]) for a, b in pairwise(edges)]
 
 
-def _predict(row: Run, constants: Constants) -> Prediction:
+def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
     shape = row.shape
     run = training(shape, row.layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
     mlps = (layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP))
@@ -108,12 +108,12 @@ def _predict(row: Run, constants: Constants) -> Prediction:
     memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
     timed = system()
     if timed is None:
-        return Prediction(step(run).seconds, "data sheet, fitted constants", memory)
+        return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
     basis = "kernels timed one by one, fitted constants"
-    return Prediction(_timed(row, run, timed, constants), basis, memory)
+    return RowPrediction(_timed(row, run, timed, constants), basis, memory)
 
 
-def _timed(row: Run, run: Training, timed: System, constants: Constants) -> float:
+def _timed(row: SimumaxRow, run: TrainingSetup, timed: System, constants: Constants) -> float:
     """Return the seconds of a step by timed kernels, all a little slower side by side."""
     rank = Rank(timed, run.shape, run.layout, row.seq_tokens)
     stages = [[rank.layer(layer) for block in blocks for layer in block] for blocks in row.stages]
@@ -122,7 +122,7 @@ def _timed(row: Run, run: Training, timed: System, constants: Constants) -> floa
     seconds = [total(passes) for passes in stages]
     late = [constants.overhead_s * _kernels(row, blocks) / 2 for blocks in row.stages]
     transfer = timed.collective("p2p", rank.hidden_bytes / row.tp, 2)
-    return Step(
+    return TrainingStep(
         tuple(s.forward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         row.microbatches,
@@ -131,12 +131,12 @@ def _timed(row: Run, run: Training, timed: System, constants: Constants) -> floa
     ).seconds
 
 
-def _kernels(row: Run, blocks: tuple[Block, ...]) -> float:
+def _kernels(row: SimumaxRow, blocks: tuple[Block, ...]) -> float:
     experts = sum(layer.count for block in blocks for layer in block if isinstance(layer, Experts))
     return len(blocks) * _LAYER_KERNELS + experts / row.ep * _EXPERT_KERNELS
 
 
-def _after_s(run: Training, timed: System) -> float:
+def _after_s(run: TrainingSetup, timed: System) -> float:
     """Return the seconds after the passes: gradients scattered, Adam, weights gathered."""
     layout, (experts, dense) = run.layout, parameters(run)
     exchanged = moved = 0.0
@@ -147,15 +147,15 @@ def _after_s(run: Training, timed: System) -> float:
     return exchanged + timed.moved(moved, 0).forward_s
 
 
-def _measured(values: Values) -> Measured:
-    return Measured(
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(
         float(values["step_s"]),
         float(values["peak_allocated_gib"]) * 2**30,
         simulated_s=float(values["simumax_step_s"]),
     )
 
 
-def _work(row: Run) -> float:
+def _work(row: SimumaxRow) -> float:
     samples = row.micro_batch_samples * row.microbatches / (row.tp * row.cp * row.pp)
     return row.shape.active_parameters * row.seq_tokens * samples
 
@@ -163,7 +163,7 @@ def _work(row: Run) -> float:
 SIMUMAX = PublishedSet(
     name="simumax",
     file="simumax/runs.csv",
-    row=Run,
+    row=SimumaxRow,
     machine=lambda _: "Megatron-Core by timed kernels on B200",
     predict=_predict,
     measured=_measured,

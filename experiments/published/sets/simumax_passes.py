@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from experiments.published.sets.simumax_system import System
-from pipekit.performance.kernels import Passes, total
-from pipekit.performance.layout import Layout
+from pipekit.performance.kernels import PassCosts, total
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -22,7 +22,7 @@ class Rank:
 
     timed: System
     shape: Shape
-    layout: Layout
+    layout: ParallelLayout
     seq_tokens: int
 
     @property
@@ -35,7 +35,7 @@ class Rank:
         """Of the residual stream of a microbatch."""
         return 2 * self.tokens * self.shape.hidden
 
-    def layer(self, layer: Layer) -> Passes:
+    def layer(self, layer: Layer) -> PassCosts:
         """Return the passes of a layer; ValueError if nothing like it was timed."""
         match layer:
             case Attention():
@@ -50,11 +50,11 @@ class Rank:
                 raise ValueError(f"nothing was timed for a layer like {layer}")
         return total([self._around(), *inside])
 
-    def embedding(self) -> Passes:
+    def embedding(self) -> PassCosts:
         """Return the passes that gather and scatter rows."""
         return self.timed.moved(2 * self.hidden_bytes, 3 * self.hidden_bytes)
 
-    def head(self) -> Passes:
+    def head(self) -> PassCosts:
         """Return the passes of logits and fused cross entropy."""
         tp, vocabulary = self.layout.tp, self.shape.vocabulary // self.layout.tp
         logits = 4 * self.tokens * vocabulary
@@ -63,17 +63,17 @@ class Rank:
             [
                 self.timed.linear(self.tokens, self.shape.hidden, vocabulary),
                 self.timed.moved(logits, logits, "ce_fusion"),
-                Passes(gather, gather),
+                PassCosts(gather, gather),
             ]
         )
 
-    def _around(self) -> Passes:
+    def _around(self) -> PassCosts:
         """Return the passes of norm, residual connection and tensor-parallel collectives."""
         tp = self.layout.tp
         gather = self.timed.collective("all_gather", self.hidden_bytes, tp)
         scatter = self.timed.collective("reduce_scatter", self.hidden_bytes, tp)
         moved = self.timed.moved(5 * self.hidden_bytes / tp, 5 * self.hidden_bytes / tp)
-        return total([moved, Passes(gather + scatter, 2 * gather + scatter)])
+        return total([moved, PassCosts(gather + scatter, 2 * gather + scatter)])
 
     def _heads(self, heads: int) -> int:
         """Return how many of so many heads a rank has, which cp divides again."""
@@ -83,7 +83,7 @@ class Rank:
             )
         return heads // self.layout.tp
 
-    def _attention(self, layer: Attention) -> list[Passes]:
+    def _attention(self, layer: Attention) -> list[PassCosts]:
         hidden, tokens, width, cp = self.shape.hidden, self.tokens, layer.head_dim, self.layout.cp
         heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self.layout.tp, 1)
         projected = (heads + 2 * kv_heads) * width
@@ -97,10 +97,10 @@ class Rank:
             self.timed.linear(tokens, heads * width, hidden),
             self.timed.scores(self.seq_tokens, heads // cp, max(kv_heads // cp, 1), width, width),
             self.timed.moved(4 * tokens * projected, 4 * tokens * projected),
-            Passes(exchanged, exchanged),
+            PassCosts(exchanged, exchanged),
         ]
 
-    def _latent_attention(self, layer: LatentAttention) -> list[Passes]:
+    def _latent_attention(self, layer: LatentAttention) -> list[PassCosts]:
         hidden, tokens, cp = self.shape.hidden, self.tokens, self.layout.cp
         heads, value = self._heads(layer.heads), layer.head_dim
         key, ranks = value + layer.rope_dim, layer.query_rank + layer.kv_rank
@@ -116,7 +116,7 @@ class Rank:
             self.timed.moved(rotated, rotated),
         ]
 
-    def _mlp(self, width: int) -> list[Passes]:
+    def _mlp(self, width: int) -> list[PassCosts]:
         hidden, own, tokens = self.shape.hidden, width // self.layout.tp, self.tokens
         return [
             self.timed.linear(tokens, hidden, 2 * own),
@@ -124,7 +124,7 @@ class Rank:
             self.timed.moved(6 * tokens * own, 10 * tokens * own),
         ]
 
-    def _experts(self, layer: Experts) -> list[Passes]:
+    def _experts(self, layer: Experts) -> list[PassCosts]:
         """Return the passes of a mixture: shared expert, router, exchange, grouped products."""
         hidden, ep = self.shape.hidden, self.layout.ep
         visits, local = self.tokens * layer.active, layer.count // ep
@@ -139,5 +139,5 @@ class Rank:
             self.timed.grouped_linear(local, rows, layer.width, hidden),
             self.timed.moved(6 * visits * layer.width, 10 * visits * layer.width),
             self.timed.moved(in_order, in_order, "permute"),
-            Passes(exchanged, exchanged),
+            PassCosts(exchanged, exchanged),
         ]

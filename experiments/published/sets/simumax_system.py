@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.published.rows import given
 from pipekit.performance.devices import machine
-from pipekit.performance.kernels import Passes
+from pipekit.performance.kernels import PassCosts
 from pipekit.reading import read_json
 
 _B200 = machine("B200")
@@ -39,36 +39,36 @@ class System:
     traffic: dict[str, float]
     collectives: dict[str, dict[str, Any]]
 
-    def linear(self, rows: int, inputs: int, outputs: int) -> Passes:
+    def linear(self, rows: int, inputs: int, outputs: int) -> PassCosts:
         """Return the seconds of a linear layer."""
         seconds = 2 * rows * inputs * outputs / _PEAK
-        return Passes(
+        return PassCosts(
             seconds / _share(self.products, _FORWARD, (rows, inputs, outputs)),
             seconds / _share(self.products, _INPUT, (rows, outputs, inputs))
             + seconds / _share(self.products, _WEIGHT, (outputs, rows, inputs)),
         )
 
-    def grouped_linear(self, layers: int, rows: int, inputs: int, outputs: int) -> Passes:
+    def grouped_linear(self, layers: int, rows: int, inputs: int, outputs: int) -> PassCosts:
         """Return the seconds of so many linear layers, ``rows`` of each, in one kernel a pass."""
         flops = 2 * layers * rows * inputs * outputs
         forward, *backward = (
             flops / _PEAK / _share(self.grouped, each, (layers, rows, outputs, inputs))
             for each in _GROUPED
         )
-        return Passes(forward, sum(backward))
+        return PassCosts(forward, sum(backward))
 
-    def scores(self, tokens: int, heads: int, kv_heads: int, key: int, value: int) -> Passes:
+    def scores(self, tokens: int, heads: int, kv_heads: int, key: int, value: int) -> PassCosts:
         """Return the seconds of fused attention, whose backward computes the scores again."""
         seconds = 2 * tokens**2 * heads * (key + value) / _PEAK
         sizes = tokens, heads, kv_heads, key
         forward, backward = (_nearest(table, sizes) for table in self.attention)
-        return Passes(seconds / forward, 2.5 * seconds / backward)
+        return PassCosts(seconds / forward, 2.5 * seconds / backward)
 
-    def moved(self, forward: float, backward: float, kind: str = "default") -> Passes:
+    def moved(self, forward: float, backward: float, kind: str = "default") -> PassCosts:
         """Return the seconds of kernels that only move so many bytes."""
         kinds = (f"{kind}_fwd", f"{kind}_bwd") if kind == "permute" else (kind, kind)
         rates = [_B200.device.memory_bandwidth * self.traffic[each] for each in kinds]
-        return Passes(forward / rates[0], backward / rates[1])
+        return PassCosts(forward / rates[0], backward / rates[1])
 
     def collective(self, name: str, size: float, ranks: int) -> float:
         """Return the seconds of a collective of ``size`` bytes inside the node."""

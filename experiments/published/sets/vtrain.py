@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.rows import measurements
 from pipekit.performance.collectives import Curve, Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
-from pipekit.performance.layout import Layout, Recompute, on_gpus
+from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 from pipekit.reading import read_table
 
 _A100 = machine("A100 80GB")
@@ -22,7 +22,7 @@ OVERHEADS = tuple(round(each * 1e-6, 7) for each in range(38, 58, 3))
 
 
 @dataclass(frozen=True)
-class Row:
+class VTrainRow:
     """A configuration."""
 
     row_id: str
@@ -38,7 +38,7 @@ class Row:
     pp: int
 
 
-def _predicted(row: Row, constants: Constants, *, recompute: Recompute) -> Prediction:
+def _predicted(row: VTrainRow, constants: Constants, *, recompute: Recompute) -> RowPrediction:
     layout = on_gpus(
         row.gpus,
         row.global_batch_samples,
@@ -53,14 +53,18 @@ def _predicted(row: Row, constants: Constants, *, recompute: Recompute) -> Predi
 
 
 def on_nodes(
-    model: Shape, layout: Layout, node_bandwidth: float, constants: Constants, seq_tokens: int
-) -> Prediction:
+    model: Shape,
+    layout: ParallelLayout,
+    node_bandwidth: float,
+    constants: Constants,
+    seq_tokens: int,
+) -> RowPrediction:
     """Return the prediction on nodes of 8 A100 with so many bytes/s of network each."""
     nodes, curves = replace(_A100, network_bandwidth=node_bandwidth / 8), all_reduces()
     links = Links(nodes, curves)
-    run = Training(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
+    run = TrainingSetup(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
     basis = "data sheet, fitted constants" + (", measured all-reduces" if curves else "")
-    return Prediction(step(run).seconds, basis)
+    return RowPrediction(step(run).seconds, basis)
 
 
 @cache
@@ -77,11 +81,11 @@ def all_reduces() -> dict[int, Curve]:
     }
 
 
-def _measured(values: Values) -> Measured:
-    return Measured(float(values["step_s"]))
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(float(values["step_s"]))
 
 
-def _flops(row: Row) -> float:
+def _flops(row: VTrainRow) -> float:
     """Return a step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
     shape = gpt("GPT", row.hidden_size, row.attention_heads, row.layers)
     scores = 12 * row.layers * row.hidden_size * row.seq_tokens
@@ -91,7 +95,7 @@ def _flops(row: Row) -> float:
 
 _vtrain = partial(
     PublishedSet,
-    row=Row,
+    row=VTrainRow,
     machine=lambda _: MACHINE,
     measured=_measured,
     work=_flops,

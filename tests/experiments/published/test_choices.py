@@ -8,7 +8,7 @@ import pytest
 
 from experiments.published.choices import Judged, choices
 from experiments.published.fit import Known
-from experiments.published.published_set import Measured, Prediction, PublishedSet
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
 from pipekit.performance.constants import Constants
 
 
@@ -18,7 +18,7 @@ class Made:
     panel: str
 
 
-def unused(row: Made, constants: Constants) -> Prediction:
+def unused(row: Made, constants: Constants) -> RowPrediction:
     raise NotImplementedError
 
 
@@ -29,7 +29,7 @@ made = partial(
     row=Made,
     machine=lambda row: "none",
     predict=unused,
-    measured=lambda values: Measured(None),
+    measured=lambda values: RowMeasured(None),
     work=lambda row: 1.0,
 )
 
@@ -38,11 +38,11 @@ def judged(predicted: float, measured: float | None, chance: float) -> Judged:
     known = Known(
         made(panel=lambda row: row.panel),
         Made("0", "a"),
-        Measured(measured, fits=measured is not None),
+        RowMeasured(measured, fits=measured is not None),
         0,
         np.empty(0),
     )
-    return Judged(known, Prediction(predicted, "made", fits=chance), 0.1)
+    return Judged(known, RowPrediction(predicted, "made", fits=chance), 0.1)
 
 
 def test_perfect_predictions_choose_perfectly() -> None:

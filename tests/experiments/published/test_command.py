@@ -73,12 +73,24 @@ def test_a_row_that_cannot_be_predicted_has_the_reason(tmp_path: Path) -> None:
     assert "tp 3 x cp 1 x pp 2 does not divide 8 GPUs" in found["basis"][1]
 
 
+def test_a_row_that_lacks_a_number_has_the_reason_and_others_their_seconds(tmp_path: Path) -> None:
+    found = predicted(tmp_path, "vtrain_multi_node", {**GPT, "layers": None}, GPT)
+    assert found["step_s"].notna().tolist() == [False, True]
+    assert found["basis"][0] == "layers is missing"
+
+
+def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path) -> None:
+    row = submission(gpu_type="own", precision="fp8")
+    found = predicted(tmp_path, "mlperf_405b", row)
+    assert found.columns.tolist() == ["row_id", "step_s", "step_low_s", "step_high_s", "basis"]
+    assert "describe your own" in found["basis"][0]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"layers": "nan"}, "row made0: layers is nan: give a number"),
         ({"layers": "many"}, "row made0: layers is 'many'"),
-        ({"layers": ""}, "row made0: layers is ''"),
     ],
 )
 def test_values_that_are_no_numbers_are_refused_with_the_row(

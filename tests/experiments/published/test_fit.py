@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.published import fit
 from experiments.published.intervals import half_width, half_widths
-from experiments.published.published_set import Measured, Prediction, PublishedSet
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
 from experiments.published.table import errors, judged
 from pipekit.performance.constants import Constants
 
@@ -34,8 +34,8 @@ MADE = PublishedSet(
     file="made.csv",
     row=Row,
     machine=lambda _: "Made on made",
-    predict=lambda row, constants: Prediction(seconds(row, constants), "made"),
-    measured=lambda values: Measured(float(values["step_s"])),
+    predict=lambda row, constants: RowPrediction(seconds(row, constants), "made"),
+    measured=lambda values: RowMeasured(float(values["step_s"])),
     work=lambda row: row.flops,
     anomaly=lambda row: "made so" if row.row_id == "odd" else None,
     efficiencies=(0.3, 0.5, 0.7),
@@ -44,7 +44,7 @@ MADE = PublishedSet(
 
 
 @pytest.fixture
-def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fit.Outcome:
+def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fit.CrossValidation:
     """Of 60 rows that the true constants made, with noise of 5 %, and of one anomaly."""
     monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
     monkeypatch.setattr(fit, "SETS", {"made": MADE})
@@ -58,14 +58,14 @@ def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fit.Outcome:
     return fit.outcome()
 
 
-def test_the_rule_finds_what_made_the_rows_and_names_them(outcome: fit.Outcome) -> None:
+def test_the_rule_finds_what_made_the_rows_and_names_them(outcome: fit.CrossValidation) -> None:
     found = outcome.fits.machines["Made on made"]
     assert found.constants == TRUE
     assert len(found.fitted_on["made"]) == 60
     assert "odd" not in found.fitted_on["made"]
 
 
-def test_the_table_says_how_far_predictions_are_off(outcome: fit.Outcome) -> None:
+def test_the_table_says_how_far_predictions_are_off(outcome: fit.CrossValidation) -> None:
     (row,) = errors(judged(outcome)).to_dict("records")
     assert row["rows"] == 61
     assert row["anomalies"] == 1
@@ -77,7 +77,7 @@ def test_the_table_says_how_far_predictions_are_off(outcome: fit.Outcome) -> Non
 
 
 def test_a_row_is_never_predicted_by_constants_that_saw_it(
-    outcome: fit.Outcome, monkeypatch: pytest.MonkeyPatch
+    outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set of one fold has nobody to learn from: no row of it has a prediction."""
     monkeypatch.setattr(fit, "_fold", lambda group: 0)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.published.sets.hf_playbook import HF_PLAYBOOK, Run
+from experiments.published.sets.hf_playbook import HF_PLAYBOOK, PlaybookRow
 from pipekit.performance.constants import Constants
 
-ROW = Run("made", "8B", 4, 2, 4, 4, 1, 128, 256, 1, 4096)
+ROW = PlaybookRow("made", "8B", 4, 2, 4, 4, 1, 128, 256, 1, 4096)
 CONSTANTS = Constants(0.41, 5e-3)
 
 

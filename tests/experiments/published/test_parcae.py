@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.published.sets.parcae import PARCAE, Run
+from experiments.published.sets.parcae import PARCAE, ParcaeRow
 from pipekit.performance.constants import Constants
 
-GPT = Run("made", "gpt-1.5b", 1, 1, 1, 8, 48, 1600, 25, 1024, 50257)
+GPT = ParcaeRow("made", "gpt-1.5b", 1, 1, 1, 8, 48, 1600, 25, 1024, 50257)
 CONSTANTS = Constants(0.6, 6e-3)
 
 
@@ -16,7 +16,7 @@ def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIPEKIT_MEASURED", raising=False)
 
 
-def seconds(row: Run, constants: Constants = CONSTANTS) -> float:
+def seconds(row: ParcaeRow, constants: Constants = CONSTANTS) -> float:
     found = PARCAE.predict(row, constants).step_s
     assert found is not None
     return found
@@ -50,5 +50,5 @@ def test_a_transformer_without_its_shape_is_refused() -> None:
 
 
 def test_image_models_need_no_shape() -> None:
-    images = Run("made", "vgg19", 2, 4, 32, 32, None, None, None, None, None)
+    images = ParcaeRow("made", "vgg19", 2, 4, 32, 32, None, None, None, None, None)
     assert seconds(images) > seconds(replace(images, microbatches_per_replica=16))

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.published.sets.sailor import SAILOR, Run
+from experiments.published.sets.sailor import SAILOR, SailorRow
 from pipekit.performance.constants import Constants
 
 LAYERS = 26
@@ -16,7 +16,7 @@ PLAN = {
     "layers_per_stage": [[0] * 12, [0] * 14],
     "tmp_per_stage": [[[[["GH-96", 4, "z"]], 4]], [[[["GH-96", 4, "z"]], 4]]],
 }
-ROW = Run("made", "plan_config_N2_D1", "clariden", "OPT-350", 2, 1, 4, 8, 1, json.dumps(PLAN))
+ROW = SailorRow("made", "plan_config_N2_D1", "clariden", "OPT-350", 2, 1, 4, 8, 1, json.dumps(PLAN))
 LOSSLESS = Constants(1.0, 0.0)
 
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return where
 
 
-def seconds(row: Run, constants: Constants = LOSSLESS) -> float:
+def seconds(row: SailorRow, constants: Constants = LOSSLESS) -> float:
     found = SAILOR.predict(row, constants).step_s
     assert found is not None
     return found

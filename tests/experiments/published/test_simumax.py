@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.published.sets.simumax import SIMUMAX, Run
+from experiments.published.sets.simumax import SIMUMAX, SimumaxRow
 from experiments.published.sets.simumax_system import system
 from pipekit.performance.constants import Constants
 
-ROW = Run("made", "llama3-70b", 2, 1, 1, 1, 1, 1, 4, 1, 4096)
+ROW = SimumaxRow("made", "llama3-70b", 2, 1, 1, 1, 1, 1, 4, 1, 4096)
 FULL = Constants(1.0, 0.0)
 PEAK = 2250e12
 
@@ -51,7 +51,7 @@ def perfect_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
 
 
-def seconds(row: Run, constants: Constants = FULL) -> float:
+def seconds(row: SimumaxRow, constants: Constants = FULL) -> float:
     found = SIMUMAX.predict(row, constants).step_s
     assert found is not None
     return found
