@@ -53,8 +53,7 @@ def test_zero_shards_the_optimizer_only() -> None:
 def test_a_stalled_receive_takes_half_a_second() -> None:
     few = replace(ROW, pp=2, grad_accumulation=4)
     calm, stalled = (
-        HF_PLAYBOOK.predict(replace(few, nodes=nodes), CONSTANTS).step_s or 0.0
-        for nodes in (8, 64)
+        HF_PLAYBOOK.predict(replace(few, nodes=nodes), CONSTANTS).step_s or 0.0 for nodes in (8, 64)
     )
     # Stage 1 receives each forward and stage 0 each backward: 4 of one, and the first of the other.
     assert stalled - calm == pytest.approx(0.5 * 5)
