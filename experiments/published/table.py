@@ -168,6 +168,7 @@ def draw(rows: Iterable[Judged]) -> None:
 
 def main() -> None:
     """Fit, predict what was not fitted, and write both tables and the constants."""
+    commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
     write(found.fits)
     rows = judged(found)
@@ -177,11 +178,9 @@ def main() -> None:
     folder = measurements()
     if folder is not None:
         memory(folder).to_csv(FOLDER / "memory.csv", index=False, float_format="%.4g")
-    table = errors(rows)
+    table = errors(rows).assign(commit=commit)
     table.to_csv(FOLDER / "errors.csv", index=False, float_format="%.4g")
-    predictions(rows).assign(commit=provenance("simulated")["commit"]).to_csv(
-        FOLDER / "predictions.csv", index=False, float_format="%.5g"
-    )
+    predictions(rows).to_csv(FOLDER / "predictions.csv", index=False, float_format="%.5g")
     print(table.to_string(index=False, float_format="{:.3g}".format))
 
 
