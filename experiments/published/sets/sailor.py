@@ -1,18 +1,17 @@
 """sailor: Megatron-DeepSpeed in float32 on nodes of GH200 and on mixed RTX machines (SOSP '25)."""
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pydantic import PositiveInt
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.rows import given
-from experiments.published.sets.sailor_inputs import inputs, layers
+from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine, machine
@@ -36,7 +35,6 @@ _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""
 _VOCABULARY, _SEQ_TOKENS = 50257, 2048
-_WIDTHS = {"GPT-Neo-2.7": 2560, "OPT-350": 1024}
 _EAGER_BYTES = 4e6
 """A larger message waits until its receiver is there (NCCL's buffer)."""
 _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
@@ -52,6 +50,11 @@ class _GpuPlace(NamedTuple):
     gpu: str
     gpus: int
     tp: int
+
+    @property
+    def ends(self) -> tuple[str, int]:
+        """What a message leaves from, or comes to."""
+        return self.gpu, self.gpus
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,31 @@ class SailorRow:
     plan_json: str
 
     @cached_property
-    def stages(self) -> list[list[_GpuPlace]]:
-        """The place of each replica of each stage; ValueError if the plan is none."""
+    def plan(self) -> tuple[list[list[_GpuPlace]], list[int]]:
+        """The places of each stage's replicas, and its number of layers; ValueError if wrong."""
         try:
-            read = json.loads(self.plan_json)["tmp_per_stage"]
-            return [
-                [_GpuPlace(gpu, count, tp) for ((gpu, count, _), *_), tp in stage] for stage in read
+            read = json.loads(self.plan_json)
+            counts = [len(each) for each in read["layers_per_stage"]]
+            places = [
+                [_GpuPlace(gpu, count, tp) for ((gpu, count, _), *_), tp in stage]
+                for stage in read["tmp_per_stage"]
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"plan_json is no plan of Sailor's: {error}") from None
+        if [len(stage) for stage in places] != [self.dp] * self.pp or len(counts) != self.pp:
+            raise ValueError(f"plan_json has not {self.pp} stages of {self.dp} replicas each")
+        return places, counts
+
+    @property
+    def stages(self) -> list[list[_GpuPlace]]:
+        """The place of each replica of each stage."""
+        return self.plan[0]
 
     @property
     def layers(self) -> list[range]:
         """The layers of each stage: as many as the plan lists there, what is left on the last."""
-        counts = [len(each) for each in json.loads(self.plan_json)["layers_per_stage"]]
-        edges = [sum(counts[:stage]) for stage in range(len(counts))]
-        return [range(a, b) for a, b in pairwise([*edges, len(layers(self.model, 1))])]
+        edges = [0, *accumulate(self.plan[1][:-1]), len(layers(self.model, 1))]
+        return [range(a, b) for a, b in pairwise(edges)]
 
 
 def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
@@ -94,9 +106,7 @@ def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Ite
     A profile waits for the device after each pass, which a training does not: what exceeds the
     device's own time, known from the largest microbatch, shrinks by that wait.
     """
-    known = inputs().passes.get((row.model, place.gpu, place.tp))
-    if not known:
-        raise ValueError(f"there is no profile of {row.model} on {place.gpu} for tp {place.tp}")
+    known = profile(row.model, place.gpu, place.tp)
     samples, largest = row.micro_batch_samples, max(known)
     for index in range(2):
         device = known[largest][layer][index] / largest * samples
@@ -114,23 +124,15 @@ def _stage(row: SailorRow, stage: int, place: _GpuPlace, waits_s: float) -> tupl
 
 def _missing_head(row: SailorRow, place: _GpuPlace) -> tuple[float, float]:
     """Return the passes of GPT-Neo's head, which its profile lacks: OPT's, by the hidden sizes."""
-    opt = inputs().passes["OPT-350", place.gpu, place.tp]
+    opt = profile("OPT-350", place.gpu, place.tp)
     samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
-    factor = _WIDTHS[row.model] / _WIDTHS["OPT-350"] * row.micro_batch_samples / samples
+    factor = _hidden(row.model) / _hidden("OPT-350") * row.micro_batch_samples / samples
     forward, backward = opt[samples][len(layers("OPT-350", 1)) - 1]
     return forward * factor, backward * factor
 
 
-def _bandwidth(sender: _GpuPlace, receiver: _GpuPlace, size: float) -> float:
-    """Return bytes/s between two places for messages of so many bytes, all of a node's at once."""
-    ways = inputs().networks
-    pairs = [way for way in ways if (way[0], way[2]) == (sender.gpu, receiver.gpu)]
-    if not pairs:
-        raise ValueError(f"there is no network between {sender.gpu} and {receiver.gpu}")
-    way = min(pairs, key=lambda way: abs(way[1] - sender.gpus) + abs(way[3] - receiver.gpus))
-    c2, c1, c0, peak = ways[way]
-    log = math.log2(size / 1e6)
-    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
+def _hidden(model: str) -> int:
+    return shape(_SHAPES[model]).hidden
 
 
 def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
@@ -182,7 +184,8 @@ def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
         tuple(backward for _, backward in passes),
         row.microbatches_per_replica,
         transfer_s=tuple(
-            size / (_bandwidth(a, b, part) * constants.efficiency) for a, b in pairwise(places)
+            size / (bandwidth(a.ends, b.ends, part) * constants.efficiency)
+            for a, b in pairwise(places)
         ),
         blocking=part > _EAGER_BYTES,
     ).seconds
@@ -197,7 +200,7 @@ def _after_s(row: SailorRow, stage: int) -> float:
         return update
     size = 4 * weights * row.tp
     ring = [*places, places[0]]
-    slowest = min(_bandwidth(a, b, size / row.dp) for a, b in pairwise(ring))
+    slowest = min(bandwidth(a.ends, b.ends, size / row.dp) for a, b in pairwise(ring))
     return 2 * (row.dp - 1) / row.dp * size / slowest + update
 
 
@@ -205,7 +208,7 @@ def _weights(row: SailorRow, stage: int) -> float:
     """Return weights on a rank of a stage; a last stage has GPT-Neo's tied table once more."""
     sizes = layers(row.model, row.tp)
     tied = stage == row.pp - 1 > 0 and row.model == "GPT-Neo-2.7"
-    table = _VOCABULARY * _WIDTHS[row.model] / row.tp if tied else 0
+    table = _VOCABULARY * _hidden(row.model) / row.tp if tied else 0
     return table + sum(sizes[layer].weights for layer in row.layers[stage])
 
 

@@ -1,5 +1,6 @@
 """What Sailor's repository gives in full: layers' sizes and passes, and bandwidths of networks."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -79,3 +80,26 @@ def layers(model: str, tp: int) -> list[Layer]:
     if not found:
         raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
     return found
+
+
+def profile(model: str, gpu: str, tp: int) -> Mapping[int, PassCosts]:
+    """Return the passes of a model's layers by samples of a microbatch; ValueError if unknown."""
+    known = inputs().passes.get((model, gpu, tp))
+    if not known:
+        raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
+    return known
+
+
+def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+    """Return bytes/s between nodes of so many GPUs of a kind, for messages of so many bytes.
+
+    All GPUs of a node send at once; of other counts the nearest counts.
+    """
+    ways = inputs().networks
+    pairs = [way for way in ways if (way[0], way[2]) == (sender[0], receiver[0])]
+    if not pairs:
+        raise ValueError(f"there is no network between {sender[0]} and {receiver[0]}")
+    way = min(pairs, key=lambda way: abs(way[1] - sender[1]) + abs(way[3] - receiver[1]))
+    c2, c1, c0, peak = ways[way]
+    log = math.log2(size / 1e6)
+    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
