@@ -1,12 +1,13 @@
 """BigScience's trials before BLOOM: A100 nodes of Jean Zay, Megatron-DeepSpeed, 18 to 200 billion
 parameters (chronicles-prequel.md).  Rank only: the authors saw the network vary by 40 %."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from experiments.published.sets.vtrain import MACHINE, on_nodes
+from experiments.published.sets.vtrain import MACHINE, on_nodes, predicted
 from pipekit.performance.constants import Constants
 from pipekit.performance.layout import ParallelLayout
+from pipekit.performance.memory import peak_bytes
 from pipekit.performance.shapes import Shape, gpt
 
 _NETWORK = 50e9
@@ -18,12 +19,16 @@ _HIDDEN = 14_400
 _ONE_NODE_BATCH = 512
 """Samples of a step of the one-node lines: they print 2048 and TFLOPs of a quarter of them."""
 
+_FLOAT32_FROM = "02-28"
+"""From this date on gradients are summed in float32, beside those of 2 bytes."""
+
 
 @dataclass(frozen=True)
 class BigScienceRow:
     """A line of a table."""
 
     row_id: str
+    date: str
     nodes: int
     gpus: int
     model_billions: float
@@ -60,11 +65,16 @@ def _predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
         zero=int(1 if row.zero_stage is None else row.zero_stage),
         recompute="everything",
     )
-    return on_nodes(_shape(row), layout, _NETWORK, constants, row.seq_tokens)
+    run = on_nodes(_shape(row), layout, _NETWORK, constants, row.seq_tokens)
+    if row.date >= _FLOAT32_FROM:
+        own = replace(run.framework, accumulation_bytes=8, gradients_held=8)
+        run = replace(run, framework=own)
+    return replace(predicted(run), memory_bytes=max(peak_bytes(run)))
 
 
 def _measured(values: Values) -> RowMeasured:
-    return RowMeasured(float(values["step_s"]) if values["step_s"] else None)
+    step, memory = values["step_s"], values["memory_gb"]
+    return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
 
 
 def _flops(row: BigScienceRow) -> float:

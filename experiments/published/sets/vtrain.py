@@ -49,7 +49,7 @@ def _predicted(row: VTrainRow, constants: Constants, *, recompute: Recompute) ->
     )
     model = gpt("GPT", row.hidden_size, row.attention_heads, row.layers)
     network = 100e9  # bytes/s of a node: 800 Gb/s, as the set's own configuration files say
-    return on_nodes(model, layout, network, constants, row.seq_tokens)
+    return predicted(on_nodes(model, layout, network, constants, row.seq_tokens))
 
 
 def on_nodes(
@@ -58,13 +58,16 @@ def on_nodes(
     node_bandwidth: float,
     constants: Constants,
     seq_tokens: int,
-) -> RowPrediction:
-    """Return the prediction on nodes of 8 A100 with so many bytes/s of network each."""
-    nodes, curves = replace(_A100, network_bandwidth=node_bandwidth / 8), all_reduces()
-    links = Links(nodes, curves)
-    run = TrainingSetup(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
-    basis = "data sheet, fitted constants" + (", measured all-reduces" if curves else "")
-    return RowPrediction(step(run).seconds, basis)
+) -> TrainingSetup:
+    """Return a training on nodes of 8 A100 with so many bytes/s of network each."""
+    links = Links(replace(_A100, network_bandwidth=node_bandwidth / 8), all_reduces())
+    return TrainingSetup(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
+
+
+def predicted(run: TrainingSetup) -> RowPrediction:
+    """Return the prediction of such a training."""
+    given = ", measured all-reduces" if run.links.all_reduces else ""
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants" + given)
 
 
 @cache
