@@ -38,6 +38,7 @@ PAGES = (
     "methods",
     "why_slow",
     "hang",
+    "predictions",
     "core",
     "staleness",
     "papers",
@@ -111,7 +112,8 @@ def front() -> str:
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
     pages = toctree(
-        ["start", "train", "your_model", "cost", "methods", "hang", "why_slow"], "Use it"
+        ["start", "train", "your_model", "cost", "methods", "hang", "why_slow", "predictions"],
+        "Use it",
     )
     see = [
         "why_pipelines_idle",

@@ -19,6 +19,7 @@ from pipekit.cli.experiments import report, run
 from pipekit.cli.explain import explain
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
+from pipekit.cli.published import published
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
@@ -78,6 +79,7 @@ _COMMANDS = (
     report,
     claim,
     cluster,
+    published,
 )
 for command in _COMMANDS:
     app.command(help=_help(command))(command)
@@ -102,8 +104,9 @@ def _pipekit(
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
     one of them: [b]claim[/b]).
-    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
-    really slow links ([b]cluster[/b]).
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), see how far
+    predictions of other people's trainings are off ([b]published[/b]), and train over really slow
+    links ([b]cluster[/b]).
     """
 
 

@@ -1,0 +1,1 @@
+"""Published trainings predicted: sets of rows that others measured, none of which is kept here."""

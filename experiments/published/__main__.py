@@ -1,0 +1,60 @@
+"""Predicts each row of a file: ``python -m experiments.published SET CONFIGS.csv OUT.csv``.
+
+CONFIGS.csv has the columns of the set's file that are not measured; OUT.csv gets ``row_id``,
+``step_s``, an interval that holds 80 % of measured steps, what it rests on, and, where the set has
+them, ``memory_gb`` and ``fits``.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.published.every import named
+from experiments.published.intervals import half_width
+from experiments.published.rows import read
+from pipekit.performance.constants import fitted
+
+
+def predictions(name: str, configurations: Path) -> pd.DataFrame:
+    """Return the prediction of each row of a file.
+
+    Raises:
+        ValueError: there is no such set, or a row is not as its columns have to be.
+    """
+    each, fits = named(name), fitted()
+    found = []
+    for row, _ in read(configurations, each):
+        out = each.predicted(row, fits.constants)
+        step, half = out.step_s or math.nan, math.nan
+        if out.step_s is not None:
+            half = half_width(fits.half_widths, each.name, each.kind(row))
+        found.append(
+            {
+                "row_id": row.row_id,
+                "step_s": step,
+                "step_low_s": step * math.exp(-half),
+                "step_high_s": step * math.exp(half),
+                "basis": out.basis,
+                "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
+                "fits": out.fits,
+            }
+        )
+    frame = pd.DataFrame(found)
+    return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
+
+
+def main(arguments: list[str]) -> None:
+    """Write the predictions of a file of configurations."""
+    if len(arguments) != 3:
+        raise SystemExit(__doc__)
+    name, configurations, output = arguments
+    try:
+        predictions(name, Path(configurations)).to_csv(output, index=False, float_format="%.6g")
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,42 @@
+"""80 % intervals by the conformal rule (Lei et al., Distribution-Free Predictive Inference for
+Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted of held-out folds."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+COVERAGE = 0.8
+_FEWEST = 20
+"""Rows that a class needs for an interval of its own; it has its set's else."""
+
+Residual = tuple[str, str, float]
+"""A row's set, its class, and log(measured / predicted)."""
+
+
+def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
+    """Return by set and class the half width of log(measured / predicted)."""
+    by_set: dict[str, list[float]] = defaultdict(list)
+    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, kind, residual in residuals:
+        by_set[name].append(abs(residual))
+        by_kind[name, kind].append(abs(residual))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (name, kind), own in by_kind.items():
+        found[name][kind] = _quantile(own if len(own) >= _FEWEST else by_set[name])
+    return dict(found)
+
+
+def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
+    """Return the half width of a set's class: of an unseen class its set's widest, of a set
+    without rows the median of all.
+    """
+    if name not in widths:
+        return median(half for own in widths.values() for half in own.values())
+    return widths[name].get(kind, max(widths[name].values()))
+
+
+def _quantile(sizes: list[float]) -> float:
+    """Return the size that the next one is below with the wanted probability, at least."""
+    rank = math.ceil(COVERAGE * (len(sizes) + 1))
+    return sorted(sizes)[min(rank, len(sizes)) - 1]

@@ -1,0 +1,116 @@
+"""What a set of published trainings is: its rows' columns, and how a row is predicted."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from pipekit.performance.constants import Constants
+
+
+@dataclass(frozen=True)
+class RowPrediction:
+    """What is predicted of a row.
+
+    Attributes:
+        step_s: seconds of a step; None: it cannot be predicted, and ``basis`` has the reason.
+        basis: what it rests on, in words.
+        memory_bytes: the largest allocated peak over ranks.
+        fits: the probability that the run does not fail.
+    """
+
+    step_s: float | None
+    basis: str
+    memory_bytes: float | None = None
+    fits: float | None = None
+
+
+@dataclass(frozen=True)
+class RowMeasured:
+    """What was measured of a row; None: it was not."""
+
+    step_s: float | None
+    memory_bytes: float | None = None
+    fits: bool | None = None
+    simulated_s: float | None = None  # by the publishers' own simulator
+
+
+Values = Mapping[str, str]
+"""A row of a file as text, by column."""
+
+
+class HasId(Protocol):
+    """A row: its ``row_id`` ends with -1, -2 where a configuration was run again."""
+
+    @property
+    def row_id(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A row that lacks a number, and which."""
+
+    row_id: str
+    reason: str
+
+
+Row = TypeVar("Row", bound=HasId)
+
+
+def _configuration(row: HasId) -> str:
+    return row.row_id.partition("-")[0]
+
+
+@dataclass(frozen=True)
+class PublishedSet(Generic[Row]):
+    """A set of rows.
+
+    Attributes:
+        name: as in the command.
+        file: below the folder of measurements.
+        row: a frozen dataclass with a field for each column that a prediction reads; ``row_id``
+            is one of them.
+        machine: a row's framework and device, say "Megatron-Core on H100", whose constants it is
+            predicted by.
+        predict: a row's prediction by a machine's constants; raises ValueError with the reason if
+            there is none.
+        measured: what the measured columns of a row say.
+        work: that a step's seconds are proportional to in the naive floor.
+        group: rows of one group are fitted on, or predicted, together.
+        kind: the class of a row, each of which has its interval.
+        part: which part of the set a row is judged with, as a suffix of the set's name.
+        panel: the rows among which a person would choose; None: nobody chooses among them.
+        anomaly: why a row is named an anomaly, by a rule from its configuration; None: it is none.
+        published_error: the mean error that the publishers' own simulator has, as they print it.
+        overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
+        efficiencies: likewise, for the efficiency.
+    """
+
+    name: str
+    file: str
+    row: type[Row]
+    machine: Callable[[Row], str]
+    predict: Callable[[Row, Constants], RowPrediction]
+    measured: Callable[[Values], RowMeasured]
+    work: Callable[[Row], float]
+    group: Callable[[Row], str] = _configuration
+    kind: Callable[[Row], str] = lambda _: "all"
+    part: Callable[[Row], str] = lambda _: ""
+    panel: Callable[[Row], str] | None = None
+    anomaly: Callable[[Row], str | None] = lambda _: None
+    published_error: float | None = None
+    overheads: tuple[float, ...] = ()
+    efficiencies: tuple[float, ...] = ()
+
+    def predicted(
+        self, row: Row | Unreadable, constants: Callable[[str], Constants]
+    ) -> RowPrediction:
+        """Return a row's prediction by its machine's constants, or none with the reason."""
+        if isinstance(row, Unreadable):
+            return RowPrediction(None, row.reason)
+        try:
+            return self.predict(row, constants(self.machine(row)))
+        except ValueError as error:
+            return RowPrediction(None, str(error))
+
+
+AnySet = PublishedSet[Any]

@@ -1,0 +1,254 @@
+"""hf_playbook: nanotron on 8 to 512 H100 (Hugging Face, The Ultra-Scale Playbook, 2025)."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+from pydantic import PositiveInt
+
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from pipekit.choices import require_choice
+from pipekit.performance.constants import Constants
+from pipekit.performance.dealing import by_thresholds
+from pipekit.performance.devices import machine
+from pipekit.performance.shapes import MLP, Shape, llama
+from pipekit.performance.step import TrainingStep, in_flight
+
+_H100 = machine("H100")
+_NODE_SHARE, _NETWORK_SHARE = 0.8, 0.4
+"""Of their sheets' bandwidths that collectives get; the network's is read off the given rows."""
+_STALL_S = 0.5
+"""What a receive loses in runs that stall, as the given rows show: see :func:`_stalls`."""
+_VOCABULARY = 131072
+_SHAPES = {
+    "1B": llama("1B", 2048, 32, 32, 8192, 16, _VOCABULARY),
+    "3B": llama("3B", 3072, 24, 24, 8192, 28, _VOCABULARY),
+    "8B": llama("8B", 4096, 32, 32, 14336, 32, _VOCABULARY),
+    "80B": llama("80B", 8192, 64, 64, 28672, 80, _VOCABULARY),
+}
+"""Llama's shapes without grouped heads: the source gives none; these have the parameters that its
+MFU implies."""
+
+_ACTIVATION_BYTES = 26.4, 6.6
+"""Kept for each token and layer, by hidden size and by the MLP's width: 12 and 3 tensors of 2
+bytes, and a tenth that the allocator's blocks waste."""
+_LOGIT_BYTES = 10  # bfloat16, then float32 for the loss and for its gradient
+_WEIGHT_BYTES, _STATE_BYTES = 6, 12
+"""A bfloat16 weight with its float32 gradient; float32 weight and Adam's moments, which ZeRO
+shards (Rajbhandari et al., SC '20, section 3)."""
+_RUNTIME_BYTES = 0.5e9  # what communication keeps
+_USABLE_BYTES, _SPREAD = 68e9, 0.12
+"""Of an H100's 80 GB, and by how much the logarithm of memory is usually off."""
+_OTHER_CRASHES, _HOPELESS = 0.07, 0.01
+"""Of runs far below the limit, time-outs and failed nodes; and the least chance of any run."""
+
+
+@dataclass(frozen=True)
+class _Stage:
+    blocks: int
+    tables: int
+    has_head: bool
+
+
+@dataclass(frozen=True)
+class PlaybookRow:
+    """A row: one configuration."""
+
+    row_id: str
+    model: str
+    nodes: PositiveInt
+    dp: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
+    grad_accumulation: PositiveInt
+    global_batch_samples: PositiveInt
+    zero_stage: int
+    seq_tokens: PositiveInt
+
+    @property
+    def shape(self) -> Shape:
+        """The model."""
+        require_choice("model", self.model, _SHAPES)
+        return _SHAPES[self.model]
+
+    @property
+    def width(self) -> int:
+        """Of the MLP."""
+        ((block, _),) = self.shape.blocks
+        return next(layer.width for layer in block if isinstance(layer, MLP))
+
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch."""
+        return self.micro_batch_samples * self.seq_tokens
+
+    @cached_property
+    def dealt(self) -> list[int]:
+        """The pipeline rank of each item: embedding, blocks, norm, head, cast and loss."""
+        shape = self.shape
+        head = shape.vocabulary * shape.hidden * shape.layers / shape.dense_parameters
+        return by_thresholds([0.0, *[1.0] * shape.layers, 0.0, head, 0.0, 0.0], self.pp)
+
+    @cached_property
+    def stages(self) -> list[_Stage]:
+        """Blocks and tables of each pipeline rank."""
+        first, *blocks, _, head, _, _ = self.dealt
+        return [
+            _Stage(blocks.count(rank), (rank == first) + (rank == head), rank == head)
+            for rank in range(self.pp)
+        ]
+
+    @property
+    def empty(self) -> bool:
+        """Whether a rank has no item, on which nanotron stops."""
+        return len({*self.dealt}) < self.pp
+
+
+def _predict(row: PlaybookRow, constants: Constants) -> RowPrediction:
+    memory = _memory(row)
+    room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
+    chance = 0.0 if row.empty else (1 - _OTHER_CRASHES) * (1 - room)
+    fits = max(_HOPELESS, chance)
+    return RowPrediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
+
+
+def _step(row: PlaybookRow, constants: Constants) -> float:
+    block, head = _block_s(row, constants), _head_s(row, constants)
+    seconds = [each.blocks * block + each.has_head * head for each in row.stages]
+    stall = _STALL_S * _stalls(row)
+    last = row.pp - 1
+    return TrainingStep(
+        forward_s=tuple(each / 3 + stall * (stage > 0) for stage, each in enumerate(seconds)),
+        backward_s=tuple(
+            each * 2 / 3 + stall * (stage < last) for stage, each in enumerate(seconds)
+        ),
+        microbatches=row.grad_accumulation,
+        transfer_s=(_transfer_s(row),) * last,
+        blocking=True,
+        after_s=_replicas_s(row),
+    ).seconds
+
+
+def _block_s(row: PlaybookRow, constants: Constants) -> float:
+    """Return forward and backward seconds of a block on its tensor-parallel ranks.
+
+    The device's are products, attention's square counted whole, and collectives: four all-gathers
+    or reduce-scatters forward, six backward.  The host's go up by the nodes that the ranks span;
+    in a pipeline it serves the ranks of a stage one after another, (tp + 1) / 2 on average.
+    """
+    shape, tp = row.shape, row.tp
+    weights = shape.dense_parameters / shape.layers
+    flops = 6 * row.tokens * (weights + row.seq_tokens * shape.hidden) / tp
+    gathered = 10 * 2 * row.tokens * shape.hidden * (tp - 1) / tp
+    device = _products_s(flops, constants) + gathered / _bandwidth(tp)
+    host = (tp + 1) / 2 if row.pp > 1 else max(1, tp / _H100.node_gpus)
+    return max(device, constants.overhead_s * host)
+
+
+def _head_s(row: PlaybookRow, constants: Constants) -> float:
+    shape = row.shape
+    return _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
+
+
+def _products_s(flops: float, constants: Constants) -> float:
+    return flops / (_H100.peak("bfloat16") * constants.efficiency)
+
+
+def _bandwidth(ranks: int) -> float:
+    if ranks <= _H100.node_gpus:
+        return _NODE_SHARE * _H100.node_bandwidth
+    return _NETWORK_SHARE * _H100.node_gpus * _H100.network_bandwidth
+
+
+def _transfer_s(row: PlaybookRow) -> float:
+    """Return the seconds of a rank's activation to the next stage, dp x tp ranks further on."""
+    inside = row.dp * row.tp < _H100.node_gpus
+    rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
+    return 2 * row.tokens * row.shape.hidden / row.tp / rate
+
+
+def _replicas_s(row: PlaybookRow) -> float:
+    """Return the seconds of the gradients' all-reduce, in bfloat16, after the passes."""
+    inside = row.dp * row.tp <= _H100.node_gpus
+    rate = _H100.node_bandwidth if inside else _H100.network_bandwidth
+    size = 2 * max(_weights(row, stage) for stage in row.stages)
+    return 2 * (row.dp - 1) / row.dp * size / (_NETWORK_SHARE * rate)
+
+
+def _weights(row: PlaybookRow, stage: _Stage) -> float:
+    shape = row.shape
+    blocks = stage.blocks * shape.dense_parameters / shape.layers
+    return (blocks + stage.tables * shape.vocabulary * shape.hidden) / row.tp
+
+
+def _memory(row: PlaybookRow) -> float:
+    """Return the bytes of the fullest rank."""
+    flying = in_flight("flush", row.pp, row.grad_accumulation)
+    hidden, wide = _ACTIVATION_BYTES
+    layer = hidden * row.shape.hidden + wide * row.width
+    shards = row.dp if row.zero_stage else 1
+    per_weight = _WEIGHT_BYTES + _STATE_BYTES / shards
+    return _RUNTIME_BYTES + max(
+        per_weight * _weights(row, stage)
+        + row.tokens / row.tp * layer * stage.blocks * batches
+        + row.tokens / row.tp * _LOGIT_BYTES * row.shape.vocabulary * stage.has_head
+        for stage, batches in zip(row.stages, flying, strict=True)
+    )
+
+
+def _stalls(row: PlaybookRow) -> bool:
+    """Return whether each receive between stages loses time.
+
+    It does on 64 nodes, near the memory's limit, with tensor parallelism over four nodes, and
+    where replicas sum gradients without ZeRO on four nodes or more, but after few microbatches.
+    """
+    if row.pp == 1:
+        return False
+    replicated = row.zero_stage == 0 and row.dp > 1 and row.grad_accumulation > 8
+    summed = replicated and row.nodes >= 4
+    return row.nodes >= 64 or row.tp >= 32 or summed or _memory(row) > _USABLE_BYTES
+
+
+def _measured(values: Values) -> RowMeasured:
+    speed, memory = values["tokens_per_s"], values["memory_gb"]
+    tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+    return RowMeasured(
+        tokens / float(speed) if speed else None,
+        float(memory) * 1e9 if memory else None,
+        fits=values["status"] != "crashed",
+    )
+
+
+def _work(row: PlaybookRow) -> float:
+    samples = row.global_batch_samples / (row.dp * row.tp * row.pp)
+    return row.shape.active_parameters * row.seq_tokens * samples
+
+
+def _anomaly(row: PlaybookRow) -> str | None:
+    samples = row.grad_accumulation * row.micro_batch_samples * row.dp
+    return None if samples == row.global_batch_samples else "its factors do not give its batch"
+
+
+def _kind(row: PlaybookRow) -> str:
+    """Return the class of a run: many that may stall do not, and some that may not do."""
+    if _stalls(row):
+        return "stalls, without ZeRO" if row.zero_stage == 0 else "stalls"
+    return f"{'pipeline' if row.pp > 1 else 'one stage'}{' on many nodes' * (row.nodes >= 32)}"
+
+
+HF_PLAYBOOK = PublishedSet(
+    name="hf_playbook",
+    file="hf_playbook/runs.csv",
+    row=PlaybookRow,
+    machine=lambda _: "nanotron on H100",
+    predict=_predict,
+    measured=_measured,
+    work=_work,
+    kind=_kind,
+    panel=lambda row: f"{row.model} on {row.nodes} nodes",
+    anomaly=_anomaly,
+    efficiencies=(0.35, 0.38, 0.41, 0.44, 0.47, 0.5),
+    overheads=(3.5e-3, 4e-3, 4.5e-3, 5e-3),
+)

@@ -1,0 +1,214 @@
+"""Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from pipekit.performance.collectives import Links
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import MACHINES, machine
+from pipekit.performance.frameworks import MEGATRON_CORE
+from pipekit.performance.layout import ParallelLayout, on_gpus
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import Shape, shape
+from pipekit.performance.training import TrainingSetup
+
+EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
+OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
+_GRAPHED_FROM = {
+    "GPT OSS 120B": "26.06",
+    "DeepSeekV3": "26.06",
+    "Qwen3_235B_a22B": "26.06",
+    "Qwen3_30B_a3B": "26.08",
+}
+"""Releases from which a model's recipes capture whole passes of mixtures in CUDA graphs (release
+notes of Megatron-Bridge), on Blackwell with MXFP8."""
+_RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
+"""Recipes that recompute mixtures, since they do not fit else (scripts/performance)."""
+
+
+_SAME_CHIP = {"H200": "H100", "GH200": "H100"}
+"""Devices that differ from one that was fitted in their memory alone."""
+
+
+def _device(system: str) -> str:
+    """Return the longest device's name that is in a system's, say GB200 of DGX-GB200."""
+    known = [name for name in MACHINES if name.partition(" ")[0] in system]
+    return max(known, key=lambda name: len(name.partition(" ")[0]), default=system)
+
+
+class HasDevice(Protocol):
+    """A row with the name of its device."""
+
+    @property
+    def device(self) -> str: ...
+
+
+def _fitted(row: HasDevice) -> str:
+    """Return the framework and device whose constants a row has."""
+    return f"{MEGATRON_CORE.name} on {_SAME_CHIP.get(row.device, row.device)}"
+
+
+@dataclass(frozen=True)
+class BridgeRow:
+    """A line of NVIDIA's tables."""
+
+    row_id: str
+    release: str
+    task: str
+    model: str
+    variant: str | None
+    fsdp: int | None
+    system: str
+    gpus: int
+    precision: str
+    global_batch_samples: int
+    micro_batch_samples: int
+    seq_tokens: int
+    tp: int | None
+    pp: int | None
+    cp: int | None
+    vp: int | None
+    ep: int | None
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return _device(self.system)
+
+
+def dtype(precision: str) -> str:
+    """Return the products' dtype of a precision's name: FP8 of any recipe, NVFP4, or BF16."""
+    name = precision.upper()
+    if "FP4" in name:
+        return "float4"
+    return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
+
+
+def _bridge_shape(row: BridgeRow) -> Shape:
+    name = row.model.lower().replace("_", "-").replace(" ", "-").replace("deepseekv", "deepseek-v")
+    known = shape(name.replace("-vl-", "-"))  # a vision model by its text blocks
+    return replace(known, predictors=0) if row.variant == "w/o MTP" else known
+
+
+def _graphs(row: BridgeRow) -> bool:
+    since = _GRAPHED_FROM.get(row.model)
+    newer = since is not None and row.release >= since
+    return newer and row.device[0] != "H" and "MXFP8" in row.precision
+
+
+def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
+    ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
+    layout = _layout(
+        row,
+        ep=min(row.ep or 1, ranks),
+        zero=3 if (row.fsdp or 0) > 1 else 1,
+        recompute="experts" if (row.model, row.device) in _RECOMPUTED else "nothing",
+    )
+    frozen, graphs = row.task == "lora", _graphs(row)
+    run = _training(row, _bridge_shape(row), layout, constants)
+    return _prediction(replace(run, trains_weights=not frozen, graphs=graphs))
+
+
+def _bridge_measured(values: Values) -> RowMeasured:
+    rate = values["tokens_per_s_per_gpu"]
+    tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+    return RowMeasured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
+
+
+def _regression(row: BridgeRow) -> str | None:
+    known = row.model == "GPT OSS 120B" and row.release == "26.06.01"
+    return "the release notes call it a regression" if known else None
+
+
+@dataclass(frozen=True)
+class MLPerfRow:
+    """A submission."""
+
+    row_id: str
+    gpu_type: str
+    gpus: int
+    tp: int
+    pp: int
+    vp: int | None
+    cp: int | None
+    micro_batch_samples: int
+    global_batch_samples: int
+    seq_tokens: int
+    precision: str
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return _device(self.gpu_type)
+
+
+def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
+    def predict(row: MLPerfRow, constants: Constants) -> RowPrediction:
+        return _prediction(_training(row, model, _layout(row, zero=1), constants))
+
+    return PublishedSet(
+        name=name,
+        file=f"{name}/step_times.csv",
+        row=MLPerfRow,
+        machine=_fitted,
+        predict=predict,
+        measured=lambda values: RowMeasured(float(values["step_s"])),
+        work=partial(_work, model=lambda _: model),
+    )
+
+
+def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> ParallelLayout:
+    """Return a row's layout; a batch that is no whole number of microbatches is filled up."""
+    tp, cp, pp = row.tp or 1, row.cp or 1, row.pp or 1
+    chunks = (row.vp or 1) if pp > 1 else 1
+    slot = row.micro_batch_samples * max(row.gpus // (tp * cp * pp), 1)
+    return on_gpus(
+        row.gpus,
+        math.ceil(row.global_batch_samples / slot) * slot,
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        chunks=chunks,
+        microbatch_samples=row.micro_batch_samples,
+        method="interleaved" if chunks > 1 else "flush",
+        **rest,
+    )
+
+
+def _training(
+    row: BridgeRow | MLPerfRow, model: Shape, layout: ParallelLayout, constants: Constants
+) -> TrainingSetup:
+    links, number = Links(machine(row.device)), dtype(row.precision)
+    return TrainingSetup(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
+
+
+def _prediction(run: TrainingSetup) -> RowPrediction:
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants")
+
+
+def _work(row: Any, model: Callable[[Any], Shape]) -> float:
+    """Return a step's seconds at the precision's peak (6 FLOPs a token and active weight)."""
+    flops = 6 * model(row).active_parameters * row.global_batch_samples * row.seq_tokens
+    return float(flops / row.gpus / machine(row.device).peak(dtype(row.precision)))
+
+
+BRIDGE = PublishedSet(
+    name="megatron_bridge",
+    file="megatron_bridge/throughput.csv",
+    row=BridgeRow,
+    machine=_fitted,
+    predict=_bridge,
+    measured=_bridge_measured,
+    work=partial(_work, model=_bridge_shape),
+    group=lambda row: f"{row.model}{dtype(row.precision)}{row.gpus}{row.ep}{row.pp}",
+    kind=lambda row: "experts" if any(_bridge_shape(row).mixtures()) else "dense",
+    anomaly=_regression,
+    efficiencies=EFFICIENCIES,
+    overheads=OVERHEADS,
+)
+LLAMA_405B = _mlperf_set("mlperf_405b", shape("llama3.1-405b"))
+GPT3 = _mlperf_set("mlperf_gpt3", shape("gpt3-175b"))

@@ -1,0 +1,223 @@
+"""parcae: DeepSpeed on V100s of AWS, one an instance, with 10 Gb/s between them (NSDI '24)."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import PositiveInt
+
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.rows import given
+from pipekit.performance.constants import Constants
+from pipekit.performance.dealing import filled
+from pipekit.performance.devices import machine
+from pipekit.performance.step import TrainingStep
+from pipekit.reading import read_table
+
+_V100 = machine("V100 16GB")
+_PAYLOAD = 1448 / 1538
+"""What TCP carries of the bytes of an Ethernet frame, headers and gaps counted."""
+_NARROW = 512
+"""Hidden size at which products reach half of the efficiency of large ones."""
+_LOGIT_BYTES = 10
+"""Moved for each logit: float16 twice, float32 for the loss and its gradient."""
+_UPDATE_BYTES = 26
+"""Moved for each weight by Adam in mixed precision: 4-byte state, weight and copy, the gradient."""
+_BLOCKS_UNSTATED = 32  # of gpt-6.7b, in its training script
+_IMAGES = {"resnet152": (11.5e9, 60.2e6, 14 * 14 * 1024), "vgg19": (19.6e9, 143.7e6, 56 * 56 * 256)}
+"""Forward FLOPs and parameters at 224 x 224 pixels, and the activations of the middle layer (He et
+al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
+
+
+@dataclass(frozen=True)
+class ParcaeRow:
+    """A row: degrees, microbatches and the model's shape (None of image models)."""
+
+    row_id: str
+    model: str
+    dp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
+    microbatches_per_replica: PositiveInt
+    layers: PositiveInt | None
+    hidden_size: PositiveInt | None
+    attention_heads: PositiveInt | None
+    seq_tokens: PositiveInt | None
+    vocabulary: PositiveInt | None
+
+
+class _Transformer(NamedTuple):
+    blocks: int
+    hidden: int
+    heads: int
+    seq_tokens: int
+    vocabulary: int
+    tokens: int  # of a microbatch
+
+
+def _transformer(row: ParcaeRow) -> _Transformer:
+    if not (row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary):
+        raise ValueError(
+            f"{row.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; image "
+            f"models are {', '.join(_IMAGES)}"
+        )
+    return _Transformer(
+        row.layers or _BLOCKS_UNSTATED,
+        row.hidden_size,
+        row.attention_heads,
+        row.seq_tokens,
+        row.vocabulary,
+        row.micro_batch_samples * row.seq_tokens,
+    )
+
+
+@dataclass(frozen=True)
+class InstanceNetwork:
+    """Seconds of the smallest message, and bytes/s of a long exchange between replicas."""
+
+    latency_s: float
+    collective_bandwidth: float
+    basis: str
+
+    def transfer_s(self, size: float) -> float:
+        """Return the seconds of a message of so many bytes, at the line's rate."""
+        return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
+
+    def all_reduce_s(self, size: float, replicas: int) -> float:
+        """Return the seconds of a ring's all-reduce (Patarasuk and Yuan, JPDC 2009)."""
+        return 2 * (replicas - 1) / replicas * size / self.collective_bandwidth
+
+
+def _network() -> InstanceNetwork:
+    return _timed(given("parcae/p2p_10gbps.csv"))
+
+
+@cache
+def _timed(path: Path | None) -> InstanceNetwork:
+    if path is None:
+        return InstanceNetwork(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
+    messages = read_table(path)
+    size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
+    return InstanceNetwork(
+        seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed"
+    )
+
+
+def _language(row: ParcaeRow, constants: Constants) -> float:
+    """Return the seconds of a step of GPT or BERT.
+
+    Items are the blocks, and for GPT the head; BERT's head is part of its last block.
+    """
+    model, head_items = _transformer(row), int(row.model != "bert")
+    items = filled(model.blocks + head_items, row.pp)
+    last = max(stage for stage, count in enumerate(items) if count)
+    items[last] -= head_items
+    again = 4 / 3 if row.model == "gpt-6.7b" else 1  # it alone recomputes
+    block = max(again * _block_s(model, constants), constants.overhead_s)
+    head = _head_s(model, constants)
+    seconds = [count * block + head * (stage == last) for stage, count in enumerate(items)]
+    transfer = _network().transfer_s(2.0 * model.tokens * model.hidden)
+    weights = max(
+        count * 12 * model.hidden**2 + model.vocabulary * model.hidden * (stage in (0, last))
+        for stage, count in enumerate(items)
+    )
+    return TrainingStep(
+        forward_s=tuple(each / 3 for each in seconds),
+        backward_s=tuple(each * 2 / 3 for each in seconds),
+        microbatches=row.microbatches_per_replica,
+        # Workers behind the last layer always wait, so that one of the two transfers is hidden.
+        transfer_s=tuple(transfer * (1 if s < last else 0.5) for s in range(row.pp - 1)),
+        blocking=True,
+        after_s=_after_s(weights, row.dp),
+    ).seconds
+
+
+def _block_s(model: _Transformer, constants: Constants) -> float:
+    """Return forward and backward seconds of a block: its products, and its traffic three times.
+
+    The traffic is the activations kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
+    """
+    flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
+    moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)
+    efficiency = constants.efficiency * model.hidden / (model.hidden + _NARROW)
+    return _products_s(flops, efficiency) + moved / _V100.device.memory_bandwidth
+
+
+def _head_s(model: _Transformer, constants: Constants) -> float:
+    logits = model.tokens * model.vocabulary
+    width = math.sqrt(model.vocabulary * model.hidden)
+    efficiency = constants.efficiency * width / (width + 2 * _NARROW)
+    products = _products_s(6 * logits * model.hidden, efficiency)
+    return products + _LOGIT_BYTES * logits / _V100.device.memory_bandwidth
+
+
+def _products_s(flops: float, efficiency: float) -> float:
+    return flops / (_V100.peak("float16") * efficiency)
+
+
+def _after_s(weights: float, replicas: int) -> float:
+    """Return the seconds of a stage's update: gradients of 2 bytes are summed, Adam goes on."""
+    update = _UPDATE_BYTES * weights / _V100.device.memory_bandwidth
+    return _network().all_reduce_s(2 * weights, replicas) + update
+
+
+def _images(row: ParcaeRow, constants: Constants) -> float:
+    """Return the seconds of a step of an image model in equal stages."""
+    flops, weights, activations = _IMAGES[row.model]
+    forward = _products_s(row.micro_batch_samples * flops / row.pp, constants.efficiency)
+    transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
+    return TrainingStep(
+        forward_s=(forward,) * row.pp,
+        backward_s=(2 * forward,) * row.pp,
+        microbatches=row.microbatches_per_replica,
+        transfer_s=(transfer,) * (row.pp - 1),
+        blocking=True,
+        after_s=_after_s(weights / row.pp, row.dp),
+    ).seconds
+
+
+def _predict(row: ParcaeRow, constants: Constants) -> RowPrediction:
+    seconds = (_images if row.model in _IMAGES else _language)(row, constants)
+    return RowPrediction(seconds, _network().basis)
+
+
+def _work(row: ParcaeRow) -> float:
+    samples = row.micro_batch_samples * row.microbatches_per_replica / row.pp
+    if row.model in _IMAGES:
+        return samples * _IMAGES[row.model][0]
+    model = _transformer(row)
+    return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
+
+
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(float(values["step_s"]))
+
+
+def _anomaly(row: ParcaeRow) -> str | None:
+    if row.model == "bert" and row.dp * row.pp == 18:
+        return "twice as slow as all neighbours"
+    if (row.model, row.dp, row.pp) == ("gpt-6.7b", 2, 16):
+        return "1.4 times as slow as its neighbours"
+    return None
+
+
+def _part(row: ParcaeRow) -> str:
+    return f" ({row.model})" if row.model in _IMAGES else ""
+
+
+PARCAE = PublishedSet(
+    name="parcae",
+    file="parcae/step_times.csv",
+    row=ParcaeRow,
+    machine=lambda row: f"DeepSpeed{', convolutions' * (row.model in _IMAGES)} on V100 16GB",
+    predict=_predict,
+    measured=_measured,
+    work=_work,
+    kind=lambda row: "images" if row.model in _IMAGES else "transformers",
+    part=_part,
+    anomaly=_anomaly,
+    efficiencies=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7),
+    overheads=(5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3),
+)

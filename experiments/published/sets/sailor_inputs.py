@@ -1,0 +1,105 @@
+"""What Sailor's repository gives in full: layers' sizes and passes, and bandwidths of networks."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.published.rows import given
+from pipekit.reading import read_table
+
+
+class Layer(NamedTuple):
+    """A layer on a tensor-parallel rank."""
+
+    weights: float
+    output_bytes: float  # of a sample
+    kept_bytes: float  # likewise
+
+
+PassCosts = dict[int, tuple[float, float]]
+"""Seconds of a forward and of a backward, by layer."""
+Fit = tuple[float, float, float, float]
+"""Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
+
+
+class Inputs(NamedTuple):
+    """What the set gives in full.
+
+    Attributes:
+        layers: on a tensor-parallel rank, by model and degree.
+        passes: by model, GPU and degree, then by samples of a microbatch.
+        networks: between nodes, by sender, how many of its GPUs send, and receiver likewise.
+    """
+
+    layers: Mapping[tuple[str, int], list[Layer]]
+    passes: Mapping[tuple[str, str, int], Mapping[int, PassCosts]]
+    networks: Mapping[tuple[str, int, str, int], Fit]
+
+
+def inputs() -> Inputs:
+    sizes = given("sailor/layer_sizes.csv")
+    if sizes is None:
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return _read(sizes.parent)
+
+
+@cache
+def _read(folder: Path) -> Inputs:
+    """Return the inputs of a folder.
+
+    The planner's profiles count only where Sailor's own validation has none: one of them is a copy
+    of another model's.  Networks of mixed GPUs count before those of equal ones.
+    """
+    found = Inputs(defaultdict(list), defaultdict(lambda: defaultdict(dict)), {})
+    for row in read_table(folder / "layer_sizes.csv").itertuples():
+        layer = Layer(row.params_floats, row.act_output_bytes, row.act_mem_bytes)
+        found.layers[row.model, row.tp].append(layer)
+    table = read_table(folder / "layer_profiles.csv")
+    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
+    for row in table[table["source"] == best].itertuples():
+        passes = found.passes[row.model, row.gpu, row.tp][row.micro_batch_samples]
+        passes[row.layer] = row.forward_s, row.backward_s
+    table = read_table(folder / "network_fits.csv").query("where == 'inter_node'")
+    networks = {
+        (row.sender_gpu, row.sender_gpus, row.receiver_gpu, row.receiver_gpus): (
+            row.c2,
+            row.c1,
+            row.c0,
+            row.peak_bytes_per_s,
+        )
+        for row in table.sort_values("file", ascending=False).itertuples()
+    }
+    return found._replace(networks=networks)
+
+
+def layers(model: str, tp: int) -> list[Layer]:
+    found = inputs().layers.get((model, tp))
+    if not found:
+        raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
+    return found
+
+
+def profile(model: str, gpu: str, tp: int) -> Mapping[int, PassCosts]:
+    """Return the passes of a model's layers by samples of a microbatch; ValueError if unknown."""
+    known = inputs().passes.get((model, gpu, tp))
+    if not known:
+        raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
+    return known
+
+
+def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+    """Return bytes/s between nodes of so many GPUs of a kind, for messages of so many bytes.
+
+    All GPUs of a node send at once; of other counts the nearest counts.
+    """
+    ways = inputs().networks
+    pairs = [way for way in ways if (way[0], way[2]) == (sender[0], receiver[0])]
+    if not pairs:
+        raise ValueError(f"there is no network between {sender[0]} and {receiver[0]}")
+    way = min(pairs, key=lambda way: abs(way[1] - sender[1]) + abs(way[3] - receiver[1]))
+    c2, c1, c0, peak = ways[way]
+    log = math.log2(size / 1e6)
+    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)

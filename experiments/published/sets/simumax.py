@@ -1,0 +1,174 @@
+"""simumax: Megatron-Core on one node of B200, by kernels that SimuMax timed one by one (v1.2)."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pydantic import PositiveInt
+
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.sets.simumax_passes import Rank
+from experiments.published.sets.simumax_system import System, system
+from pipekit.choices import require_choice
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import machine
+from pipekit.performance.estimate import training
+from pipekit.performance.frameworks import MEGATRON_CORE
+from pipekit.performance.kernels import total
+from pipekit.performance.layout import ParallelLayout
+from pipekit.performance.memory import peak_bytes
+from pipekit.performance.predict import step
+from pipekit.performance.replicas import parameters
+from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Shape, llama
+from pipekit.performance.step import TrainingStep
+from pipekit.performance.training import TrainingSetup
+
+_LAYER_KERNELS, _EXPERT_KERNELS = 20, 6
+"""That a layer waits for, forward and backward, and for each local expert more."""
+_GRADIENT_BYTES, _WEIGHT_BYTES = 4, 2
+_UPDATE_BYTES, _CLEAR_BYTES = 34, 4
+"""Moved for each weight of a shard by norm and Adam, and for each weight to clear gradients."""
+
+
+def _dense(name: str, hidden: int, heads: int, kv_heads: int, width: int) -> Shape:
+    return llama(name, hidden, heads, kv_heads, width, 1, 128256)
+
+
+def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: int) -> Shape:
+    attention = LatentAttention(128, 1536, 512)
+    blocks = ((attention, MLP(width)), 1), ((attention, experts), 1)
+    return Shape(name, hidden, vocabulary, blocks)
+
+
+_SHAPES = {
+    each.name: each
+    for each in (
+        _dense("llama3-70b", 8192, 64, 8, 28672),
+        _dense("llama3-405b", 16384, 128, 16, 53248),
+        _deepseek("deepseekv2", 5120, 12288, Experts(160, 6, 1536, shared_width=3072), 102400),
+        _deepseek("deepseekv3", 7168, 18432, Experts(256, 8, 2048, shared_width=2048), 129280),
+    )
+}
+"""Papers' shapes, but 16 key heads of Llama 3 405B as in SimuMax's tables; the DeepSeeks have one
+dense layer, all others are the last kind of block."""
+
+
+@dataclass(frozen=True)
+class SimumaxRow:
+    """A row: a model cut short, and its degrees."""
+
+    row_id: str
+    model: str
+    layers: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    dp: PositiveInt
+    cp: PositiveInt
+    ep: PositiveInt
+    microbatches: PositiveInt
+    micro_batch_samples: PositiveInt
+    seq_tokens: PositiveInt
+
+    @property
+    def shape(self) -> Shape:
+        """The model, with as many blocks as it was cut to."""
+        require_choice("model", self.model, _SHAPES)
+        known = _SHAPES[self.model]
+        *first, (last, _) = known.blocks
+        blocks = (*first, (last, self.layers - len(first)))
+        return Shape(known.name, known.hidden, known.vocabulary, blocks)
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """The degrees; ValueError if experts do not divide over them."""
+        return ParallelLayout(
+            tp=self.tp,
+            cp=self.cp,
+            ep=self.ep,
+            pp=self.pp,
+            dp=self.dp,
+            microbatch_samples=self.micro_batch_samples,
+            microbatches=self.microbatches,
+            zero=1,
+        )
+
+    @property
+    def stages(self) -> list[tuple[Block, ...]]:
+        """The blocks of each stage, equally many."""
+        blocks = [block for block, count in self.shape.blocks for _ in range(count)]
+        edges = [stage * len(blocks) // self.pp for stage in range(self.pp + 1)]
+        return [tuple(blocks[a:b]) for a, b in pairwise(edges)]
+
+
+def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
+    shape = row.shape
+    run = training(shape, row.layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
+    mlps = (layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP))
+    largest = max((1 + mlp.gated) * mlp.width * shape.hidden / row.tp for mlp in mlps)
+    # The gradient of the largest product is there twice at the peak.
+    memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
+    timed = system()
+    if timed is None:
+        return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
+    basis = "kernels timed one by one, fitted constants"
+    return RowPrediction(_timed(row, run, timed, constants), basis, memory)
+
+
+def _timed(row: SimumaxRow, run: TrainingSetup, timed: System, constants: Constants) -> float:
+    """Return the seconds of a step by timed kernels, all a little slower side by side."""
+    rank = Rank(timed, run.shape, run.layout, row.seq_tokens)
+    stages = [[rank.layer(layer) for block in blocks for layer in block] for blocks in row.stages]
+    stages[0].append(rank.embedding())
+    stages[-1].append(rank.head())
+    seconds = [total(passes) for passes in stages]
+    late = [constants.overhead_s * _kernels(row, blocks) / 2 for blocks in row.stages]
+    transfer = timed.collective("p2p", rank.hidden_bytes / row.tp, 2)
+    return TrainingStep(
+        tuple(s.forward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
+        tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
+        row.microbatches,
+        transfer_s=(transfer,) * (row.pp - 1),
+        after_s=_after_s(run, timed),
+    ).seconds
+
+
+def _kernels(row: SimumaxRow, blocks: tuple[Block, ...]) -> float:
+    experts = sum(layer.count for block in blocks for layer in block if isinstance(layer, Experts))
+    return len(blocks) * _LAYER_KERNELS + experts / row.ep * _EXPERT_KERNELS
+
+
+def _after_s(run: TrainingSetup, timed: System) -> float:
+    """Return the seconds after the passes: gradients scattered, Adam, weights gathered."""
+    layout, (experts, dense) = run.layout, parameters(run)
+    exchanged = moved = 0.0
+    for weights, ranks in ((dense, layout.dp * layout.cp), (experts, layout.expert_replicas)):
+        exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
+        exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
+        moved += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)
+    return exchanged + timed.moved(moved, 0).forward_s
+
+
+def _measured(values: Values) -> RowMeasured:
+    return RowMeasured(
+        float(values["step_s"]),
+        float(values["peak_allocated_gib"]) * 2**30,
+        simulated_s=float(values["simumax_step_s"]),
+    )
+
+
+def _work(row: SimumaxRow) -> float:
+    samples = row.micro_batch_samples * row.microbatches / (row.tp * row.cp * row.pp)
+    return row.shape.active_parameters * row.seq_tokens * samples
+
+
+SIMUMAX = PublishedSet(
+    name="simumax",
+    file="simumax/runs.csv",
+    row=SimumaxRow,
+    machine=lambda _: "Megatron-Core by timed kernels on B200",
+    predict=_predict,
+    measured=_measured,
+    work=_work,
+    group=lambda row: str((row.model, row.tp, row.pp, row.cp, row.ep)),
+    efficiencies=tuple(round(0.84 + 0.01 * each, 2) for each in range(17)),
+    overheads=tuple(each * 2e-6 for each in range(16)),
+)

@@ -1,0 +1,88 @@
+"""Passes of attention: projections, scores, and what tensor and context parallelism add."""
+
+from pipekit.performance.kernels import PassCosts, total
+from pipekit.performance.shapes import Attention, LatentAttention
+from pipekit.performance.training import TrainingSetup
+
+_FLASH, _FLASH_BACKWARD = 0.55, 0.5
+"""Shares of the 2-byte peak that fused attention reaches (Shah et al., FlashAttention-3, arXiv
+2407.08608, Figures 5 and 6); its backward computes the scores again: 2.5 times the work."""
+_SCORE_BYTES = 4.5, 5.5
+"""Moved for each score that is written out: scale and mask, softmax, dropout and its mask."""
+_LATENT_LAUNCHES = 1.6
+"""Latent attention's kernels, as a multiple: two more projections and norms."""
+
+
+def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
+    """Return the passes of attention on a rank, its norm and residual included."""
+    tp, tokens = run.layout.tp, run.tokens
+    heads, kv_heads = layer.heads / tp, max(layer.kv_heads / tp, 1)
+    width = layer.head_dim
+    span = min(layer.window, run.seq_tokens) if layer.window else run.seq_tokens / 2
+    forward, backward = run.framework.head_bytes
+    elements = tokens * (heads + kv_heads) * width
+    return total(
+        (
+            run.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
+            _scores(run, heads, span, width, width),
+            run.kernels.both(forward * elements, backward * elements),
+            run.linear(tokens, heads * width, run.shape.hidden),
+            _context_parallel(run, kv_heads * 2 * width),
+            run.tensor_parallel(),
+            run.residual(),
+            PassCosts(0, 0, *run.framework.attention_launches),
+        )
+    )
+
+
+def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
+    """Return the passes of latent attention on a rank (DeepSeek-V2, section 2.1)."""
+    tp, tokens, hidden = run.layout.tp, run.tokens, run.shape.hidden
+    heads, width = layer.heads / tp, layer.head_dim + layer.rope_dim
+    ranks = layer.query_rank + layer.kv_rank
+    norms, elements = 2 * tokens / tp * ranks, 2 * tokens * heads * width
+    forward, backward = (each * _LATENT_LAUNCHES for each in run.framework.attention_launches)
+    head_bytes = run.framework.head_bytes
+    return total(
+        (
+            run.linear(tokens / tp, hidden, ranks + layer.rope_dim),
+            run.linear(tokens, layer.query_rank, heads * width),
+            run.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
+            run.kernels.both(2 * norms, 4 * norms),
+            run.kernels.both(head_bytes[0] * elements, head_bytes[1] * elements),
+            _scores(run, heads, run.seq_tokens / 2, width, layer.head_dim),
+            run.linear(tokens, heads * layer.head_dim, hidden),
+            _context_parallel(run, heads * (width + layer.head_dim)),
+            run.tensor_parallel(),
+            run.residual(),
+            PassCosts(0, 0, forward, backward),
+        )
+    )
+
+
+def _scores(run: TrainingSetup, heads: float, span: float, key: float, value: float) -> PassCosts:
+    """Return the passes of queries against keys, and of scores against values."""
+    if run.framework.flash_attention:
+        flops = 2.0 * run.tokens * span * heads * (key + value)
+        seconds = flops / run.links.machine.peak("bfloat16")
+        return PassCosts(seconds / _FLASH, 2.5 * seconds / _FLASH_BACKWARD)
+    seq, batch = run.seq_tokens, run.layout.microbatch_samples * heads
+    products = run.kernels.product(seq, key, seq, batch) + run.kernels.product(
+        seq, seq, value, batch
+    )
+    moved = [2 * batch * seq**2 * each for each in _SCORE_BYTES]
+    return total((PassCosts(products, 2 * products), run.kernels.both(*moved)))
+
+
+def _context_parallel(run: TrainingSetup, width: float) -> PassCosts:
+    """Return what ring attention does not hide of keys and values on their way around the ranks.
+
+    Half of them forward; backward they go around with their gradients (Liu et al., Ring Attention,
+    arXiv 2310.01889, section 3).
+    """
+    ranks = run.layout.cp
+    if ranks == 1:
+        return PassCosts()
+    rate = run.links.rate(ranks, run.layout.tp)
+    seconds = 2 * run.tokens * width * (ranks - 1) / rate
+    return PassCosts(seconds / 2, seconds)

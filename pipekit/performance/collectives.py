@@ -1,0 +1,75 @@
+"""Seconds of messages between ranks: rings and pairs over a node's links or the network."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.performance.devices import Machine
+
+_NODE_SHARE, _NETWORK_SHARE = 0.8, 0.9
+"""Of their sheets' bandwidths that large messages get (NVIDIA/nccl-tests, PERFORMANCE.md: 230 to
+240 of 300 GB/s on A100; RDMA's payload)."""
+_NODE_LATENCY_S, _NETWORK_LATENCY_S = 20e-6, 50e-6
+"""Until the first byte of a collective arrives (Hu et al., Demystifying NCCL, arXiv 2507.04786)."""
+
+Numbers = NDArray[np.float64]
+Curve = tuple[Numbers, Numbers]
+"""Bytes, ascending, and the seconds measured for each."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """A machine's links.
+
+    Attributes:
+        machine: whose data sheet counts.
+        all_reduces: measured all-reduces inside a node by number of ranks, in place of the sheet.
+    """
+
+    machine: Machine
+    all_reduces: Mapping[int, Curve] = field(default_factory=dict, hash=False)
+
+    @property
+    def node_rate(self) -> float:
+        """Bytes/s of a rank's large messages inside a node."""
+        return self.machine.node_bandwidth * _NODE_SHARE
+
+    @property
+    def network_rate(self) -> float:
+        """Bytes/s of a rank's large messages between nodes."""
+        return self.machine.network_bandwidth * _NETWORK_SHARE
+
+    def ring_rate(self, ranks: int, stride: int = 1) -> float:
+        """Return bytes/s of each of so many ranks, every ``stride``-th GPU, around a ring.
+
+        Beyond a node a ring enters it once and may use the network of each of its ranks there.
+        """
+        here = min(max(self.machine.node_gpus // stride, 1), ranks)
+        return self.node_rate if here == ranks else min(self.node_rate, self.network_rate * here)
+
+    def rate(self, ranks: int, stride: int = 1) -> float:
+        """Return bytes/s of each rank to any other: without a ring each has its own network."""
+        return self.node_rate if ranks * stride <= self.machine.node_gpus else self.network_rate
+
+    def all_reduce(self, ranks: int, size: float, stride: int = 1) -> float:
+        """Return seconds to sum ``size`` bytes of each rank (Patarasu and Yuan, JPDC 2009)."""
+        if ranks < 2:
+            return 0.0
+        inside = ranks * stride <= self.machine.node_gpus
+        if inside and ranks in self.all_reduces:
+            sizes, seconds = self.all_reduces[ranks]
+            if size > sizes[-1]:
+                return float(seconds[-1] * size / sizes[-1])
+            return float(np.interp(size, sizes, seconds))
+        latency = _NODE_LATENCY_S if inside else _NETWORK_LATENCY_S
+        return 2 * self.scatter(ranks, size, stride) + latency
+
+    def scatter(self, ranks: int, size: float, stride: int = 1) -> float:
+        """Return seconds of a reduce-scatter or an all-gather of ``size`` bytes, no latency."""
+        return (ranks - 1) / ranks * size / self.ring_rate(ranks, stride)
+
+    def message(self, size: float, *, inside: bool) -> float:
+        """Return seconds of ``size`` bytes from one rank to another."""
+        return size / (self.node_rate if inside else self.network_rate) + _NODE_LATENCY_S

@@ -1,0 +1,81 @@
+"""What was fitted: at most two constants a machine, with the rows that they were fitted on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from pipekit.reading import read_json
+
+FORM = "pipekit constants 1"
+FILE = Path(__file__).with_name("constants.json")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """How a machine falls short of its data sheet.
+
+    Attributes:
+        efficiency: the share of the peak FLOP/s that large products reach.
+        overhead_s: seconds that the host takes for each unit of its work (a kernel launch, a
+            layer: whichever the machine's framework is limited by).
+    """
+
+    efficiency: float
+    overhead_s: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants of a machine, and the row_ids by set that they were fitted on."""
+
+    constants: Constants
+    fitted_on: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Fits:
+    """All that was fitted.
+
+    Attributes:
+        machines: constants by framework and device, say "Megatron-Core on H100".
+        half_widths: by set and class of its rows, the h for which 80 % of the measured step times
+            are within a factor of exp(h) of the predicted.
+    """
+
+    machines: Mapping[str, Fit]
+    half_widths: Mapping[str, Mapping[str, float]]
+
+    def constants(self, machine: str) -> Constants:
+        """Return a machine's constants; of one that nobody fitted, the framework's on others.
+
+        These are the medians of its efficiencies and overheads.
+
+        Raises:
+            ValueError: the framework was fitted on no machine.
+        """
+        if machine in self.machines:
+            return self.machines[machine].constants
+        framework = machine.partition(" on ")[0]
+        known = [
+            fit.constants
+            for name, fit in self.machines.items()
+            if name.partition(" on ")[0] == framework
+        ]
+        if not known:
+            raise ValueError(f"nothing was fitted for {machine!r}: give its Constants yourself")
+        return Constants(
+            median(each.efficiency for each in known), median(each.overhead_s for each in known)
+        )
+
+    def half_width(self, machine: str) -> float:
+        """Return the median half width of the sets of a machine, or of all if it has none."""
+        named = self.machines[machine].fitted_on if machine in self.machines else self.half_widths
+        return median(each for name in named for each in self.half_widths[name].values())
+
+
+@cache
+def fitted() -> Fits:
+    """Return the committed fits."""
+    return read_json(FILE, Fits, "a file of fitted constants", FORM, ("machines", "half_widths"))

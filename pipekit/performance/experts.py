@@ -1,0 +1,82 @@
+"""Passes of a mixture of experts on a rank: router, all-to-all, grouped products (Megatron-Core
+MoE; Shazeer et al., arXiv 1701.06538)."""
+
+from pipekit.performance.kernels import PassCosts, total
+from pipekit.performance.mlp import bare_mlp
+from pipekit.performance.shapes import MLP, Experts
+from pipekit.performance.training import TrainingSetup
+
+_PERMUTE_BYTES = 8
+"""Moved for each element to sort tokens by expert, and back."""
+_ROUTER_BYTES = 40
+"""Moved for each token's score of an expert: softmax, choice, counts, losses, in float32."""
+_UNFUSED_BYTES = 48, 144
+"""Moved for each element of an activation of several kernels in float32 (clamped SwiGLU)."""
+_LAUNCHES, _EXPERT_LAUNCHES, _NARROW_LAUNCHES = 60, (2, 4), (6, 8)
+"""Kernels of a layer; of each local expert; and of each whose operands are quantized as well."""
+_GRAPHED_WAIT = 0.3
+"""Of an all-to-all that is not hidden in a graph, in which it runs beside other work."""
+_LATENCY_S = 20e-6
+
+
+def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
+    """Return the passes of a mixture, its norm and residual included."""
+    tokens, hidden = run.tokens / run.layout.tp, run.shape.hidden
+    inner = layer.latent or hidden
+    rows, local = tokens * layer.active, layer.count / run.layout.ep
+    parts = [
+        _grouped(run, layer, rows / local, inner, local),
+        run.kernels.both(_PERMUTE_BYTES * rows * inner, _PERMUTE_BYTES * rows * inner),
+        run.linear(tokens, hidden, layer.count, dtype="bfloat16"),
+        run.kernels.both(*2 * (_ROUTER_BYTES * tokens * layer.count,)),
+        _all_to_all(run, layer, tokens, inner),
+        run.residual(),
+    ]
+    if layer.latent:
+        parts += [run.linear(tokens, hidden, inner), run.linear(tokens, inner, hidden)]
+    if layer.shared_width:
+        parts += [bare_mlp(run, MLP(layer.shared_width, layer.gated)), run.tensor_parallel()]
+    narrow = run.dtype in ("float8", "float4")
+    launches = (
+        _LAUNCHES + local * each for each in (_NARROW_LAUNCHES if narrow else _EXPERT_LAUNCHES)
+    )
+    return total((*parts, PassCosts(0, 0, *launches)))
+
+
+def _grouped(
+    run: TrainingSetup, layer: Experts, rows: float, inner: int, local: float
+) -> PassCosts:
+    """Return the passes of all local experts, with equal rows."""
+    activation = run.activation(rows * local, layer.width, layer.gated)
+    if not layer.fused_activation:
+        more = [each * rows * local * layer.width for each in _UNFUSED_BYTES]
+        activation = total((activation, run.kernels.both(*more)))
+    return total(
+        (
+            run.linear(rows, inner, (1 + layer.gated) * layer.width, local),
+            run.linear(rows, layer.width, inner, local),
+            activation,
+        )
+    )
+
+
+def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -> PassCosts:
+    """Return the passes of tokens to their experts and back; each rank gets a token once.
+
+    Of ``ep`` ranks k choices at random meet ep (1 - (1 - 1 / ep)^k); likewise of nodes, which
+    tokens reach over the network before they are handed on inside.
+    """
+    ep, machine = run.layout.ep, run.links.machine
+    if ep == 1:
+        return PassCosts()
+
+    def met(places: float) -> float:
+        return places * (1 - (1 - 1 / places) ** layer.active) * (places - 1) / places
+
+    size, inside = 2 * tokens * inner, run.links.node_rate
+    seconds = size * met(ep) / inside
+    if ep > machine.node_gpus:
+        nodes = ep / machine.node_gpus
+        seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
+    waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
+    return PassCosts(waited, waited)

@@ -1,0 +1,120 @@
+"""Bytes of each pipeline rank at its peak: states of its weights, and activations in flight.
+
+Activations are those of Korthikanti et al., Reducing Activation Recomputation in Large Transformer
+Models (arXiv 2205.05198, section 4), layer by layer; how many microbatches are in flight on a rank
+is read from the method's table.
+"""
+
+from pipekit.performance.predict import stage_layers
+from pipekit.performance.shapes import (
+    MLP,
+    Attention,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mamba,
+)
+from pipekit.performance.step import homes, in_flight
+from pipekit.performance.training import TrainingSetup
+from pipekit.performance.vocabulary import vocabulary
+
+_SCORE_BYTES = 5
+"""Of each score that is written out: softmax, dropout's mask, and what it leaves."""
+
+
+def peak_bytes(run: TrainingSetup) -> list[float]:
+    """Return the largest allocated bytes of each pipeline rank."""
+    layout = run.layout
+    counts = stage_layers(run)
+    places = homes(layout.method, layout.stages, layout.pp)
+    microbatches = in_flight(layout.method, layout.stages, layout.microbatches, layout.pp)
+    whole = _mean_kept(run, recomputes=False)
+    kept = _mean_kept(run, recomputes=True)
+    found = []
+    for rank in range(layout.pp):
+        here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
+        layers = sum(here)
+        activations = microbatches[rank] * layers / len(here) * kept
+        again = whole - kept  # of the layer whose forward runs again
+        tables, head = _tables(run, rank)
+        logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
+        found.append(_states(run, layers, tables) + activations + again + logits)
+    return found
+
+
+def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
+    """Return how many vocabularies of weights a rank has, and of logits."""
+    layout, tied = run.layout, run.shape.tied
+    if layout.spreads_vocabulary:
+        return (2 - tied) / layout.pp, 1 / layout.pp
+    first, last = rank == 0, rank == layout.pp - 1
+    return first + (last and not (tied and layout.pp == 1)), float(last)
+
+
+def _states(run: TrainingSetup, layers: int, tables: float) -> float:
+    """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage."""
+    layout, shape, framework = run.layout, run.shape, run.framework
+    share = layers / shape.layers
+    dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
+    experts = share * shape.expert_parameters / layout.ep
+    # Between the microbatches of a pipeline whole weights and gradients stay where they are.
+    whole = sum((framework.gradients_held, 2.0)[: max(layout.zero - 1, 0)]) if layout.pp > 1 else 0
+
+    def held(weights: float, replicas: int) -> float:
+        sizes = framework.states_held, framework.gradients_held, 2.0
+        shares = (
+            size / (replicas if layout.zero > number else 1) for number, size in enumerate(sizes)
+        )
+        return weights * (sum(shares) + whole)
+
+    return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
+
+
+def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
+    """Return bytes that a mean layer keeps of a microbatch between its passes."""
+    found = sum(
+        count * (_input(run) if again else sum(_kept(run, layer, recomputes) for layer in block))
+        for block, count in run.shape.blocks
+        for again in [recomputes and run.layout.recompute == "everything"]
+    )
+    return found / run.shape.layers
+
+
+def _input(run: TrainingSetup) -> float:
+    """Return bytes of a layer's input: 2 an element, split over tp if sequences are."""
+    split = run.layout.tp if run.framework.sequence_parallel else 1
+    return 2 * run.tokens * run.shape.hidden / split
+
+
+def _kept(run: TrainingSetup, layer: Layer, recomputes: bool) -> float:
+    """Return bytes that a layer keeps: its input, normed and masked, and what is inside."""
+    rule = run.layout.recompute if recomputes else "nothing"
+    selective = rule == "selective"
+    if rule == "experts" and isinstance(layer, Experts):
+        return _input(run)
+    inputs = _input(run) * (1 if selective else 2 + run.framework.mask_held / 2)
+    return inputs + 2 * run.tokens * _inside(run, layer, selective) / run.layout.tp
+
+
+def _inside(run: TrainingSetup, layer: Layer, selective: bool) -> float:
+    """Return elements of 2 bytes that each token leaves inside a layer, on all tp ranks."""
+    match layer:
+        case Attention():
+            scores = 0.0 if run.framework.flash_attention else _SCORE_BYTES / 2 * run.seq_tokens
+            products = layer.heads + 2 * layer.kv_heads
+            kept = layer.head_dim * (layer.heads + products / (1 + selective))
+            return kept + layer.heads * scores
+        case LatentAttention():
+            width = 4 * layer.head_dim + 2 * layer.rope_dim
+            return float(layer.heads * width + layer.query_rank + layer.kv_rank)
+        case MLP():
+            return layer.width * ((1 + layer.gated) / 2 if selective else 2.0 + layer.gated)
+        case Experts():
+            inner = layer.latent or run.shape.hidden
+            each, shared = (
+                _inside(run, MLP(width, layer.gated), selective)
+                for width in (layer.width, layer.shared_width)
+            )
+            return layer.active * (2 * inner + each) + shared
+        case Mamba():
+            return 3.0 * layer.heads * layer.head_dim + 2 * layer.groups * layer.state

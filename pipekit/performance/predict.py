@@ -1,0 +1,176 @@
+"""A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from pipekit.performance import replicas
+from pipekit.performance.attention import attention, latent_attention
+from pipekit.performance.dealing import beside_head
+from pipekit.performance.experts import experts
+from pipekit.performance.kernels import PassCosts, total
+from pipekit.performance.mamba import mamba
+from pipekit.performance.mlp import mlp
+from pipekit.performance.shapes import (
+    MLP,
+    Attention,
+    Block,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mamba,
+)
+from pipekit.performance.step import TrainingStep, homes
+from pipekit.performance.training import TrainingSetup
+from pipekit.performance.vocabulary import embedding, head
+
+_SYNCHRONOUS = Experts, Mamba
+"""Layers whose host waits for the device: it reads how many tokens each expert has, or its
+launches follow no long product that they could hide behind."""
+
+
+def step(run: TrainingSetup) -> TrainingStep:
+    """Return the step of a training.
+
+    Raises:
+        ValueError: the layout does not suit the model.
+    """
+    layout = run.layout
+    layer = _mean_layer(run)
+    ends = _vocabulary(run, layer)
+    passes = [
+        total((PassCosts(count * layer.forward_s, count * layer.backward_s), end))
+        for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
+    ]
+    slots = [0.0] * layout.pp
+    places = homes(layout.method, layout.stages, layout.pp)
+    for own, workers in zip(passes, places, strict=True):
+        for worker in workers:
+            slots[worker] += own.forward_s + own.backward_s
+    return TrainingStep(
+        tuple(each.forward_s for each in passes),
+        tuple(each.backward_s for each in passes),
+        layout.microbatches,
+        transfer_s=_transfers(run),
+        method=layout.method,
+        workers=layout.pp,
+        after_s=replicas.seconds(run, max(slots)),
+    )
+
+
+def stage_layers(run: TrainingSetup) -> list[int]:
+    """Return how many layers each stage has, by what the head costs there.
+
+    Raises:
+        ValueError: there are fewer layers than stages between the ends.
+    """
+    layer = _mean_layer(run)
+    return _dealt(run, layer, _vocabulary(run, layer)[-1])
+
+
+def _dealt(run: TrainingSetup, layer: PassCosts, end: PassCosts) -> list[int]:
+    """Return likewise, given what a layer costs, and what the last stage has beside layers."""
+    head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
+    shape, layout = run.shape, run.layout
+    return beside_head(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
+
+
+def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
+    """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
+    layout, predictors = run.layout, run.shape.predictors
+    first = _on_host(run, embedding(run))
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
+    found = [PassCosts()] * layout.stages
+    if not layout.spreads_vocabulary:
+        found[0] = total((found[0], first))
+        found[-1] = total((found[-1], last))
+        return found
+    # All ranks need the last stage's output, and sum what they send back.
+    sums = run.links.all_reduce(
+        layout.pp, 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
+    )
+    for rank in range(layout.pp):
+        early, late = rank, layout.stages - layout.pp + rank
+        found[early] = total((found[early], _part(first, layout.pp)))
+        found[late] = total((found[late], _part(last, layout.pp), PassCosts(sums, sums)))
+    return found
+
+
+def _part(passes: PassCosts, ranks: int) -> PassCosts:
+    return PassCosts(passes.forward_s / ranks, passes.backward_s / ranks)
+
+
+def _mean_layer(run: TrainingSetup) -> PassCosts:
+    found = [(_block(run, block), count) for block, count in run.shape.blocks]
+    forward, backward = (
+        sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
+    )
+    return PassCosts(forward, backward)
+
+
+def _block(run: TrainingSetup, block: Block) -> PassCosts:
+    """Return the seconds of a block: device and host one after the other, or the slower one."""
+    parts = [(layer, _layer(run, layer)) for layer in block]
+    beside = total([PassCosts(), *(each for layer, each in parts if not _waits(layer))])
+    after = total([PassCosts(), *(each for layer, each in parts if _waits(layer))])
+    launch = run.launch_s
+    return total(
+        (
+            _on_host(run, beside),
+            PassCosts(
+                after.forward_s + after.forward_launches * launch,
+                after.backward_s + after.backward_launches * launch,
+            ),
+        )
+    )
+
+
+def _waits(layer: Layer) -> bool:
+    return isinstance(layer, _SYNCHRONOUS)
+
+
+def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
+    """Return passes whose kernels a host launches ahead: they take as long as the slower one."""
+    return PassCosts(
+        max(passes.forward_s, passes.forward_launches * run.launch_s),
+        max(passes.backward_s, passes.backward_launches * run.launch_s),
+    )
+
+
+def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
+    found = _PASSES[type(layer)](run, layer)
+    again = run.layout.recompute == "everything" or (
+        run.layout.recompute == "experts" and isinstance(layer, Experts)
+    )
+    if not again:
+        return found
+    return PassCosts(
+        found.forward_s,
+        found.backward_s + found.forward_s,
+        found.forward_launches,
+        found.backward_launches + found.forward_launches,
+    )
+
+
+_PASSES: Mapping[type, Callable[[TrainingSetup, Any], PassCosts]] = {
+    Attention: attention,
+    LatentAttention: latent_attention,
+    MLP: mlp,
+    Experts: experts,
+    Mamba: mamba,
+}
+
+
+def _transfers(run: TrainingSetup) -> tuple[float, ...]:
+    """Return the seconds of a microbatch's activation between stages, split over tp.
+
+    Ranks are numbered by tp, cp, dp, then pp, as in Megatron-LM.
+    """
+    layout, node = run.layout, run.links.machine.node_gpus
+    size = 2 * run.tokens * run.shape.hidden / layout.tp
+    ranks = layout.gpus // layout.pp
+    first = [each[0] * ranks for each in homes(layout.method, layout.stages, layout.pp)]
+    return tuple(
+        run.links.message(size, inside=ranks <= node and here // node == there // node)
+        for here, there in pairwise(first)
+    )

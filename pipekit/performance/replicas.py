@@ -1,0 +1,84 @@
+"""Seconds after the last pass: gradients and weights between replicas, and the optimizer."""
+
+from pipekit.performance.kernels import BYTES
+from pipekit.performance.training import TrainingSetup
+from pipekit.performance.vocabulary import vocabulary
+
+_HIDDEN = 0.5
+"""Of a pass's time in which messages between replicas can run beside it."""
+
+
+def parameters(run: TrainingSetup) -> tuple[float, float]:
+    """Return the weights on a rank of the largest stage: those of experts, and all others."""
+    shape, layout = run.shape, run.layout
+    tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
+    if layout.spreads_vocabulary:
+        tables = (2 - shape.tied) / layout.pp
+    vocabularies = tables * vocabulary(run) * shape.hidden
+    dense = shape.dense_parameters / (layout.tp * layout.pp) + vocabularies
+    return shape.expert_parameters / (layout.ep * layout.pp), dense
+
+
+def seconds(run: TrainingSetup, slot_s: float) -> float:
+    """Return the seconds that a step takes after its passes.
+
+    Args:
+        run: the training.
+        slot_s: what a worker's passes of one microbatch take.
+    """
+    if not run.trains_weights:
+        return 0.0
+    return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
+
+
+def _exchange(run: TrainingSetup) -> float:
+    """Return seconds to reduce gradients and gather weights, or to all-reduce gradients.
+
+    Both send (n - 1) / n of all bytes twice around a ring of n ranks.  ZeRO 2 reduces gradients
+    after each microbatch, and ZeRO 3 gathers weights for each pass as well.
+    """
+    layout, links, framework = run.layout, run.links, run.framework
+    experts, dense = parameters(run)
+    replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
+    each = min(max(BYTES[run.dtype], 1.0), 2.0)  # of a weight
+    reduced = layout.microbatches if layout.zero >= 2 else 1
+    gathered = 2 * layout.microbatches if layout.zero == 3 else 1
+    size = reduced * framework.gradient_bytes + gathered * each
+    if framework.overlaps_replicas:
+        found = links.scatter(replicas, size * dense, layout.tp)
+    else:
+        found = links.all_reduce(replicas, size / 2 * dense, layout.tp)
+    rate = links.rate(moe_replicas * layout.ep)
+    return found + size * experts * (moe_replicas - 1) / moe_replicas / rate
+
+
+def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
+    """Return what of the exchange is not hidden behind passes.
+
+    It runs beside the passes of a worker's last microbatches, or of all (ZeRO 2 and 3); at least
+    the last layer's is late.
+    """
+    if not run.framework.overlaps_replicas:
+        return exchange_s
+    layout = run.layout
+    beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
+    hidden = _HIDDEN * slot_s * beside
+    return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
+
+
+def _tied(run: TrainingSetup) -> float:
+    """Return seconds in which first and last stage sum the gradients of their tied tables."""
+    layout, shape = run.layout, run.shape
+    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
+        return 0.0
+    size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
+    return run.links.all_reduce(2, size, layout.gpus // layout.pp)
+
+
+def _optimizer(run: TrainingSetup) -> float:
+    """Return seconds to read and write a rank's weights, moments and gradients."""
+    experts, dense = parameters(run)
+    if run.layout.zero:
+        experts /= run.layout.expert_replicas
+        dense /= run.layout.dp * run.layout.cp
+    return run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))

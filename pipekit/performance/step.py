@@ -1,0 +1,154 @@
+"""The seconds of a training step: passes and transfers of our own table, replayed."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from pipekit.names import METHODS
+from pipekit.profiling.layer_profile import INPUT_PART
+from pipekit.schedules import Op, Schedule, check
+from pipekit.schedules.clock import Walk, graph_needs
+
+_PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+"""Kinds of tasks that take time, each of as many stages as there are."""
+_ROUNDS = 8
+"""Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What one training step of a pipeline consists of.
+
+    Attributes:
+        forward_s, backward_s: seconds of a microbatch's pass, one entry a stage (of virtual stages
+            one each, in the model's order).
+        microbatches: of each replica and step.
+        transfer_s: seconds of an activation, and of a gradient, between stage s and s + 1.
+        blocking: whether both workers wait while a transfer is under way; else a transfer only
+            delays the pass that needs it.
+        method: a name of :data:`pipekit.names.METHODS`.
+        workers: how many share the stages; None: one a stage.
+        after_s: seconds after the last pass: gradients between replicas, the optimizer.
+
+    Raises:
+        ValueError: entries are missing, or the method has no table for these counts.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    microbatches: int
+    transfer_s: tuple[float, ...] = ()
+    blocking: bool = False
+    method: str = "flush"
+    workers: int | None = None
+    after_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        stages = len(self.forward_s)
+        if len(self.backward_s) != stages or len(self.transfer_s) not in (0, stages - 1):
+            raise ValueError(
+                f"a step of {stages} stages needs {stages} backwards and {stages - 1} transfers, "
+                f"not {len(self.backward_s)} and {len(self.transfer_s)}"
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first forward to the end of the step."""
+        workers = self.workers or len(self.forward_s)
+        counts = self.method, len(self.forward_s), workers
+        whole = self.microbatches
+        if whole <= _ROUNDS * workers:
+            return self._replayed(_table(*counts, whole)) + self.after_s
+        rounds = whole // workers - _ROUNDS + 1
+        fewer = whole - rounds * workers
+        short, longer = (self._replayed(_table(*counts, each)) for each in (fewer, fewer + workers))
+        return short + rounds * (longer - short) + self.after_s
+
+    def _replayed(self, table: "_Table") -> float:
+        """Return when the last task is over: each runs as soon as the table lets it."""
+        links = self.transfer_s or (0.0,) * len(self.forward_s)
+        passes = self._passes(links)
+        delays = (*((0.0,) * len(links) if self.blocking else links), 0.0)
+        ends = [0.0] * (len(table.tasks) + 1)
+        for number, kind, before, needed, boundary in table.tasks:
+            start, came = ends[before], ends[needed] + delays[boundary]
+            ends[number] = (start if start > came else came) + passes[kind]
+        return max(ends)
+
+    def _passes(self, links: tuple[float, ...]) -> list[float]:
+        """Return the seconds of each kind of task, those of updates last."""
+        stages = len(self.forward_s)
+        ends = [0.0] * stages
+        if self.blocking:
+            for boundary in range(stages - 1):
+                ends[boundary] += links[boundary]
+                ends[boundary + 1] += links[boundary]
+        return [
+            *(own + waits for own, waits in zip(self.forward_s, ends, strict=True)),
+            *(own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
+            *(INPUT_PART * own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
+            *((1 - INPUT_PART) * own for own in self.backward_s),
+            0.0,
+        ]
+
+
+def in_flight(method: str, stages: int, microbatches: int, workers: int | None = None) -> list[int]:
+    """Return the most microbatches in flight of each worker's stages together, from the table."""
+    workers = workers or stages
+    few = min(microbatches, (_ROUNDS - 1) * workers + microbatches % workers)
+    return list(_in_flight(method, stages, workers, few))
+
+
+def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
+    """Return the workers that have each stage, from the method's table."""
+    return tuple(map(tuple, _batch(method, stages, workers, workers).stage_workers))
+
+
+class _Table(NamedTuple):
+    """The tasks of one batch in an order in which they can run.
+
+    A task is its number, its kind, the task before it on its worker, the one of another worker that
+    it needs, and the boundary between them; the last number and the last boundary mean none.
+    """
+
+    tasks: list[tuple[int, int, int, int, int]]
+
+
+@lru_cache(maxsize=512)
+def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
+    graph = _batch(method, stages, workers, microbatches).dependencies
+    size = len(graph.tasks)
+    lists = [[*range(*each)] for each in pairwise(graph.first)]
+    needs = graph_needs(graph)
+    order = Walk(lists, [1.0] * size, needs).run().sequence
+    first = set(graph.first)
+    found = []
+    for number in order:
+        task = graph.tasks[number]
+        needed, boundary, kind = max((need for need, _ in needs[number]), default=-1), -1, -1
+        if task.op in _PASSES:
+            kind = _PASSES.index(task.op) * stages + task.stage
+            boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
+        before = size if number in first else number - 1
+        found.append((number, kind, before, needed if needed >= 0 else size, boundary))
+    return _Table(found)
+
+
+@lru_cache(maxsize=512)
+def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
+    return check(_batch(method, stages, workers, microbatches)).peak_in_flight
+
+
+@lru_cache(maxsize=512)
+def _batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
+    METHODS.require(method)
+    if not METHODS[method].microbatches:
+        raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")
+    options = {"workers": workers} if METHODS[method].takes_workers else {}
+    schedule: Schedule = METHODS.load(method)(stages, microbatches, **options)
+    if schedule.worker_count != workers:
+        raise ValueError(
+            f"{method} puts {stages} stages on {schedule.worker_count} workers, not {workers}"
+        )
+    return schedule.take(1)

@@ -1,0 +1,168 @@
+"""The command predicts each row of a file, or says why not, and refuses files that are none."""
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.published.__main__ import main
+from experiments.published.every import SETS, named
+from experiments.published.sets import vtrain
+from pipekit.performance.constants import fitted
+
+GPT = {
+    "row_id": "made0",
+    "gpus": 8,
+    "global_batch_samples": 16,
+    "micro_batch_samples": 1,
+    "hidden_size": 2048,
+    "attention_heads": 16,
+    "layers": 24,
+    "seq_tokens": 1024,
+    "tp": 2,
+    "dp": 2,
+    "pp": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIPEKIT_MEASURED", raising=False)
+    vtrain.all_reduces.cache_clear()
+
+
+def predicted(folder: Path, name: str, *rows: dict[str, object]) -> pd.DataFrame:
+    """Return what the command writes for a file of rows."""
+    paths = folder / "configurations.csv", folder / "out.csv"
+    pd.DataFrame(rows).to_csv(paths[0], index=False)
+    main([name, *map(str, paths)])
+    return pd.read_csv(paths[1])
+
+
+def test_a_row_is_predicted_with_its_interval_and_what_it_rests_on(tmp_path: Path) -> None:
+    wide = {**GPT, "row_id": "made1", "tp": 8, "dp": 1, "pp": 1}
+    found = predicted(tmp_path, "vtrain_single_node", GPT, wide)
+    assert found["row_id"].tolist() == ["made0", "made1"]
+    assert (found["step_low_s"] < found["step_s"]).all()
+    assert (found["step_s"] < found["step_high_s"]).all()
+    width = found["step_high_s"] / found["step_s"]
+    assert width[0] < width[1]  # tp 8 is predicted less well
+    assert set(found["basis"]) == {"data sheet, fitted constants"}
+
+
+def test_the_measured_all_reduces_are_inputs_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheet = predicted(tmp_path, "vtrain_single_node", GPT)
+    monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
+    (tmp_path / "vtrain").mkdir()
+    slow = pd.DataFrame({"gpus": [2, 2], "size_bytes": [1, 2**30], "all_reduce_us": [9e3, 9e6]})
+    slow.to_csv(tmp_path / "vtrain" / "all_reduce_a100_one_node.csv", index=False)
+    vtrain.all_reduces.cache_clear()
+    measured = predicted(tmp_path, "vtrain_single_node", GPT)
+    vtrain.all_reduces.cache_clear()
+    assert "measured all-reduces" in measured["basis"][0]
+    assert measured["step_s"][0] > 2 * sheet["step_s"][0]
+
+
+def test_a_row_that_cannot_be_predicted_has_the_reason(tmp_path: Path) -> None:
+    odd = {**GPT, "tp": 3}
+    found = predicted(tmp_path, "vtrain_multi_node", GPT, odd)
+    assert found["step_s"].notna().tolist() == [True, False]
+    assert "tp 3 x cp 1 x pp 2 does not divide 8 GPUs" in found["basis"][1]
+
+
+def test_a_row_that_lacks_a_number_has_the_reason_and_others_their_seconds(tmp_path: Path) -> None:
+    found = predicted(tmp_path, "vtrain_multi_node", {**GPT, "layers": None}, GPT)
+    assert found["step_s"].notna().tolist() == [False, True]
+    assert found["basis"][0] == "layers is missing"
+
+
+def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path) -> None:
+    row = submission(gpu_type="own", precision="fp8")
+    found = predicted(tmp_path, "mlperf_405b", row)
+    assert found.columns.tolist() == ["row_id", "step_s", "step_low_s", "step_high_s", "basis"]
+    assert "describe your own" in found["basis"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layers": "nan"}, "row made0: layers is nan: give a number"),
+        ({"layers": "many"}, "row made0: layers is 'many'"),
+    ],
+)
+def test_values_that_are_no_numbers_are_refused_with_the_row(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        predicted(tmp_path, "vtrain_single_node", {**GPT, **change})
+    assert said in str(refused.value)
+
+
+def test_missing_columns_sets_and_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="lacks the columns layers of vtrain_single_node"):
+        predicted(tmp_path, "vtrain_single_node", {k: v for k, v in GPT.items() if k != "layers"})
+    with pytest.raises(SystemExit, match="did you mean 'vtrain_multi_node'"):
+        predicted(tmp_path, "vtrain_multinode", GPT)
+    with pytest.raises(SystemExit, match="No such file"):
+        main(["vtrain_multi_node", str(tmp_path / "none.csv"), str(tmp_path / "out.csv")])
+
+
+def submission(**changes: object) -> dict[str, object]:
+    row = {"row_id": "made", "gpu_type": "H100-SXM5-80GB", "gpus": 2048, "tp": 8, "pp": 8, "vp": 8}
+    row |= {"cp": 2, "micro_batch_samples": 1, "global_batch_samples": 1024, "seq_tokens": 8192}
+    return row | {"precision": "fp8"} | changes
+
+
+def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path) -> None:
+    kinds = ["H100-SXM5-80GB", "H200", "GB300", "NVIDIA B200-SXM-180GB", "MI300X"]
+    rows = [submission(row_id=kind, gpu_type=kind) for kind in kinds]
+    seconds = predicted(tmp_path, "mlperf_405b", *rows)["step_s"]
+    assert seconds.notna().all()
+    assert seconds[2] < seconds[0]
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)  # the same chip, more memory
+    gpt3 = submission(pp=8, vp=6, cp=1, gpus=512, global_batch_samples=2048, seq_tokens=2048)
+    (step,) = predicted(tmp_path, "mlperf_gpt3", gpt3)["step_s"]
+    flops = 6 * 175e9 * 2048 * 2048 / 512
+    assert 0.25 < flops / step / 1979e12 < 0.55  # of the peak
+
+
+def test_each_line_of_nvidias_models_and_systems_is_predicted(tmp_path: Path) -> None:
+    models = ["LLAMA3_8B", "Qwen3_30B_a3B", "GPT OSS 120B", "DeepSeekV3", "Nemotron_3_Super"]
+    row: dict[str, object] = dict.fromkeys(("vp", "cp", "tp", "pp"), 1)
+    row |= {
+        "release": "26.04",
+        "task": "pre-training",
+        "variant": "",
+        "gpus": 64,
+        "ep": 8,
+        "fsdp": 0,
+    }
+    row |= {"global_batch_samples": 512, "micro_batch_samples": 1, "seq_tokens": 4096}
+    rows = [
+        {**row, "row_id": f"{model} {system}", "model": model, "system": system, "precision": "FP8"}
+        for model in models
+        for system in ("DGX-H100", "DGX-B200", "DGX-GB300")
+    ]
+    found = predicted(tmp_path, "megatron_bridge", *rows)
+    assert found["step_s"].notna().all()
+    assert (
+        found.groupby(found["row_id"].str.rpartition(" ")[0])["step_s"].idxmax().mod(3).eq(0).all()
+    )
+
+
+def test_rows_that_constants_were_fitted_on_are_named() -> None:
+    fits = fitted()
+    assert all(fit.fitted_on for fit in fits.machines.values())
+    assert {name for fit in fits.machines.values() for name in fit.fitted_on} <= {*SETS}
+    assert "mlperf_405b" not in fits.machines["Megatron-Core on H100"].fitted_on
+    assert named("mlperf_405b").overheads == ()
+
+
+def test_no_measured_value_is_committed(repository: Path) -> None:
+    with (repository / "results/reference/published/predictions.csv").open() as lines:
+        columns = next(csv.reader(lines))
+    assert "step_s" in columns
+    assert not {"measured", "measured_s", "error"} & {*columns}

@@ -1,0 +1,102 @@
+"""The rule finds the constants that made a set, judges by other rows, and intervals hold."""
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.published import fit
+from experiments.published.intervals import half_width, half_widths
+from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
+from experiments.published.table import errors, judged
+from pipekit.performance.constants import Constants
+
+TRUE = Constants(0.5, 3e-6)
+
+
+@dataclass(frozen=True)
+class Row:
+    row_id: str
+    flops: float
+    launches: float
+
+
+def seconds(row: Row, constants: Constants) -> float:
+    return row.flops / constants.efficiency + row.launches * constants.overhead_s
+
+
+MADE = PublishedSet(
+    name="made",
+    file="made.csv",
+    row=Row,
+    machine=lambda _: "Made on made",
+    predict=lambda row, constants: RowPrediction(seconds(row, constants), "made"),
+    measured=lambda values: RowMeasured(float(values["step_s"])),
+    work=lambda row: row.flops,
+    anomaly=lambda row: "made so" if row.row_id == "odd" else None,
+    efficiencies=(0.3, 0.5, 0.7),
+    overheads=(1e-6, 3e-6, 5e-6),
+)
+
+
+@pytest.fixture
+def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fit.CrossValidation:
+    """Of 60 rows that the true constants made, with noise of 5 %, and of one anomaly."""
+    monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
+    monkeypatch.setattr(fit, "SETS", {"made": MADE})
+    rows = [Row(f"row{n}", 1.0 + n % 7, 1e5 * (n % 11)) for n in range(60)] + [Row("odd", 1, 0)]
+    with (tmp_path / "made.csv").open("w", newline="") as lines:
+        table = csv.writer(lines)
+        table.writerow(["row_id", "flops", "launches", "step_s"])
+        for number, row in enumerate(rows):
+            noise = 9 if row.row_id == "odd" else math.exp(0.05 * math.sin(number))
+            table.writerow([row.row_id, row.flops, row.launches, noise * seconds(row, TRUE)])
+    return fit.outcome()
+
+
+def test_the_rule_finds_what_made_the_rows_and_names_them(outcome: fit.CrossValidation) -> None:
+    found = outcome.fits.machines["Made on made"]
+    assert found.constants == TRUE
+    assert len(found.fitted_on["made"]) == 60
+    assert "odd" not in found.fitted_on["made"]
+
+
+def test_the_table_says_how_far_predictions_are_off(outcome: fit.CrossValidation) -> None:
+    (row,) = errors(judged(outcome)).to_dict("records")
+    assert row["rows"] == 61
+    assert row["anomalies"] == 1
+    assert row["mean_without_anomalies"] == pytest.approx(0.05 * 2 / math.pi, rel=0.1)
+    assert row["mean"] > row["mean_without_anomalies"]
+    assert row["floor"] > 3 * row["mean"]
+    assert 0.7 < row["coverage"] < 0.95
+    assert row["rank"] > 0.9
+
+
+def test_a_row_is_never_predicted_by_constants_that_saw_it(
+    outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set of one fold has nobody to learn from: no row of it has a prediction."""
+    monkeypatch.setattr(fit, "_fold", lambda group: 0)
+    alone = fit.outcome()
+    assert all(out.step_s is None for out in alone.predictions)
+    assert "nothing was fitted for 'Made on made'" in alone.predictions[0].basis
+
+
+@given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))
+def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -> None:
+    half = half_widths(("set", "all", each) for each in residuals)["set"]["all"]
+    inside = sum(abs(each) <= half for each in residuals)
+    assert 0.8 * len(residuals) <= inside
+    assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
+
+
+def test_a_class_of_few_rows_has_its_sets_interval() -> None:
+    rows = [("set", "many", 0.01 * n) for n in range(30)] + [("set", "few", 1.0)]
+    widths = half_widths(rows)
+    assert widths["set"]["many"] < widths["set"]["few"] < 1
+    assert half_width(widths, "set", "unseen") == widths["set"]["few"]
+    assert half_width(widths, "unseen", "all") == pytest.approx(sum(widths["set"].values()) / 2)

@@ -1,0 +1,70 @@
+"""hf_playbook: models of the sizes that the MFU implies, nanotron's deal, and memory by ZeRO."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.published.sets.hf_playbook import HF_PLAYBOOK, PlaybookRow
+from pipekit.performance.constants import Constants
+
+ROW = PlaybookRow("made", "8B", 4, 2, 4, 4, 1, 128, 256, 1, 4096)
+CONSTANTS = Constants(0.41, 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"), [("1B", 1.9), ("3B", 4.7), ("8B", 9.9), ("80B", 85)]
+)
+def test_models_have_about_the_parameters_that_their_mfu_implies(
+    model: str, billions: float
+) -> None:
+    # The counts are those that the set's README derives, attention's products among them.
+    shape = replace(ROW, model=model).shape
+    tables = 2 * shape.vocabulary * shape.hidden
+    scores = shape.layers * shape.hidden * 4096  # 6 s h of a layer's FLOPs a token, by 6
+    assert (shape.dense_parameters + tables + scores) / 1e9 == pytest.approx(billions, rel=0.11)
+
+
+def test_layers_are_dealt_in_order_and_the_head_counts_as_layers() -> None:
+    # A head of 2.2 blocks: stages end once 8.6, 17.1 and 25.7 of 34.2 blocks are exceeded.
+    assert [stage.blocks for stage in ROW.stages] == [9, 9, 8, 6]
+    assert [stage.has_head for stage in ROW.stages] == [False, False, False, True]
+    assert not ROW.empty
+
+
+def test_a_rank_without_an_item_ends_the_run() -> None:
+    deep = replace(ROW, model="1B", pp=16)
+    assert deep.empty
+    assert HF_PLAYBOOK.predict(deep, CONSTANTS).fits == pytest.approx(0.01)
+
+
+def test_zero_shards_the_optimizer_only() -> None:
+    alone = replace(ROW, dp=1, tp=1, pp=1)
+    (stage,) = alone.stages
+    weights = stage.blocks * alone.shape.dense_parameters / 32 + 2 * 131072 * 4096
+    whole, sharded = (
+        HF_PLAYBOOK.predict(replace(alone, dp=8, zero_stage=zero), CONSTANTS).memory_bytes or 0.0
+        for zero in (0, 1)
+    )
+    assert whole - sharded == pytest.approx(12 * weights * 7 / 8)
+
+
+def test_a_stalled_receive_takes_half_a_second() -> None:
+    few = replace(ROW, pp=2, grad_accumulation=4)
+    calm, stalled = (
+        HF_PLAYBOOK.predict(replace(few, nodes=nodes), CONSTANTS).step_s or 0.0 for nodes in (8, 64)
+    )
+    # Stage 1 receives each forward and stage 0 each backward: 4 of one, and the first of the other.
+    assert stalled - calm == pytest.approx(0.5 * 5)
+
+
+@given(st.sampled_from(["1B", "3B", "8B", "80B"]), st.sampled_from([1, 2, 4, 8]))
+def test_more_samples_of_a_microbatch_never_fit_better(model: str, tp: int) -> None:
+    chances = [
+        HF_PLAYBOOK.predict(
+            replace(ROW, model=model, tp=tp, micro_batch_samples=samples), CONSTANTS
+        ).fits
+        for samples in (1, 4, 16, 64)
+    ]
+    assert chances == sorted(chances, key=lambda each: -(each or 0))

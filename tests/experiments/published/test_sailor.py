@@ -1,0 +1,110 @@
+"""sailor: a made-up folder of profiles, sizes and networks gives steps that can be added up."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments.published.sets.sailor import SAILOR, SailorRow
+from pipekit.performance.constants import Constants
+
+LAYERS = 26
+PLAN = {
+    "layers_per_stage": [[0] * 12, [0] * 14],
+    "tmp_per_stage": [[[[["GH-96", 4, "z"]], 4]], [[[["GH-96", 4, "z"]], 4]]],
+}
+ROW = SailorRow("made", "plan_config_N2_D1", "clariden", "OPT-350", 2, 1, 4, 8, 1, json.dumps(PLAN))
+LOSSLESS = Constants(1.0, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A layer takes 1 ms forward and 2 ms backward for 8 samples, a network gives 1 GB/s."""
+    where = tmp_path / "sailor"
+    where.mkdir()
+    sizes = {"params_floats": 0, "act_output_bytes": 1e9 / 8, "act_mem_bytes": 1e8}
+    pd.DataFrame(
+        {"model": "OPT-350", "tp": tp, "layer": layer, **sizes}
+        for tp in (1, 4)
+        for layer in range(LAYERS)
+    ).to_csv(where / "layer_sizes.csv", index=False)
+    pd.DataFrame(
+        {
+            "source": "validation",
+            "model": "OPT-350",
+            "gpu": "GH-96",
+            "micro_batch_samples": samples,
+            "tp": 4,
+            "layer": layer,
+            "forward_s": seconds,
+            "backward_s": 2 * seconds,
+        }
+        for samples, seconds in ((1, 1e-3), (8, 1e-3))
+        for layer in range(LAYERS)
+    ).to_csv(where / "layer_profiles.csv", index=False)
+    ends = {"sender_gpu": "GH-96", "sender_gpus": 4, "receiver_gpu": "GH-96", "receiver_gpus": 4}
+    law = {"c2": 0, "c1": 0, "c0": 1, "peak_bytes_per_s": 1e12}
+    pd.DataFrame([{"file": "f", "where": "inter_node", **ends, **law}]).to_csv(
+        where / "network_fits.csv", index=False
+    )
+    monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
+    return where
+
+
+def seconds(row: SailorRow, constants: Constants = LOSSLESS) -> float:
+    found = SAILOR.predict(row, constants).step_s
+    assert found is not None
+    return found
+
+
+def test_one_microbatch_passes_all_layers_and_waits_at_both_ends_of_each_transfer() -> None:
+    # 26 layers of 3 ms; an activation of 1 GB and its gradient hold both nodes for a second each.
+    assert seconds(ROW) == pytest.approx(26 * 3e-3 + 4 * 1.0)
+
+
+def test_a_share_of_the_network_makes_transfers_longer() -> None:
+    slower = seconds(ROW, Constants(0.25, 0.0)) - seconds(ROW)
+    assert slower == pytest.approx(4 * 3.0)
+
+
+def test_a_wait_of_the_profile_is_taken_off_but_never_the_device_s_own_time() -> None:
+    one = replace(ROW, micro_batch_samples=1)
+    device = 1e-3 / 8  # of the sample, by the largest microbatch
+    whole, shorter, least = (seconds(one, Constants(1.0, waits)) for waits in (0.0, 0.5e-3, 1.0))
+    assert whole - shorter == pytest.approx(26 * 2 * 0.5e-3)
+    assert whole - least == pytest.approx(26 * (3e-3 - 3 * device))
+
+
+def test_a_batch_in_flight_on_each_stage_takes_memory() -> None:
+    few, more = (
+        SAILOR.predict(replace(ROW, microbatches_per_replica=m), LOSSLESS).memory_bytes or 0.0
+        for m in (1, 8)
+    )
+    assert few < more < 2 * few  # two in flight on the first stage, one on the last
+
+
+def test_without_inputs_the_data_sheet_predicts(folder: Path) -> None:
+    (folder / "layer_profiles.csv").unlink()
+    found = SAILOR.predict(ROW, LOSSLESS)
+    assert found.step_s
+    assert found.basis == "data sheet, fitted constants"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan_json": "{}"}, "plan_json is no plan"),
+        ({"model": "OPT-7000"}, "there are no layer sizes of OPT-7000"),
+        (
+            {"plan_json": json.dumps(PLAN).replace("GH-96", "GH-69")},
+            "no profile of OPT-350 on GH-69",
+        ),
+    ],
+)
+def test_what_was_not_profiled_is_named(change: dict[str, Any], said: str) -> None:
+    found = SAILOR.predicted(replace(ROW, **change), lambda _: LOSSLESS)
+    assert found.step_s is None
+    assert said in found.basis

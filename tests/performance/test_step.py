@@ -1,0 +1,139 @@
+"""A step is what the simulator makes of the same table, and closed forms where there are some."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit import Profile, schedules, simulate
+from pipekit.clusters import Cluster, Device, Level
+from pipekit.performance.step import TrainingStep, homes, in_flight
+from pipekit.profiling import LayerProfile
+from pipekit.schedules import Schedule
+from pipekit.schedules.methods.by_name import METHODS
+
+seconds = st.floats(0.1, 9)
+
+
+def simulated(schedule: Schedule, step: TrainingStep, latency: float) -> float:
+    """Return the makespan of one batch by the simulator, whose links have only a latency."""
+    layers = tuple(
+        LayerProfile(f"{number}", forward, backward, output_bytes=1e-9)
+        for number, (forward, backward) in enumerate(
+            zip(step.forward_s, step.backward_s, strict=True)
+        )
+    )
+    level = Level("link", schedule.worker_count, 1e30, latency_s=latency)
+    links = Cluster("c", Device("any", math.inf, {}, math.inf), (level,))
+    return simulate(schedule, Profile(layers), None, links, batches=1).makespan_s
+
+
+@given(st.data())
+def test_1f1b_takes_what_the_simulator_says(data: st.DataObject) -> None:
+    stages, microbatches = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 12))
+    each = st.tuples(*[seconds] * stages)
+    latency = data.draw(st.floats(0, 2))
+    step = TrainingStep(
+        data.draw(each), data.draw(each), microbatches, transfer_s=(latency,) * (stages - 1)
+    )
+    told = simulated(schedules.flush(stages, microbatches), step, latency)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+
+
+@given(st.integers(2, 3), st.integers(2, 3), st.integers(1, 8), st.data())
+def test_interleaved_1f1b_takes_what_the_simulator_says(
+    workers: int, chunks: int, microbatches: int, data: st.DataObject
+) -> None:
+    stages = workers * chunks
+    each = st.tuples(*[seconds] * stages)
+    step = TrainingStep(
+        data.draw(each), data.draw(each), microbatches, method="interleaved", workers=workers
+    )
+    schedule = schedules.interleaved(stages, microbatches, workers=workers)
+    assert step.seconds == pytest.approx(simulated(schedule, step, 0.0), rel=1e-9)
+
+
+@given(
+    st.sampled_from(["gpipe", "eager", "zb-h1", "chimera", "dualpipe"]),
+    st.sampled_from([2, 4]),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_other_methods_take_what_the_simulator_says(
+    method: str, stages: int, half: int, data: st.DataObject
+) -> None:
+    each, microbatches = st.tuples(*[seconds] * stages), 2 * half * stages
+    latency = data.draw(st.floats(0, 2))
+    links = (latency,) * (stages - 1)
+    step = TrainingStep(data.draw(each), data.draw(each), microbatches, links, method=method)
+    told = simulated(METHODS[method](stages, microbatches), step, latency)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+
+
+@given(st.sampled_from(["zb-v", "v-half", "hanayo", "looped-bfs"]), st.integers(1, 3), st.data())
+def test_several_stages_a_worker_take_what_the_simulator_says(
+    method: str, workers: int, data: st.DataObject
+) -> None:
+    workers += method == "looped-bfs"
+    stages = 2 * workers
+    each = st.tuples(*[seconds] * stages)
+    step = TrainingStep(data.draw(each), data.draw(each), 4, method=method, workers=workers)
+    told = simulated(METHODS[method](stages, 4), step, 0.0)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+    assert [len(some) for some in homes(method, stages, workers)] == [1] * stages
+
+
+@given(st.integers(1, 4), st.integers(33, 90), st.data())
+def test_of_many_microbatches_rounds_repeat(
+    stages: int, microbatches: int, data: st.DataObject
+) -> None:
+    each = st.tuples(*[seconds] * stages)
+    step = TrainingStep(data.draw(each), data.draw(each), microbatches)
+    told = simulated(schedules.flush(stages, microbatches), step, 0.0)
+    assert step.seconds == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.parametrize("microbatches", [1, 4, 1000])
+def test_equal_stages_fill_and_drain_once(microbatches: int) -> None:
+    """(m + p - 1) (f + b), (PipeDream-2BW, section 3.2)."""
+    step = TrainingStep((1.0,) * 4, (2.0,) * 4, microbatches, after_s=5)
+    assert step.seconds == pytest.approx(3 * (microbatches + 3) + 5)
+
+
+def test_one_stage_runs_its_microbatches_one_after_the_other() -> None:
+    assert TrainingStep((1.0,), (2.0,), 7).seconds == 21
+
+
+def test_a_blocking_transfer_keeps_both_workers() -> None:
+    free = TrainingStep((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,))
+    both = TrainingStep((1.0,) * 2, (1.0,) * 2, 3, transfer_s=(0.5,), blocking=True)
+    assert both.seconds == TrainingStep((1.5,) * 2, (1.5,) * 2, 3).seconds > free.seconds
+
+
+@given(st.integers(2, 4), st.integers(1, 9), seconds, st.data())
+def test_a_longer_pass_never_makes_a_step_shorter(
+    stages: int, microbatches: int, more: float, data: st.DataObject
+) -> None:
+    each = data.draw(st.tuples(*[seconds] * stages))
+    longer = list(each)
+    longer[data.draw(st.integers(0, stages - 1))] += more
+    times = [TrainingStep(tuple(some), each, microbatches).seconds for some in (each, longer)]
+    assert times[0] <= times[1]
+
+
+def test_what_is_in_flight_is_the_tables() -> None:
+    assert in_flight("flush", 4, 100) == [4, 3, 2, 1]
+    assert in_flight("flush", 4, 2) == [2, 2, 2, 1]
+    assert in_flight("gpipe", 3, 5) == [5, 5, 5]
+
+
+def test_steps_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 stages needs 3 backwards and 2 transfers"):
+        TrainingStep((1.0,) * 3, (1.0,) * 3, 4, transfer_s=(1.0,))
+    with pytest.raises(ValueError, match="did you mean 'flush'"):
+        _ = TrainingStep((1.0,), (1.0,), 1, method="flash").seconds
+    with pytest.raises(ValueError, match="pipedream updates after each microbatch"):
+        _ = TrainingStep((1.0,), (1.0,), 1, method="pipedream").seconds
+    with pytest.raises(ValueError, match="puts 4 stages on 4 workers, not 2"):
+        _ = TrainingStep((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds
