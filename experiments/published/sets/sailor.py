@@ -30,7 +30,7 @@ _DEVICES = {
     "A100-80": "A100 80GB",
     "V100-16": "V100 16GB",
 }
-_SHAPES = {"OPT-350": "opt-350m", "GPT-Neo-2.7": "gpt-neo-2.7b"}
+_SHAPES = {"OPT-350": "opt-350m", "GPT-Neo-2.7": "gpt-neo-2.7b", "LLAMA-3-8": "llama3-8b"}
 _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""

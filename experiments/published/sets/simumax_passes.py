@@ -87,18 +87,21 @@ class Rank:
         hidden, tokens, width, cp = self.shape.hidden, self.tokens, layer.head_dim, self.layout.cp
         heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self.layout.tp, 1)
         projected = (heads + 2 * kv_heads) * width
-        # Ranks of a sequence exchange tokens for heads: queries, outputs, keys and values.
-        exchanged = sum(
-            self.timed.collective("all2all", 2 * tokens * each * width, cp)
-            for each in (heads, heads, 2 * kv_heads)
-        )
         return [
             self.timed.linear(tokens, hidden, projected),
             self.timed.linear(tokens, heads * width, hidden),
             self.timed.scores(self.seq_tokens, heads // cp, max(kv_heads // cp, 1), width, width),
             self.timed.moved(4 * tokens * projected, 4 * tokens * projected),
-            PassCosts(exchanged, exchanged),
+            self._exchanged(heads * width, heads * width, 2 * kv_heads * width),
         ]
+
+    def _exchanged(self, *widths: int) -> PassCosts:
+        """Return the passes in which ranks of a sequence exchange tokens for heads, and back."""
+        seconds = sum(
+            self.timed.collective("all2all", 2 * self.tokens * width, self.layout.cp)
+            for width in widths
+        )
+        return PassCosts(seconds, seconds)
 
     def _latent_attention(self, layer: LatentAttention) -> list[PassCosts]:
         hidden, tokens, cp = self.shape.hidden, self.tokens, self.layout.cp
@@ -114,6 +117,7 @@ class Rank:
             self.timed.scores(self.seq_tokens, heads // cp, heads // cp, key, value),
             self.timed.moved(4 * tokens * ranks, 6 * tokens * ranks),
             self.timed.moved(rotated, rotated),
+            self._exchanged(heads * key, heads * key, heads * value, heads * value),
         ]
 
     def _mlp(self, width: int) -> list[PassCosts]:
