@@ -24,7 +24,7 @@ _GRAPHED_FROM = {
     "Qwen3_235B_a22B": "26.06",
     "Qwen3_30B_a3B": "26.08",
 }
-"""Releases from which a model's passes seem to be CUDA graphs, on Blackwell with MXFP8: read off the
+"""Releases from which a model's passes seem to be CUDA graphs (Blackwell, MXFP8): read off the
 given rows, which become faster there by what the host had taken."""
 _RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
