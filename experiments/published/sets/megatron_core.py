@@ -24,12 +24,11 @@ _GRAPHED_FROM = {
     "Qwen3_235B_a22B": "26.06",
     "Qwen3_30B_a3B": "26.08",
 }
-"""Releases from which a model's recipes capture whole passes of mixtures in CUDA graphs (release
-notes of Megatron-Bridge), on Blackwell with MXFP8."""
+"""Releases from which a model's passes seem to be CUDA graphs (Blackwell, MXFP8): read off the
+given rows, which become faster there by what the host had taken."""
 _RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
-"""Recipes that recompute mixtures, since they do not fit else (scripts/performance)."""
-
-
+"""Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
+would not fit else."""
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}
 """Devices that differ from one that was fitted in their memory alone."""
 
