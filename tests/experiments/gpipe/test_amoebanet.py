@@ -23,7 +23,7 @@ def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters:
             assert getattr(found, name) == getattr(expected, name), (expected.name, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiled_it_keeps_its_convolutions_outputs_alone_in_two_bytes() -> None:
     model, numbers = amoebanet_d(3, 8, device="meta"), list[int]()
     for module in model.modules():
