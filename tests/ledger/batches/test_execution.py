@@ -4,6 +4,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -87,7 +88,8 @@ def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own() -> No
         client.wait_for_ready(timeout=60)
         asked = {"python": "__import__('sys').executable"}
         answer = client.execute_interactive("", user_expressions=asked)["content"]
-        assert exposed(manager.provisioner.pid) == 0
+        process: Any = manager.provisioner
+        assert exposed(process.pid) == 0
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
