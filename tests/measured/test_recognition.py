@@ -14,8 +14,6 @@ from pipekit.schedules.methods.by_name import PER_MINIBATCH
 from pipekit.traces import Trace
 from tests.measured import recordings
 
-LONG = pytest.mark.long
-
 
 def _taken(name: str, workers: int, microbatches: int) -> Schedule | None:
     """Return some batches of a method, if it can be had on so many workers."""
@@ -45,7 +43,8 @@ def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "microbatches"), [(2, 4), (3, 8), (4, 8), pytest.param(8, 16, marks=LONG)]
+    ("workers", "microbatches"),
+    [(2, 4), (3, 8), (4, 8), pytest.param(8, 16, marks=pytest.mark.long)],
 )
 def test_jittered_runs_are_named_with_all_that_have_their_order(
     workers: int, microbatches: int

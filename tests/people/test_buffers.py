@@ -17,9 +17,6 @@ from tests.people.three_layers import CE, SGD, assert_as_plain, batches, multipl
 Build = Callable[[], nn.Module]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 class Steps(nn.Module):
     """Warms up by a counter."""
 

@@ -13,9 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import pipekit as pk
 from tests.people.three_layers import CE, assert_as_plain, batches, network, pipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 SCALE = contextvars.ContextVar("SCALE", default=1.0)
 
 

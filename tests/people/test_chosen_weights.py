@@ -14,8 +14,6 @@ from tests.engine.examples import different
 from tests.people.plain import plain_loop
 from tests.people.three_layers import CE, SGD, batches, network, pipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:
     model, data = network(nn.Tanh()), batches()

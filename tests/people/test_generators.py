@@ -19,9 +19,6 @@ from tests.people.three_layers import CE, SGD, assert_as_plain, batches, network
 Build = Callable[[], nn.Module]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 class Noise(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 import pipekit as pk
 from tests.people.three_layers import assert_as_plain, batches, multiplied, pipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Store:
     """Any object that layers share."""

@@ -12,8 +12,6 @@ from pipekit.profiling import LayerProfile, Profile
 from tests.engine.examples import different
 from tests.people.torchgpipe.gpipe import Calls
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize(
     ("costs", "stages", "split"), [([1, 2, 3, 4, 5, 6], 2, [4, 2]), ([0, 0], 2, [1, 1])]

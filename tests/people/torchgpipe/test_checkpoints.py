@@ -9,8 +9,6 @@ from torch import Tensor, nn
 import pipekit as pk
 from tests.people.torchgpipe.gpipe import MODES, Calls, assert_as_plain, gpipe, linears, looks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def flagged(seen: list[tuple[bool, bool]]) -> nn.Module:
     return looks(lambda _: seen.append((pk.is_checkpointing(), pk.is_recomputing())))

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 import pipekit as pk
 from tests.people.torchgpipe.gpipe import MODES, gpipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def tilted(rows: int = 16) -> Tensor:
     """Return images whose channels and rows have other means and variances."""

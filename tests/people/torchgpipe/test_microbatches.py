@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from tests.people.torchgpipe.gpipe import Calls, assert_as_plain, gpipe, linears, looks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize(("rows", "parts"), [(7, [2, 2, 2, 1]), (2, [1, 1]), (8, [2, 2, 2, 2])])
 def test_rows_need_not_be_a_multiple_of_chunks(rows: int, parts: list[int]) -> None:

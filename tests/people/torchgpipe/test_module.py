@@ -10,8 +10,6 @@ from torch import nn
 import pipekit as pk
 from tests.people.torchgpipe.gpipe import assert_as_plain, gpipe, linears
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_it_has_the_parameters_of_the_layers() -> None:
     model = linears(1)

@@ -13,8 +13,6 @@ import pipekit as pk
 from pipekit.layers.skips import Skippable
 from tests.people.torchgpipe.gpipe import MODES, assert_as_plain, gpipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Stash(Skippable):
     """Leaves its input, and gives another."""
