@@ -339,7 +339,6 @@ def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
     assert [n["name"] for n in record["notebooks"]] == ["quick", "endless"]
 
 
-@pytest.mark.slow
 def test_a_new_run_has_the_named_notebooks_and_says_how_to_continue_the_unfinished_one(
     tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
 ) -> None:
