@@ -37,15 +37,6 @@ def experiment(folder: Path, *names: str, alone: tuple[str, ...] = (), **keys: o
     return file
 
 
-TRAINS = """
-import os
-os.mkdir(f"{results_dir}/trainings")
-for path in ("trainings/done.json", "half_a_claim.jsonl"):
-    open(f"{results_dir}/{path}", "x").close()
-"""
-TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
-
-
 @pytest.mark.slow
 def test_a_notebook_imports_what_stands_at_its_project_s_root(
     tmp_path: Path, notebook: Notebook
@@ -246,6 +237,15 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
     copy = nbformat.read(result.notebook, as_version=4)
     assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
     assert not list(result.notebook.parent.glob("*.progress"))
+
+
+TRAINS = """
+import os
+os.mkdir(f"{results_dir}/trainings")
+for path in ("trainings/done.json", "half_a_claim.jsonl"):
+    open(f"{results_dir}/{path}", "x").close()
+"""
+TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
 
 
 @pytest.mark.slow
