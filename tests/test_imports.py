@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -32,6 +33,7 @@ def imported(file: Path, known: dict[str, Path]) -> Iterator[str]:
                 yield inner if inner in known else node.module
 
 
+@cache
 def graph(repository: Path) -> "nx.DiGraph[str]":
     """Return which file imports which.
 
@@ -68,19 +70,6 @@ def test_no_package_imports_itself_by_way_of_others(repository: Path, depth: int
         if ends[0] != ends[1] and not ends[0].startswith(ends[1]) and ends[0] != importer:
             between.add_edge(*ends)
     assert circles(between) == []
-
-
-def test_the_toolkit_stands_on_no_experiment(repository: Path) -> None:
-    assert not [m for m, file in modules(repository).items() if "experiments" in imports(file)]
-    assert "experiments" in imports(repository / "experiments" / "study" / "notebook.py")
-
-
-def imports(file: Path) -> set[str]:
-    """Return the top-level packages that a file imports."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
-    names = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
-    names += [n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module]
-    return {name.split(".")[0] for name in names}
 
 
 def test_the_walk_finds_a_circle(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ WITHOUT_TORCH = """
 import pathlib
 
 import pipekit as pk
+import pipekit.ledger.report
 from pipekit import plots, schedules
 from pipekit.profiling import LayerProfile
 

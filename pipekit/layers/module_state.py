@@ -229,9 +229,12 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_quantized
 
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have the same bits, be they of any type or no numbers at all."""
-    pair = [tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    if not pair[0].numel() % 8 and not any(each.storage_offset() % 8 for each in pair):
-        pair = [each.view(torch.int64) for each in pair]  # eight at a time
-    return one.shape == other.shape and torch.equal(*pair)
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    pair = [torch.view_as_real(each) if each.is_complex() else each for each in (one, other)]
+    return torch.equal(*(each.view(_INTEGERS[each.itemsize]) for each in pair))

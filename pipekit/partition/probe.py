@@ -96,8 +96,10 @@ def probe(
             taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
             numbers = numbers_so_far()
-            with handed_on, as_before as weights, drawing, FlopCounter() as counter:
-                x, under_way = _run(layer, number, x, under_way)
+            with as_before as weights:
+                # Each mode sees each operator: none is there while weights are compared.
+                with handed_on, drawing, FlopCounter() as counter:
+                    x, under_way = _run(layer, number, x, under_way)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             drawn += [(number, library) for library in drawn_since(numbers)]

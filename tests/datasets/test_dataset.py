@@ -1,6 +1,7 @@
 """A data set cut into batches, and the sizes that none can have."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -44,7 +45,9 @@ def test_test_batches_keep_their_order_and_the_last_rows() -> None:
     assert [targets.tolist() for _, targets in batches] == [[-100, -101], [-102, -103], [-104]]
 
 
-TEXT = datasets.python_source(sequence=40, rows=30, test_rows=10)
+@cache
+def text() -> Dataset:
+    return datasets.python_source(sequence=40, rows=30, test_rows=10)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +67,8 @@ TEXT = datasets.python_source(sequence=40, rows=30, test_rows=10)
         (lambda: datasets.python_snippets(rows=2401), "use multiples of 8"),
         (lambda: datasets.python_snippets(classes=10**3, rows=10**4, test_rows=10**3), "packages"),
         (lambda: datasets.python_snippets(rows=80_000), r"rows a class must be 1 to \d+"),
-        (lambda: datasets.masked(TEXT, 0.0), "choose one that leaves 1 to 40 to guess"),
-        (lambda: datasets.masked(TEXT, 1.1), "choose one that leaves 1 to 40 to guess"),
+        (lambda: datasets.masked(text(), 0.0), "choose one that leaves 1 to 40 to guess"),
+        (lambda: datasets.masked(text(), 1.1), "choose one that leaves 1 to 40 to guess"),
     ],
 )
 def test_impossible_sizes_are_refused_with_the_possible_ones(

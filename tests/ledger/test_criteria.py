@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.ledger.criteria import evaluate, parse
-from pipekit.ledger.ledger import Claim, load
+from pipekit.ledger.ledger import load
 
-JUDGED = [claim for claim in load().values() if claim.check != "report"]
 GOLDEN = pd.read_csv(Path(__file__).parents[2] / "results/reference/papers/claims.csv")
 GOLDEN = GOLDEN[GOLDEN["outcome"].isin(["pass", "miss"])]
 finite = st.floats(-1e6, 1e6, allow_nan=False)
@@ -139,11 +138,13 @@ class TestProperties:
 
 
 class TestLedger:
-    @pytest.mark.parametrize("row", [*GOLDEN.itertuples()], ids=lambda row: row.id)
-    def test_golden_values_are_judged_as_they_were(self, row: Any) -> None:
-        claim = load()[row.id]
-        assert passes(claim.check, json.loads(row.value), claim.target) == (row.outcome == "pass")
+    def test_golden_values_are_judged_as_they_were(self) -> None:
+        for row in GOLDEN.itertuples():
+            claim = load()[row.id]
+            passed = passes(claim.check, json.loads(row.value), claim.target)
+            assert passed == (row.outcome == "pass"), row.id
 
-    @pytest.mark.parametrize("claim", JUDGED, ids=lambda claim: claim.id)
-    def test_text_in_a_number_s_place_fails(self, claim: Claim) -> None:
-        assert passes(claim.check, "True", claim.target) is False
+    def test_text_in_a_number_s_place_fails(self) -> None:
+        judged = [claim for claim in load().values() if claim.check != "report"]
+        found = [c.id for c in judged if passes(c.check, "True", c.target) is not False]
+        assert found == []

@@ -42,9 +42,14 @@ def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_jittered_run_is_named_with_all_that_have_its_order(name: str) -> None:
-    for workers, microbatches in ((2, 4), (3, 8), (4, 8), (8, 16)):
+@pytest.mark.parametrize(
+    ("workers", "microbatches"),
+    [(2, 4), (3, 8), (4, 8), pytest.param(8, 16, marks=pytest.mark.long)],
+)
+def test_jittered_runs_are_named_with_all_that_have_their_order(
+    workers: int, microbatches: int
+) -> None:
+    for name in METHODS:
         schedule = _taken(name, workers, microbatches)
         if schedule is None:
             continue

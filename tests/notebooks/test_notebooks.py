@@ -86,9 +86,9 @@ def test_no_cell_ends_with_a_name_that_jupyter_would_print(notebook: NotebookNod
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_an_experiment_runs_it(path: Path, scale: str) -> None:
+def test_an_experiment_runs_each(scale: str) -> None:
     jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
-    assert path.resolve() in [job.notebook.resolve() for job in jobs]
+    assert {job.notebook.resolve() for job in jobs} >= set(NOTEBOOKS)
 
 
 def outside(parameter: Parameter) -> list[object]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
     """Begin with the same random numbers, and add up in one order."""
     torch.manual_seed(0)
     before = torch.get_num_threads()

@@ -21,9 +21,6 @@ CE = nn.CrossEntropyLoss()
 Change = Callable[[Tensor], Tensor | None]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 class Hooked(nn.Module):
     """Changes the gradient of its input, as gradient reversal, clipping and scaling do."""
 

@@ -26,11 +26,6 @@ def is_tracing() -> bool:
     return answer
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def parts(batch: Any, m: int) -> Iterator[Any]:
     """Yield the microbatches of a tensor, a tuple or a dict."""
     for k in range(m):

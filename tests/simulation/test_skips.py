@@ -153,9 +153,17 @@ def costs(unet: nn.Sequential) -> Profile:
     )
 
 
-@pytest.mark.parametrize("balance", [[11, 11], [3, 12, 7], [2, 8, 7, 5]], ids=str)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("recompute", ["never", "always"])
+@pytest.mark.parametrize(
+    ("balance", "method", "recompute"),
+    [
+        ([11, 11], "gpipe", "never"),
+        ([11, 11], "1f1b", "always"),
+        ([3, 12, 7], "gpipe", "always"),
+        ([3, 12, 7], "1f1b", "never"),
+        ([2, 8, 7, 5], "gpipe", "never"),
+        ([2, 8, 7, 5], "1f1b", "always"),
+    ],
+)
 def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
     unet: nn.Sequential, costs: Profile, balance: list[int], method: str, recompute: Recompute
 ) -> None:

@@ -15,9 +15,9 @@ from tests.engine.gloo import over_gloo
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
 
 
-def listening() -> dict[int, str]:
-    """Return the address of every TCP port that this process listens on."""
-    files = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+def listening(process: int | str = "self") -> dict[int, str]:
+    """Return the address of every TCP port that a process listens on."""
+    files = [*Path(f"/proc/{process}/fd").iterdir()]
     own = {os.readlink(file) for file in files if file.is_symlink()}
     ports = {}
     for table in "tcp", "tcp6":
@@ -30,14 +30,14 @@ def listening() -> dict[int, str]:
     return ports
 
 
-def exposed() -> int:
-    """Return how many ports are open to other machines, torch's own store not counted.
+def exposed(process: int | str = "self") -> int:
+    """Return how many ports of a process are open to other machines, but for torch's own store.
 
     Who starts ``torchrun`` tells that store its address and port.
     """
     store = int(os.environ.get("MASTER_PORT", 0))
     return sum(
-        not ipaddress.ip_address(a).is_loopback for p, a in listening().items() if p != store
+        not ipaddress.ip_address(a).is_loopback for p, a in listening(process).items() if p != store
     )
 
 

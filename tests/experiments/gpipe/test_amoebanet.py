@@ -9,7 +9,9 @@ from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
 
 
-@pytest.mark.parametrize(("layers", "filters"), [(1, 32), (4, 40)])
+@pytest.mark.parametrize(
+    ("layers", "filters"), [(1, 32), pytest.param(4, 40, marks=pytest.mark.long)]
+)
 def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters: int) -> None:
     def build(device: str) -> object:
         return amoebanet_d(3 * layers, filters, 10, device=device)
@@ -21,7 +23,7 @@ def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters:
             assert getattr(found, name) == getattr(expected, name), (expected.name, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiled_it_keeps_its_convolutions_outputs_alone_in_two_bytes() -> None:
     model, numbers = amoebanet_d(3, 8, device="meta"), list[int]()
     for module in model.modules():

@@ -22,12 +22,12 @@ from tests.emulation.own_time import own_time
 
 
 def test_nothing_is_computed_and_a_published_network_is_known_by_name() -> None:
-    found = estimated(models.resnet50, images(2, 224), V100)
+    found = estimated(models.alexnet, images(2, 224), V100)
     assert found.rows == 2
     assert found.parameter_bytes == 4 * sum(
-        p.numel() for p in models.resnet50(device="meta").parameters()
+        p.numel() for p in models.alexnet(device="meta").parameters()
     )
-    assert published("resnet50", 2, V100).layers == found.layers
+    assert published("alexnet", 2, V100).layers == found.layers
     assert images(2, 8)().shape == torch.Size([2, 3, 8, 8])
 
 

@@ -12,7 +12,7 @@ from tests.emulation.own_time import own_time
 SETTINGS = [
     Setting(p, m, f, i, w, overlap)
     for p in (2, 4)
-    for m in (p, 2 * p, 3 * p)
+    for m in (p, 3 * p)
     for f, i, w in product((1, 2, 3), repeat=3)
     for overlap in (1, 0.75)
 ]

@@ -42,32 +42,28 @@ def test_a_notebook_imports_what_stands_at_its_project_s_root(
     tmp_path: Path, notebook: Notebook
 ) -> None:
     (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "own_study").mkdir()
-    (tmp_path / "own_study" / "__init__.py").write_text("ANSWER = 42\n")
+    (tmp_path / "own_study.py").write_text("ANSWER = 42\n")
     file = notebook("imports", "import own_study", "print(own_study.ANSWER)")
     (tmp_path / "notebooks").mkdir()
     file.rename(tmp_path / "notebooks" / file.name)
-    entry = {"notebook": f"notebooks/{file.name}"}
-    yaml_file = tmp_path / "experiment.yaml"
-    yaml_file.write_text(yaml.safe_dump({"name": "trial", "notebooks": [entry]}))
-    (found,) = run(yaml_file, results=tmp_path / "runs", quiet=True).notebooks
+    (found,) = run(
+        experiment(tmp_path, "notebooks/imports"), results=tmp_path / "runs", quiet=True
+    ).notebooks
     assert found.error is None
     assert found.notebook.with_suffix(".log").read_text() == "42\n"
 
 
-TRAINS = """
-import os
-os.mkdir(f"{results_dir}/trainings")
-for path in ("trainings/done.json", "half_a_claim.jsonl"):
-    open(f"{results_dir}/{path}", "x").close()
-"""
-TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
-
-
 @pytest.mark.slow
 def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
-    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    notebook: Notebook,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A strange kernel of the user is not used.
+    (strange := tmp_path / "kernels" / "python3" / "kernel.json").parent.mkdir(parents=True)
+    strange.write_text('{"argv": ["false"], "display_name": "elsewhere", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     notebook("bad", "1 / 0", "never = 'reached'")
     notebook("good", WORKS, "print('seen')")
     batch = run(experiment(tmp_path, "bad", "good"), scale="full", results=tmp_path / "runs")
@@ -151,19 +147,6 @@ def test_a_cell_that_never_ends_is_stopped(
 
 
 @pytest.mark.slow
-def test_a_strange_kernel_of_the_user_is_not_used(
-    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = tmp_path / "kernels" / "python3" / "kernel.json"
-    spec.parent.mkdir(parents=True)
-    spec.write_text('{"argv": ["false"], "display_name": "elsewhere", "language": "python"}')
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    notebook("good", WORKS)
-    result = run(experiment(tmp_path, "good"), results=tmp_path / "runs", quiet=True)
-    assert not result.failed
-
-
-@pytest.mark.slow
 def test_without_a_page_of_it_a_notebook_has_run_all_the_same(
     tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,16 +159,6 @@ def test_without_a_page_of_it_a_notebook_has_run_all_the_same(
     assert batch.failed == ()
     said = "seen\nthere is no page of it for browsers: ValueError: no template for good.ipynb\n"
     assert (batch.folder / "good.log").read_text() == said
-
-
-def test_only_the_named_notebooks_run(tmp_path: Path, notebook: Notebook) -> None:
-    notebook("bad", "1 / 0")
-    notebook("good", WORKS)
-    file = experiment(tmp_path, "bad", "good")
-    result = run(file, only=["good"], results=tmp_path / "runs", quiet=True)
-    assert [n.name for n in result.notebooks] == ["good"]
-    assert not result.failed
-    assert not (result.folder / "bad.ipynb").exists()
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(
@@ -264,6 +237,15 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
     copy = nbformat.read(result.notebook, as_version=4)
     assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
     assert not list(result.notebook.parent.glob("*.progress"))
+
+
+TRAINS = """
+import os
+os.mkdir(f"{results_dir}/trainings")
+for path in ("trainings/done.json", "half_a_claim.jsonl"):
+    open(f"{results_dir}/{path}", "x").close()
+"""
+TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
 
 
 @pytest.mark.slow
@@ -357,14 +339,16 @@ def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
     assert [n["name"] for n in record["notebooks"]] == ["quick", "endless"]
 
 
-@pytest.mark.slow
-def test_a_new_run_says_how_to_continue_the_unfinished_one(
+def test_a_new_run_has_the_named_notebooks_and_says_how_to_continue_the_unfinished_one(
     tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
 ) -> None:
     notebook("bad", "1 / 0")
-    file, runs = experiment(tmp_path, "bad"), tmp_path / "runs"
-    first = run(file, results=runs, quiet=True)
-    second = run(file, results=runs)
+    notebook("other")
+    file, runs = experiment(tmp_path, "bad", "other"), tmp_path / "runs"
+    first = run(file, results=runs, only=["bad"], quiet=True)
+    second = run(file, results=runs, only=["bad"])
+    assert [n.name for n in second.notebooks] == ["bad"]
+    assert not (second.folder / "other.ipynb").exists()
     assert second.folder != first.folder
     line = capfd.readouterr().out.splitlines()[0]
     assert line == f"this is a new run; --resume continues the unfinished one, {first.folder}"

@@ -4,6 +4,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -14,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from pipekit.ledger.batches import execution
 from pipekit.ledger.batches.execution import ThisInterpreter
 from pipekit.ledger.report.links import anchor
+from tests.engine.transports.test_loopback import exposed
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 HIDDEN = {"tags": ["parameters", "hide-input"], "jupyter": {"source_hidden": True}}
@@ -77,27 +79,22 @@ def test_both_themes_are_there(page: str) -> None:
     assert dark in dark_style[1]
 
 
-ASKED = {
-    "python": "__import__('sys').executable",
-    "exposed": "__import__('tests.engine.transports.test_loopback', fromlist='_').exposed()",
-}
-
-
-def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own(repository: Path) -> None:
+def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own() -> None:
     manager = ThisInterpreter()
-    manager.start_kernel(cwd=str(repository))
+    manager.start_kernel()
     client: BlockingKernelClient = manager.client()
     try:
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        answer = client.execute_interactive("", user_expressions=ASKED)["content"]
+        asked = {"python": "__import__('sys').executable"}
+        answer = client.execute_interactive("", user_expressions=asked)["content"]
+        process: Any = manager.provisioner
+        assert exposed(process.pid) == 0
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    found = {
-        name: asked["data"]["text/plain"] for name, asked in answer["user_expressions"].items()
-    }
-    assert found == {"python": repr(sys.executable), "exposed": "0"}
+    said = answer["user_expressions"]["python"]["data"]["text/plain"]
+    assert said == repr(sys.executable)
     assert manager.transport == "ipc"
     folder = Path(manager.connection_file).parent
     assert not list(folder.iterdir()), "neither sockets nor the file that names them stay"
