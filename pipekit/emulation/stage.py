@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.weights import Bucket, Gradients, Saved
 from pipekit.plans import Recompute

@@ -1,6 +1,7 @@
 """The configuration that all workers of a run share."""
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
@@ -20,6 +20,38 @@ from pipekit.schedules.lowering.sums import Sum, Turn
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)`` of a microbatch, one number."""
+
+
+@dataclass(frozen=True)
+class PossibleStops:
+    """Where a run may end early, with whole updates on all stages: before some batches.
+
+    Attributes:
+        batches: these, in order, as ranges of microbatches.
+        size: the number of microbatches after which they repeat; 0: they do not.
+        begin: the run's first microbatch.
+    """
+
+    batches: tuple[range, ...] = ()
+    size: int = 0
+    begin: int = 0
+
+    def __contains__(self, microbatch: int) -> bool:
+        return self.before(microbatch) == microbatch
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    def before(self, microbatch: int) -> int | None:
+        """Return the possible end before a failed microbatch's own batch, or None.
+
+        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
+        """
+        first = microbatch - microbatch % self.size if self.size else 0
+        place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)
+        batch = self.batches[place - 1] if place else range(0)
+        end = first + batch.start
+        return end if microbatch - first in batch and end >= self.begin else None
 
 
 @dataclass(frozen=True)

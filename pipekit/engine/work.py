@@ -21,15 +21,14 @@ from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import ModelStage, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.observers.record import Recording, TrafficCounter, WorkerRecord
+from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
 from pipekit.engine.parts.late_validation import LateValidation
 from pipekit.engine.parts.overlap import Overlap
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
-from pipekit.engine.parts.recording import Recording
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
@@ -178,7 +177,11 @@ def train(
         validation=assignment.validation,
         together=assignment.together,
     )
-    recording = Recording(run, on_news)
+    recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
+    run.observers += [*recording.observers, traffic]
+    if on_news and len(config.stage_workers) - 1 in stages:
+        held = recording.memory.held_bytes if recording.memory else lambda: None
+        run.observers.append(Reporter(on_news, config, held))
     run.observers += observers_of(config.watch.observers, index)
     parts = parts_of(run)
     updates = UpdateSynchronizer(index, stages, config, transport, device, run.observers)
@@ -214,6 +217,7 @@ def train(
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
+    recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
         stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
@@ -222,7 +226,7 @@ def train(
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
         rows=feed.rows,
-        sent_bytes=recording.traffic.sent_bytes
+        sent_bytes=traffic.sent_bytes
         + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],

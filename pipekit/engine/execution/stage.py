@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.engine.execution.executor import StageRuntime
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.global_update import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
-from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.pipeline_io import PipelineIO, TrainingIO
 from pipekit.engine.execution.stage import Stage, TrainedStage
-from pipekit.engine.execution.stage_io import StageRuntime
 from pipekit.engine.observers.observer import Observer
-from pipekit.engine.transport import Transport
+from pipekit.engine.transport import StopPoint, Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.plans import Recompute
 from pipekit.schedules import Step, Steps, Task

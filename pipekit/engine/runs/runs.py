@@ -19,8 +19,8 @@ from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
-from pipekit.engine.runs.loaders import Read, kept_apart, stacks
+from pipekit.engine.runs.batch_reader import BatchReader
+from pipekit.engine.runs.batch_source import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.config import PossibleStops
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way

@@ -10,12 +10,10 @@ import torch
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
-from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
-from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConfig
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_reader import BatchSource
-from pipekit.engine.runs.loaders import Read
+from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links

@@ -21,8 +21,7 @@ from torch import Tensor
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import BeyondStop, StopPoint
-from pipekit.engine.transport import Channel
+from pipekit.engine.transport import BeyondStop, Channel, StopPoint
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.transports.own_data import OwnData
 from pipekit.engine.transports.process_groups import (

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pipekit.engine.early_stop import BeyondStop, StopPoint
-from pipekit.engine.transport import Channel, FlatBucket, SumPart
+from pipekit.engine.transport import BeyondStop, Channel, FlatBucket, StopPoint, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 

@@ -21,10 +21,9 @@ from pipekit.devices import (
 )
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StoppableTransport
+from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport

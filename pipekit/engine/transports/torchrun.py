@@ -19,9 +19,8 @@ from torch.distributed.rendezvous import rendezvous
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted
+from pipekit.engine.transport import Aborted, StopPoint
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,

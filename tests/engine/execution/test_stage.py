@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.execution.passes import PassConfig
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage, StageConfig
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
 from pipekit.schedules import check

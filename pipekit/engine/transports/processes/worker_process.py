@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.transport import Aborted, StoppableTransport
+from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
