@@ -1,4 +1,4 @@
-"""Kill, interrupt and misuse trainings at random; none may lose a bit or leave anything unsaid.
+"""Kill and interrupt trainings at random: none may lose a bit, or leave anything behind.
 
     python -m experiments.attacks                          # all kinds; make attack
     python -m experiments.attacks kills --tries 20 --seed 7 --output results/reference/faults
@@ -19,7 +19,7 @@ import pandas as pd
 import typer
 from tqdm import tqdm
 
-from experiments.attacks import interrupts, kills, uses
+from experiments.attacks import interrupts, kills
 from experiments.attacks.left import start_fork_server
 from pipekit.choices import require_choice
 from pipekit.host.provenance import provenance, write
@@ -37,7 +37,6 @@ class Kind(NamedTuple):
 KINDS = {
     "kills": Kind(kills.attack, 60, "end", "resumed over"),
     "interrupts": Kind(interrupts.attack, 200, "way", "outcome"),
-    "uses": Kind(uses.attack, 40, "way", "outcome"),
 }
 
 

@@ -146,14 +146,30 @@ def parts_of(run: WorkerRun) -> list[Part]:
     return [part(run) for part, is_used in used.items() if is_used]
 
 
-def train(
+def run(
+    assignment: WorkerAssignment,
+    config: RunConfig,
+    transport: StoppableTransport,
+    feed: Feed,
+    on_news: Listener | None,
+    watchers: Sequence[Observer] = (),
+    stages: Mapping[int, TrainedStage] | None = None,
+) -> WorkerReport:
+    """Train or evaluate, as configured; ``stages`` are those to train, None: they are built."""
+    if not config.training:
+        return _evaluate(assignment, config, transport, feed, watchers)
+    stages = assignment.build() if stages is None else stages
+    return _train(assignment, stages, config, transport, feed, on_news, watchers)
+
+
+def _train(
     assignment: WorkerAssignment,
     stages: Mapping[int, TrainedStage],
     config: RunConfig,
     transport: StoppableTransport,
     feed: Feed,
     on_news: Listener | None,
-    watchers: Sequence[Observer] = (),
+    watchers: Sequence[Observer],
 ) -> WorkerReport:
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
@@ -249,20 +265,6 @@ def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: 
     return True
 
 
-def evaluate(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: StoppableTransport,
-    feed: Feed,
-    watchers: Sequence[Observer] = (),
-) -> WorkerReport:
-    """Execute a worker's forwards; the results are the loss function's values."""
-    with ExitStack() as kept:
-        for each in assignment.inference:
-            kept.enter_context(merged_put_back(each.part.module.to(assignment.device)))
-        return _evaluate(assignment, config, transport, feed, watchers)
-
-
 def _evaluate(
     assignment: WorkerAssignment,
     config: RunConfig,
@@ -270,46 +272,35 @@ def _evaluate(
     feed: Feed,
     watchers: Sequence[Observer],
 ) -> WorkerReport:
+    """Execute a worker's forwards; the results are the loss function's values."""
     index, device = assignment.index, assignment.device
-    stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)
     observers = [*watchers, *observers_of(config.watch.observers, index)]
-    executor = Executor(
-        index,
-        stages,
-        {},
-        transport,
-        ends,
-        device,
-        observers=observers,
-        first_microbatch=config.first_microbatch,
-        training=False,
-    )
     view = WorkerView(index, device, Clock(device), {}, int)
     transport.stop_point.at(config.end)
-    steps = transport.stop_point.until(assignment.steps)
-    Worker(view, executor.execute, transport, observers).run(steps)
-    transport.finish()
-    synchronize(device)
-    return WorkerReport(
-        rows=feed.rows,
-        weight_slots=len(stages),
-        results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
-    )
-
-
-def run(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: StoppableTransport,
-    feed: Feed,
-    on_news: Listener | None,
-    watchers: Sequence[Observer] = (),
-) -> WorkerReport:
-    """Train or evaluate, as configured, with stages built for this run alone."""
-    if not config.training:
-        return evaluate(assignment, config, transport, feed, watchers)
-    return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
+    with ExitStack() as kept:
+        for each in assignment.inference:
+            kept.enter_context(merged_put_back(each.part.module.to(device)))
+        executor = Executor(
+            index,
+            {each.part.index: each.build(device) for each in assignment.inference},
+            {},
+            transport,
+            ends,
+            device,
+            observers=observers,
+            first_microbatch=config.first_microbatch,
+            training=False,
+        )
+        steps = transport.stop_point.until(assignment.steps)
+        Worker(view, executor.execute, transport, observers).run(steps)
+        transport.finish()
+        synchronize(device)
+        return WorkerReport(
+            rows=feed.rows,
+            weight_slots=len(assignment.inference),
+            results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
+        )
 
 
 def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
-from pipekit.engine.runs.users_weights import UsersWeights
+from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import WorkerReport
 from pipekit.layers.module_state import is_evaluating

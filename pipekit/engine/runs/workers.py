@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
-from pipekit.engine.runs.user_changes import UserChanges, watched
+from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.layers.pass_state import warn_of_modes
@@ -40,7 +40,7 @@ class Workers:
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._updates, self._execution = loss, updates, execution
-        self._changes = UserChanges(model.original)
+        self._attributes = UsersAttributes(model.original)
         self.close = runner.close
         self._require_joint(tables.schedule)
 
@@ -62,9 +62,9 @@ class Workers:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
-        self._model.set_attributes(self._changes.taken())
+        self._model.set_attributes(self._attributes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
-        self._changes.warn(tried)
+        self._attributes.warn(tried)
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._updates.rule, schedule)
@@ -116,29 +116,31 @@ class Workers:
         resume = extent.start.resume
         if on_batch and self._runner.copies_loss:
             on_batch = watched(on_batch, self._loss)
-        bar = LossBar(
-            map(len, batches.each_batch()),
-            batches.total,
-            watch.progress,
-            on_batch,
-            resume.boundary.batches if resume else 0,
-            batches.rows,
-            batches.stop if batches.may_end else self._refuse_to_stop,
-            extent.begin,
-        )
-        with closing(bar):
+        bar = None
+        if watch.progress or on_batch:
+            bar = LossBar(
+                map(len, batches.each_batch()),
+                batches.total,
+                watch.progress,
+                on_batch,
+                resume.boundary.batches if resume else 0,
+                batches.rows,
+                batches.stop if batches.may_end else self._refuse_to_stop,
+                extent.begin,
+            )
+        with closing(bar) if bar else nullcontext():
             reports = self.run(
                 extent,
                 batches,
                 self._loss,
                 watch,
-                on_news=bar.add if watch.progress or on_batch else None,
+                on_news=bar.add if bar else None,
                 checkpoints=checkpoints,
                 keeps=keeps,
             )
         self._model.take(reports)
         if on_batch:
-            self._changes.warn_within()
+            self._attributes.warn_within()
         return reports
 
     def run(

@@ -19,6 +19,7 @@ from pipekit.devices import (
     on_stream,
     wait_event,
 )
+from pipekit.engine import work
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageSource, TrainedStage
@@ -29,7 +30,7 @@ from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import WorkerAssignment, WorkerReport, evaluate, train
+from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.trees import tree_map
 
 
@@ -181,14 +182,12 @@ class ThreadRunner(Runner):
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]
-                if not config.training:
-                    return evaluate(assignment, config, transport, feed, watched)
-                assert trained is not None
                 told = notify if on_news else None
-                report = train(assignment, trained, config, transport, feed, told, watched)
+                report = work.run(assignment, config, transport, feed, told, watched, trained)
                 if report.error is not None:
                     watchdog.ends_by(report.error)
-                self._kept[assignment.index] = report.stages, trained
+                if trained is not None:
+                    self._kept[assignment.index] = report.stages, trained
                 return report
 
         places = range(len(workers))

@@ -32,7 +32,7 @@ from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import Sender, SharedBuffer
 from pipekit.engine.transports.watchdog import WorkerStates
-from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
+from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, run
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
@@ -187,13 +187,13 @@ class _WorkerProcess:
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
         watched = [states.observer(assignment.index)]
-        if not config.training:
-            return evaluate(assignment, config, transport, feed, watched)
-        if not task.kept:
-            self._sources, self._trained = assignment.stages, assignment.build()
-        assignment = replace(assignment, stages=self._sources)
-        report = train(assignment, self._trained, config, transport, feed, on_news, watched)
-        self._sources, report = report.stages, replace(report, stages=())
+        if config.training:
+            if not task.kept:
+                self._sources, self._trained = assignment.stages, assignment.build()
+            assignment = replace(assignment, stages=self._sources)
+        report = run(assignment, config, transport, feed, on_news, watched, self._trained)
+        if config.training:
+            self._sources, report = report.stages, replace(report, stages=())
         if report.error is None:
             return report
         text, notes = _beside(report.error)
