@@ -15,6 +15,7 @@ import torch
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
+from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
 from pipekit.engine.batches import Batch
@@ -31,8 +32,6 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.steps import FIRST_TIE
 from pipekit.simulation.costs import StageCosts, skips_of, stage_costs, ties_of
-
-_CPU = torch.device("cpu")
 
 
 def emulate(
@@ -102,17 +101,17 @@ def emulate(
     )
     together = checked.overlaps if overlap is not None else frozenset()
     stages = [
-        EmulatedStageConfig(
+        EmulatedStageConfig.emulating(
             index,
             cost,
-            1.0 if overlap is None else overlap,
-            frozenset(
+            overlap=1.0 if overlap is None else overlap,
+            overlapped=frozenset(
                 (task.op, task.microbatch)
                 for pair in together
                 for task in pair
                 if task.stage == index
             ),
-            {
+            copies={
                 FIRST_TIE - number: list(cost.ties.values())[way.copy].bytes
                 for number, way in enumerate(tie_ways(ties))
                 if way.late == index
@@ -124,7 +123,7 @@ def emulate(
         WorkerAssignment(
             index=worker,
             steps=steps,
-            device=_CPU,
+            device=CPU,
             stages=[each for each in stages if worker in each.cost.workers],
             validation=table.validations[worker] if table.validations else None,
             together={

@@ -18,7 +18,8 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.stage import ModelStage, StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Recording, TrafficCounter, WorkerRecord
@@ -31,7 +32,6 @@ from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.modes import merged_put_back
 from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
 from pipekit.schedules.lowering.lower import slot_count
@@ -72,7 +72,7 @@ class WorkerAssignment:
     validation: Validation | None = None
     together: Mapping[Task, Step] = field(default_factory=dict)
 
-    def build(self) -> dict[int, TrainedStage]:
+    def build(self) -> dict[int, Stage]:
         """Return the stages that it trains, by index.
 
         Raises:
@@ -109,7 +109,7 @@ class WorkerReport:
 
     rows: Sequence[int]
     weight_slots: int
-    stages: Sequence[ModelStage] = ()
+    stages: Sequence[StageSource] = ()
     record: WorkerRecord = field(default_factory=WorkerRecord)
     losses: Iterable[tuple[int, float]] = ()
     most_pending: int = 0
@@ -153,7 +153,7 @@ def run(
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
-    stages: Mapping[int, TrainedStage] | None = None,
+    stages: Mapping[int, Stage] | None = None,
 ) -> WorkerReport:
     """Train or evaluate, as configured; ``stages`` are those to train, None: they are built."""
     if not config.training:
@@ -164,7 +164,7 @@ def run(
 
 def _train(
     assignment: WorkerAssignment,
-    stages: Mapping[int, TrainedStage],
+    stages: Mapping[int, Stage],
     config: RunConfig,
     transport: StoppableTransport,
     feed: Feed,
@@ -236,7 +236,7 @@ def _train(
     recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
+        stages=[stage.to_config(config.keeps) for stage in run.trained.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),

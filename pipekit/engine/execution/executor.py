@@ -8,9 +8,9 @@ from torch import Tensor
 
 from pipekit.devices import to_device
 from pipekit.engine.execution.pipeline_io import PipelineIO, StageGradients, StageIO, Target
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.steps import MAIN

@@ -55,7 +55,7 @@ class _Writer(Observer):
         """Keep the state at the beginning that the first checkpoint needs."""
         self._parts = {
             number: _PartWriter(stage, number, self._run)
-            for number, stage in self._run.kept.items()
+            for number, stage in self._run.trained.items()
         }
 
     def before_step(self, worker: int, step: Step) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import PipelineIO
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.layers.pass_state import set_ends_batch
 from pipekit.schedules import Message, Step

@@ -6,8 +6,8 @@ So an emulated forward runs under a backward (DeepSeek-V3 Technical Report, sect
 from collections import deque
 
 from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import Message, Step
 from pipekit.trees import Tree
 

@@ -8,10 +8,10 @@ import torch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.pipeline_io import PipelineIO, TrainingIO
-from pipekit.engine.execution.stage import Stage, TrainedStage
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import StopPoint, Transport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.plans import Recompute
 from pipekit.schedules import Step, Steps, Task
 from pipekit.schedules.lowering.validation import Validation
@@ -48,7 +48,7 @@ class WorkerRun:
     steps: Steps
     device: torch.device
     config: RunConfig
-    trained: Mapping[int, TrainedStage]
+    trained: Mapping[int, Stage]
     stages: Mapping[int, StageRuntime]
     recompute: Mapping[int, Recompute]
     transport: Transport
@@ -60,11 +60,6 @@ class WorkerRun:
     validation: Validation | None
     together: Mapping[Task, Step]
     when_right: WhenRight = lambda call: call()
-
-    @property
-    def kept(self) -> dict[int, Stage]:
-        """The stages with weights; emulated stages have none."""
-        return {n: stage for n, stage in self.trained.items() if isinstance(stage, Stage)}
 
 
 class Part:

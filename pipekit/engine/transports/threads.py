@@ -22,7 +22,7 @@ from pipekit.devices import (
 from pipekit.engine import work
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
@@ -140,7 +140,7 @@ class ThreadRunner(Runner):
 
     def __init__(self) -> None:
         self._threads = WorkerThreads()
-        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, TrainedStage]]] = {}
+        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, Stage]]] = {}
         self._workers: dict[int, ThreadWorker] = {}
 
     def run(
@@ -166,12 +166,12 @@ class ThreadRunner(Runner):
         steps = {worker.index: worker.steps for worker in workers}
         watchdog = Watchdog(states, steps, config.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
-        stages: list[dict[int, TrainedStage] | None] = []
+        stages: list[dict[int, Stage] | None] = []
         for worker in workers:
             left, built = kept.get(worker.index, ((), None))
             stages.append(built if same_stages(left, worker.stages) else None)
 
-        def build(place: int, _: Notify) -> dict[int, TrainedStage]:
+        def build(place: int, _: Notify) -> dict[int, Stage]:
             with threads[place].entered(before):
                 return stages[place] or workers[place].build()
 

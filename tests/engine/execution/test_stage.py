@@ -39,7 +39,7 @@ def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> Stage
 
 
 def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
-    stage = Stage(config(layers, index), CPU)
+    stage = config(layers, index).build(CPU)
     stage.prepare(slots)
     return stage
 
@@ -176,7 +176,7 @@ def test_a_config_makes_the_stage_again() -> None:
     one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
     step(one, 0, False)
     one.weights.update(1, one.weights.gradients(1))
-    other = Stage(one.to_config(), CPU)
+    other = one.to_config().build(CPU)
     other.prepare(1)
     one.prepare(1)
     for stage in (one, other):

@@ -14,7 +14,7 @@ import torch
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import Stage, StageConfig, StageSource
+from pipekit.engine.execution.stage import Stage, StageConfig
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
@@ -74,7 +74,9 @@ class ProcessRunner(Runner):
             for worker in workers:
                 left = self._left[worker.index] if self._left else ()
                 kept = same_stages(left, worker.stages)
-                here = replace(worker, stages=() if kept else [*map(_here, worker.stages)])
+                here = replace(
+                    worker, stages=() if kept else [stage.config for stage in worker.stages]
+                )
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
@@ -105,7 +107,7 @@ class ProcessRunner(Runner):
         with deferred_interrupts():
             try:
                 for stage in chain(*self._left):
-                    _here(stage)
+                    _ = stage.config
             except WorkerDied:
                 pass  # whoever needs it is told then
             finally:
@@ -165,21 +167,13 @@ class StageLeft:
 
 def _left(worker: WorkerAssignment, pool: WorkerPool) -> list[StageLeft]:
     """Return the stages that a worker has after a training; they are fetched together, once."""
-    stages = worker.stages
-    known = [stage.known if isinstance(stage, StageLeft) else stage for stage in stages]
-    configs = [each for each in known if isinstance(each, StageConfig)]
     fetch = cache(partial(pool.stages, worker.index))
-    return [StageLeft(config, fetch, place) for place, config in enumerate(configs)]
+    return [StageLeft(each.known, fetch, place) for place, each in enumerate(worker.stages)]
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:
     """Return whether workers pass tensors through shared memory: those on CPUs do."""
     return not any(map(is_accelerator, devices))
-
-
-def _here(stage: StageSource) -> StageSource:
-    """Return what makes a stage, without what only this process can ask."""
-    return stage.config if isinstance(stage, StageLeft) else stage
 
 
 def _working_folder() -> str | None:

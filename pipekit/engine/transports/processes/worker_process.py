@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
@@ -149,13 +149,13 @@ class _WorkerProcess:
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._sources: Sequence[StageSource] = ()
-        self._trained: dict[int, TrainedStage] = {}
+        self._trained: dict[int, Stage] = {}
         self._runs = 0
 
     def stages(self) -> list[Content]:
         """Return what the last training has made of its stages."""
-        trained = (stage for stage in self._sources if isinstance(stage, StageConfig))
-        return [(stage.module, stage.state, stage.slots) for stage in trained]
+        configs = (stage.config for stage in self._sources)
+        return [(each.module, each.state, each.slots) for each in configs]
 
     def run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""

@@ -4,18 +4,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
-from pipekit.engine.updates.global_update import Decision, GlobalUpdate, LossScaler
+from pipekit.engine.updates.global_update import Decision, GlobalUpdate
 from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
-from pipekit.engine.updates.weights import Gradients, Saved, Weights
+from pipekit.engine.updates.weights import Gradients, Saved
 from pipekit.partition.ties import Tie
 
 
@@ -35,22 +36,6 @@ class _Unvalidated(NamedTuple):
     saved: Saved
 
 
-class UpdatedStage(Protocol):
-    """A stage whose weights are updated."""
-
-    @property
-    def weights(self) -> Weights:
-        """Its weights."""
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """The scale of the losses, if they are scaled."""
-
-    @property
-    def numbers(self) -> Sequence[int | None]:
-        """Of its trained parameters in the unsplit model; None for a copy of an earlier stage's."""
-
-
 class UpdateSynchronizer:
     """Makes the updates of one worker's stages, with what they need of other workers.
 
@@ -63,7 +48,7 @@ class UpdateSynchronizer:
     def __init__(
         self,
         worker: int,
-        stages: Mapping[int, UpdatedStage],
+        stages: Mapping[int, Stage],
         config: RunConfig,
         transport: Transport,
         device: torch.device,
@@ -219,7 +204,7 @@ class UpdateSynchronizer:
         channel = self._transport.channel(members, tied)
         return AllReduce(members, self._worker, channel, self._part_listeners)
 
-    def _reducer(self, index: int, stage: UpdatedStage) -> Reducer | None:
+    def _reducer(self, index: int, stage: Stage) -> Reducer | None:
         """Return what sums a stage's gradients, if other workers have it as well."""
         config, members = self._config, self._config.stage_workers[index]
         if len(members) == 1 or not stage.weights.buckets():
