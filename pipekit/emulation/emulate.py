@@ -9,7 +9,6 @@ top.
 import math
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 
@@ -41,7 +40,6 @@ def emulate(
     cluster: Cluster | None = None,
     observers: Watchers = (),
     *,
-    overlap: float | None = None,
     validate: str | None = None,
     batches: int | None = None,
 ) -> Run:
@@ -50,7 +48,8 @@ def emulate(
     Messages between stages have the profiled bytes; skips go straight to their stages, as ever.
     Weights and their gradients are not there, so that a model of any size can be emulated: the
     gradients that the workers of a stage sum, or that stages share, only have the profiled shape,
-    and take their time on the links.
+    and take their time on the links.  Tasks that overlap (:attr:`Schedule.overlaps`) run one after
+    the other.
 
     Args:
         schedule: the table.
@@ -58,8 +57,6 @@ def emulate(
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
-        overlap: what tasks that run together take, as in :func:`pipekit.simulate`; None: they run
-            one after the other.
         validate: when updates are validated ("first" or "later"), by messages that the engine
             really sends; None: there is nothing to validate.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
@@ -99,18 +96,10 @@ def emulate(
         execution=Execution(cluster=cluster),
         watch=Watch(observers=tuple(observers)),
     )
-    together = checked.overlaps if overlap is not None else frozenset()
     stages = [
         EmulatedStageConfig.emulating(
             index,
             cost,
-            overlap=1.0 if overlap is None else overlap,
-            overlapped=frozenset(
-                (task.op, task.microbatch)
-                for pair in together
-                for task in pair
-                if task.stage == index
-            ),
             copies={
                 FIRST_TIE - number: list(cost.ties.values())[way.copy].bytes
                 for number, way in enumerate(tie_ways(ties))
@@ -126,11 +115,6 @@ def emulate(
             device=CPU,
             stages=[each for each in stages if worker in each.cost.workers],
             validation=table.validations[worker] if table.validations else None,
-            together={
-                first.task: second
-                for first, second in pairwise(steps.head)
-                if (first.task, second.task) in together
-            },
         )
         for worker, steps in enumerate(table.steps)
     ]

@@ -44,15 +44,11 @@ class EmulatedStageConfig(StageConfig):
 
     Attributes:
         cost: the seconds and bytes of its passes.
-        overlap: what passes that run together with another one take, as a share of their seconds.
-        overlapped: (op, microbatch) of these.
         copies: bytes of the gradients of weights that go back to an earlier stage with a copy, by
             the number on which they go.
     """
 
     cost: StageCosts
-    overlap: float = 1.0
-    overlapped: frozenset[tuple[Op, int]] = frozenset()
     copies: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -75,7 +71,7 @@ class EmulatedPasses(Passes):
         self, config: EmulatedStageConfig, weights: "EmulatedWeights", waiter: Waiter
     ) -> None:
         super().__init__(config.passes, weights.modules, CPU)
-        self._emulated, self._cost = config, config.cost
+        self._cost = config.cost
         self._weights, self._waiter = weights, waiter
         self._output = _numbers(self._cost.whole.output_bytes)
         self._input = _numbers(self._cost.input_bytes)
@@ -88,8 +84,7 @@ class EmulatedPasses(Passes):
     ) -> StageIO:
         start = time.perf_counter()
         output = torch.empty(self._output) if target is None else torch.zeros(())
-        share = self._share(Op.FORWARD, microbatch)
-        self._waiter.wait(start, share * self._cost.whole.forward_s)
+        self._waiter.wait(start, self._cost.whole.forward_s)
         return StageIO(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
@@ -101,7 +96,7 @@ class EmulatedPasses(Passes):
     ) -> StageGradients:
         start = time.perf_counter()
         result = self._input_gradients()
-        self._compute_gradients(Op.BACKWARD, microbatch, start)
+        self._compute_gradients(Op.BACKWARD, start)
         return result
 
     def backward_input(
@@ -109,33 +104,26 @@ class EmulatedPasses(Passes):
     ) -> StageGradients:
         start = time.perf_counter()
         result = self._input_gradients()
-        share = self._share(Op.BACKWARD_INPUT, microbatch)
-        self._waiter.wait(start, share * self._cost.whole.seconds(Op.BACKWARD_INPUT))
+        self._waiter.wait(start, self._cost.whole.seconds(Op.BACKWARD_INPUT))
         return result
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        self._compute_gradients(Op.BACKWARD_WEIGHT, microbatch, time.perf_counter())
-
-    def _share(self, op: Op, microbatch: int) -> float:
-        """Return how much of its seconds a pass takes."""
-        together = (op, microbatch) in self._emulated.overlapped
-        return self._emulated.overlap if together else 1.0
+        self._compute_gradients(Op.BACKWARD_WEIGHT, time.perf_counter())
 
     def _input_gradients(self) -> StageGradients:
-        main = {0: torch.empty(self._input)} if self._emulated.index else {}
+        main = {0: torch.empty(self._input)} if self._part.index else {}
         return StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
 
-    def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
+    def _compute_gradients(self, op: Op, start: float) -> None:
         """Wait for an op that gives the gradients of the weights.
 
         If somebody sums them with other workers, wait for the layers of each bucket in turn, whose
         gradients can be summed from then on.
         """
-        share = self._share(op, microbatch)
         if not self._weights.listeners:
-            self._waiter.wait(start, share * self._cost.whole.seconds(op))
+            self._waiter.wait(start, self._cost.whole.seconds(op))
             return
-        seconds = [share * layer.seconds(op) for layer in self._cost.layers]
+        seconds = [layer.seconds(op) for layer in self._cost.layers]
         behind = len(seconds)
         for bucket in [*self._cost.buckets, []]:
             first = bucket[-1] if bucket else 0

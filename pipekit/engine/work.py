@@ -27,13 +27,12 @@ from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
 from pipekit.engine.parts.late_validation import LateValidation
-from pipekit.engine.parts.overlap import Overlap
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
 from pipekit.layers.modes import merged_put_back
-from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
+from pipekit.schedules import OPS, Message, Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
@@ -60,7 +59,6 @@ class WorkerAssignment:
         incoming: each other worker's messages to it, in the order in which they leave; only where
             they are received in that order, through torch.distributed.
         validation: when late updates are validated, or None.
-        together: of pairs of steps that are emulated as one, the second by the first one's task.
     """
 
     index: int
@@ -70,7 +68,6 @@ class WorkerAssignment:
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
     validation: Validation | None = None
-    together: Mapping[Task, Step] = field(default_factory=dict)
 
     def build(self) -> dict[int, Stage]:
         """Return the stages that it trains, by index.
@@ -138,7 +135,6 @@ def parts_of(run: WorkerRun) -> list[Part]:
     used: dict[type[Part], bool] = {
         Restoring: config.resume is not None,
         LateValidation: run.validation is not None,
-        Overlap: bool(run.together),
         Recomputation: any(mode != "never" for mode in run.recompute.values()),
         EmptyMicrobatches: config.execution.short_batches == "fewer",
         CheckpointWriting: config.checkpoints is not None,
@@ -191,7 +187,6 @@ def _train(
         observers=[*watchers],
         errors=[],
         validation=assignment.validation,
-        together=assignment.together,
     )
     recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
     run.observers += [*recording.observers, traffic]

@@ -13,7 +13,7 @@ from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import StopPoint, Transport
 from pipekit.plans import Recompute
-from pipekit.schedules import Step, Steps, Task
+from pipekit.schedules import Step, Steps
 from pipekit.schedules.lowering.validation import Validation
 
 Execute = Callable[[Step], None]
@@ -40,7 +40,6 @@ class WorkerRun:
         observers: watch the worker.
         errors: ended the run early on this worker.
         validation: when late updates are validated, or None.
-        together: of pairs of steps that are emulated as one, the second by the first one's task.
         when_right: calls a function as soon as the newest update is known to be right.
     """
 
@@ -58,7 +57,6 @@ class WorkerRun:
     observers: list[Observer]
     errors: list[Exception]
     validation: Validation | None
-    together: Mapping[Task, Step]
     when_right: WhenRight = lambda call: call()
 
 
