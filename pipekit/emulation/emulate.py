@@ -17,6 +17,7 @@ from pipekit.clusters import Cluster
 from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
@@ -24,7 +25,6 @@ from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import LoweredTable, Tables, links
 from pipekit.engine.transports.threads import ThreadRunner
-from pipekit.engine.work import WorkerAssignment
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

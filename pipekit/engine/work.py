@@ -1,28 +1,24 @@
-"""One worker of a run: its assignment, its work, and its report."""
+"""The work of one worker: objects that execute its steps, with the features of the run around."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from pipekit.devices import Clock, synchronize
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor
-from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Recording, TrafficCounter, WorkerRecord
+from pipekit.engine.observers.record import Recording, TrafficCounter
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
@@ -32,98 +28,9 @@ from pipekit.engine.parts.recomputation import Recomputation
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
 from pipekit.layers.modes import merged_put_back
-from pipekit.schedules import OPS, Message, Op, Step, Steps
+from pipekit.schedules import OPS, Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
-from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
-
-
-class NotBuilt(Exception):
-    """A stage could not be built: none has begun to train."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerAssignment:
-    """The assignment of one worker; it can be sent to another process.
-
-    Attributes:
-        index: its number.
-        steps: its steps, in order.
-        device: where it computes.
-        stages: sources of the stages that it trains.
-        inference: instead of these, the stages that it only runs forward.
-        incoming: each other worker's messages to it, in the order in which they leave; only where
-            they are received in that order, through torch.distributed.
-        validation: when late updates are validated, or None.
-    """
-
-    index: int
-    steps: Steps
-    device: torch.device
-    stages: Sequence[StageSource] = ()
-    inference: Sequence[PassConfig] = ()
-    incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
-    validation: Validation | None = None
-
-    def build(self) -> dict[int, Stage]:
-        """Return the stages that it trains, by index.
-
-        Raises:
-            NotBuilt: the function that makes an optimizer or a scheduler raised an error, for
-                example.
-        """
-        try:
-            return {stage.index: stage.build(self.device) for stage in self.stages}
-        except Exception as error:
-            raise NotBuilt(error) from error.__cause__
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """The report of a worker after a run.
-
-    Attributes:
-        rows: of each microbatch.
-        weight_slots: the number of weight versions in memory, over its stages.
-        stages: those that it has trained, as they stand after the run.
-        record: of events and memory, as configured.
-        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
-        most_pending: the most microbatches that waited for their backward at once.
-        sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
-        loss_scales: of each update, if losses are scaled.
-        skipped: updates that were not made, likewise.
-        results: on the last stage, (microbatch, result or output), in inference or if outputs are
-            kept.
-        end: the first microbatch after the run; the table may have more.
-        error: of a layer or the loss, if the run ended by it with whole updates.
-        traceback: of this error, as text, if it comes from another process.
-        notes: of this error, likewise.
-    """
-
-    rows: Sequence[int]
-    weight_slots: int
-    stages: Sequence[StageSource] = ()
-    record: WorkerRecord = field(default_factory=WorkerRecord)
-    losses: Iterable[tuple[int, float]] = ()
-    most_pending: int = 0
-    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    loss_scales: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    results: list[tuple[int, Any]] = field(default_factory=list)
-    end: int = sys.maxsize
-    error: BaseException | None = None
-    traceback: str = ""
-    notes: Sequence[str] = ()
-
-
-def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
-    """Return the error that ended a run: of several, the one of the earliest microbatch."""
-    failed = [report for report in reports if report.error is not None]
-    return min(failed, key=lambda report: report.end).error if failed else None
 
 
 def parts_of(run: WorkerRun) -> list[Part]:
@@ -134,7 +41,7 @@ def parts_of(run: WorkerRun) -> list[Part]:
     config = run.config
     used: dict[type[Part], bool] = {
         Restoring: config.resume is not None,
-        LateValidation: run.validation is not None,
+        LateValidation: run.assignment.validation is not None,
         Recomputation: any(mode != "never" for mode in run.recompute.values()),
         EmptyMicrobatches: config.execution.short_batches == "fewer",
         CheckpointWriting: config.checkpoints is not None,
@@ -173,20 +80,17 @@ def _train(
         stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
     io = TrainingIO(config, feed)
     run = WorkerRun(
-        index,
-        steps,
-        device,
+        assignment,
         config,
         trained=stages,
         stages=stages,
-        recompute={source.index: source.recompute for source in assignment.stages},
+        recompute=assignment.recompute,
         transport=transport,
         ends=io,
         io=io,
         stop_point=transport.stop_point,
         observers=[*watchers],
         errors=[],
-        validation=assignment.validation,
     )
     recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
     run.observers += [*recording.observers, traffic]

@@ -27,10 +27,11 @@ class LateValidation(Part):
     _updates: UpdateSynchronizer
 
     def __init__(self, run: WorkerRun) -> None:
-        assert run.validation
-        self._validation = run.validation
+        validation = run.assignment.validation
+        assert validation
+        self._validation = validation
         self._weights = {number: stage.weights for number, stage in run.trained.items()}
-        self._inputs = _RepeatableInputs(run.validation.again, run.transport, run.ends)
+        self._inputs = _RepeatableInputs(validation.again, run.transport, run.ends)
         run.transport = run.ends = self._inputs
         run.when_right = self._when_right
         self._forwards: list[Step] = []  # since the pending update

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
-
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.pipeline_io import PipelineIO, TrainingIO
@@ -13,8 +12,7 @@ from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import StopPoint, Transport
 from pipekit.plans import Recompute
-from pipekit.schedules import Step, Steps
-from pipekit.schedules.lowering.validation import Validation
+from pipekit.schedules import Step
 
 Execute = Callable[[Step], None]
 WhenRight = Callable[[Callable[[], None]], None]
@@ -26,9 +24,7 @@ class WorkerRun:
     """A worker's run in the making: parts replace the objects that they wrap.
 
     Attributes:
-        index: the worker's number.
-        steps: its steps, in order.
-        device: where it computes.
+        assignment: the worker's.
         config: common to all workers.
         trained: its stages, by index.
         stages: the same, as the executor calls them.
@@ -39,13 +35,10 @@ class WorkerRun:
         stop_point: the known end of the run.
         observers: watch the worker.
         errors: ended the run early on this worker.
-        validation: when late updates are validated, or None.
         when_right: calls a function as soon as the newest update is known to be right.
     """
 
-    index: int
-    steps: Steps
-    device: torch.device
+    assignment: WorkerAssignment
     config: RunConfig
     trained: Mapping[int, Stage]
     stages: Mapping[int, StageRuntime]
@@ -56,7 +49,6 @@ class WorkerRun:
     stop_point: StopPoint
     observers: list[Observer]
     errors: list[Exception]
-    validation: Validation | None
     when_right: WhenRight = lambda call: call()
 
 

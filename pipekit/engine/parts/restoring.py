@@ -25,7 +25,7 @@ class Restoring(Part):
         assert resume
         self._done = resume.boundary
         self._stages = {
-            number: _Restored(stage, number, resume, run.index, run.io.losses)
+            number: _Restored(stage, number, resume, run.assignment.index, run.io.losses)
             for number, stage in run.trained.items()
         }
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
-from pipekit.engine.work import WorkerReport
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import NotBuilt, WorkerReport, first_error
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint, Start
@@ -26,7 +27,6 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
-from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 from pipekit.layers.seeded import torch_seed
 from pipekit.partition.probe import warn_of_edited_batch
 

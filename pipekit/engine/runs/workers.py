@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConfig
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
@@ -19,7 +20,6 @@ from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, w
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
 from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, Steps

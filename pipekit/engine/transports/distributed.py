@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipekit.devices import CPU, is_accelerator
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import BeyondStop, Channel, StopPoint
@@ -30,7 +31,6 @@ from pipekit.engine.transports.process_groups import (
     group_of,
     wait_for,
 )
-from pipekit.engine.work import WorkerAssignment
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 

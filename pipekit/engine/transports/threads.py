@@ -20,6 +20,7 @@ from pipekit.devices import (
     wait_event,
 )
 from pipekit.engine import work
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage, StageSource
@@ -30,7 +31,6 @@ from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.trees import tree_map
 
 
@@ -111,9 +111,7 @@ class ThreadNetwork:
                 CopyingMailbox(copiers[place], devices, *given) if copiers else KeyedMailbox(*given)
             )
         messages, sums = mailboxes
-        return MailboxTransport(
-            worker, self._busy, messages, sums, self.require_peers, self._stop_point, self.end
-        )
+        return MailboxTransport(worker, self._busy, messages, sums, self.end)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""

@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pipekit.devices import process_group, set_device
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
@@ -36,7 +37,7 @@ from pipekit.engine.transports.own_data import OwnData, require_as_many
 from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
-from pipekit.engine.work import WorkerAssignment, WorkerReport, run
+from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent

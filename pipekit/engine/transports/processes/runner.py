@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pipekit.devices import is_accelerator
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage, StageConfig
@@ -25,7 +26,6 @@ from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.watchdog import Watchdog
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.plans import Recompute
 

@@ -21,18 +21,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
+from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
+from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import Sender, SharedBuffer
 from pipekit.engine.transports.watchdog import WorkerStates
-from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, run
+from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
@@ -177,13 +178,12 @@ class _WorkerProcess:
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         self._runs += 1
-        stop_point = StopPoint()
-        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, stop_point, self._runs)
+        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, run=self._runs)
         batches = received_batches(
             mailbox, workers if needs.inputs else None, self._runs, config.begin
         )
         feed = Feed(batches, needs, count=config.count, begin=config.begin)
-        transport = self._transport(assignment, config, task.store, feed, mailbox, stop_point)
+        transport = self._transport(assignment, config, task.store, feed, mailbox)
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
         watched = [states.observer(assignment.index)]
@@ -215,7 +215,6 @@ class _WorkerProcess:
         store: str | None,
         feed: Feed,
         mailbox: KeyedMailbox,
-        stop_point: StopPoint,
     ) -> StoppableTransport:
         index, run = assignment.index, self._runs
         if store is None:
@@ -226,10 +225,9 @@ class _WorkerProcess:
 
             sums: KeyedMailbox | None = None
             if self._sums_mailboxes:
-                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop_point, run)
-            return MailboxTransport(
-                index, config.busy, mailbox, sums, _trust_the_parent, stop_point, end
-            )
+                stop = mailbox.stop_point
+                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop, run)
+            return MailboxTransport(index, config.busy, mailbox, sums, end)
         _join_group(store, index, config.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
