@@ -20,8 +20,8 @@ import typer
 from tqdm import tqdm
 
 from experiments.attacks import interrupts, kills
-from experiments.attacks.left import start_fork_server
 from pipekit.choices import require_choice
+from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.provenance import provenance, write
 
 
@@ -55,7 +55,7 @@ def main(
         require_choice("kinds", name, KINDS)
     # A file left there shows; the fork server's socket goes with this process.
     os.environ["TMPDIR"] = temporary = tempfile.mkdtemp(prefix="pipekit-attacks-")
-    start_fork_server()
+    forkserver()  # which starts workers, and stays until this process ends
     tempfile.tempdir = temporary
     faults = 0
     try:
