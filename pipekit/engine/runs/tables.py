@@ -62,25 +62,24 @@ class LoweredTable:
         """The version whose scale the losses of each update have, if they are scaled."""
         return loss_versions(self.schedule)
 
-    def steps_after(self, boundary: Boundary | None) -> Sequence[Steps]:
-        """Return each worker's steps if the run continues after a boundary."""
-        return [steps_after(each, boundary) for each in self.steps] if boundary else self.steps
-
-    def steps_from(self, microbatch: int) -> Sequence[Steps]:
-        """Return each worker's steps from a microbatch on."""
-        return [replace(steps, begin=microbatch) for steps in self.steps]
+    def begun(
+        self, microbatch: int, boundary: Boundary | None
+    ) -> tuple[Sequence[Steps], tuple[int, ...]]:
+        """Return each worker's steps of a run that begins with a microbatch, or continues after a
+        boundary, and the number of updates of each stage before it.
+        """
+        if boundary:
+            return [steps_after(each, boundary) for each in self.steps], boundary.versions
+        if not microbatch:
+            return self.steps, (0,) * self.schedule.stages
+        steps = [replace(each, begin=microbatch) for each in self.steps]
+        return steps, updates_before(self.schedule, microbatch)
 
     def sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
         """Return the sums after some updates of each stage, perhaps with some before."""
         grows = self.schedule.period_versions if self.schedule.period else ()
         behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
         return self.sum_order.skipping(max(0, min(behind, default=0)))
-
-    def made_before(self, microbatch: int) -> tuple[int, ...]:
-        """Return the number of updates of each stage before a microbatch."""
-        if not microbatch:
-            return (0,) * self.schedule.stages
-        return updates_before(self.schedule, microbatch)
 
 
 def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:

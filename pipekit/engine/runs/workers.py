@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -165,10 +164,7 @@ class Workers:
             self._updates.validates_later,
             keeps,
         )
-        if resume:
-            steps, made = table.steps_after(resume.boundary), resume.boundary.versions
-        else:
-            steps, made = table.steps_from(begin), table.made_before(begin)
+        steps, made = table.begun(begin, resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
         bounded = schedule.period and extent.total
         config = RunConfig(
@@ -181,7 +177,7 @@ class Workers:
             made=made,
             loss=loss,
             updates=self._updates,
-            execution=replace(self._execution, inputs=None),  # which may be a function
+            execution=self._execution,
             watch=watch,
             training=schedule.trains,
             first_microbatch=start.microbatches,
