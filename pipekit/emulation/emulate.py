@@ -23,7 +23,7 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import LoweredTable, Tables, links
+from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
@@ -82,14 +82,9 @@ def emulate(
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
     table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
+    steps, run_table = table.begun()
     config = RunConfig(
-        workers=workers,
-        stage_workers=checked.stage_workers,
-        links=links(table.steps),
-        sums=table.sums,
-        stops=table.stops,
-        sum_order=table.sum_order,
-        made=(0,) * checked.stages,
+        table=run_table,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
         updates=Updates(clip_norm=math.inf, validate=validate) if validate else Updates(),
@@ -111,12 +106,12 @@ def emulate(
     assignments = [
         WorkerAssignment(
             index=worker,
-            steps=steps,
+            steps=own,
             device=CPU,
             stages=[each for each in stages if worker in each.cost.workers],
             validation=table.validations[worker] if table.validations else None,
         )
-        for worker, steps in enumerate(table.steps)
+        for worker, own in enumerate(steps)
     ]
     data = (_batch(len(batch)) for batch in checked.batches)
     if any(cost.buckets for cost in costs):  # the first sum of tensors without data imports a lot

@@ -77,7 +77,7 @@ def _train(
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
+        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.table.begin > 0)
     io = TrainingIO(config, feed)
     run = WorkerRun(
         assignment,
@@ -94,7 +94,7 @@ def _train(
     )
     recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
     run.observers += [*recording.observers, traffic]
-    if on_news and len(config.stage_workers) - 1 in stages:
+    if on_news and len(config.table.stage_workers) - 1 in stages:
         held = recording.memory.held_bytes if recording.memory else lambda: None
         run.observers.append(Reporter(on_news, config, held))
     run.observers += observers_of(config.watch.observers, index)
@@ -154,7 +154,7 @@ def _train(
 def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: Exception) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    shared = any(len(workers) > 1 for workers in run.config.stage_workers)
+    shared = any(len(workers) > 1 for workers in run.config.table.stage_workers)
     if shared or step.task.op is not Op.FORWARD:
         return False
     cut = run.config.possible_stops.before(step.task.microbatch)

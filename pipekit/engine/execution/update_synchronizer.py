@@ -59,7 +59,7 @@ class UpdateSynchronizer:
         self._part_listeners = listeners(observers, Observer.part_sent, worker)
         self._decision_listeners = listeners(observers, Observer.update_decided, worker)
         self._comm_thread: CommThread | None = None
-        self._turns = SumTurns(config.sum_order)
+        self._turns = SumTurns(config.table.sum_order)
         self._reducers = {
             index: reducer
             for index, stage in stages.items()
@@ -77,7 +77,7 @@ class UpdateSynchronizer:
         self._pending = 0  # the update that is to be validated, if any
         self._turns.begin(
             {index: reducer.submit for index, reducer in self._reducers.items()},
-            {index: 1 + config.made[index] for index in self._reducers},
+            {index: 1 + config.table.made[index] for index in self._reducers},
         )
 
     def waiting_bytes(self) -> int:
@@ -147,7 +147,7 @@ class UpdateSynchronizer:
 
         It is the last thing that a run does; in the traffic it does not count.
         """
-        for index, members in enumerate(self._config.stage_workers):
+        for index, members in enumerate(self._config.table.stage_workers):
             if index not in self._stages or len(members) == 1:
                 continue
             weights = self._stages[index].weights
@@ -177,7 +177,7 @@ class UpdateSynchronizer:
         for tie in self._ties:
             tie.share(sums, update)
         for index, gradients in sums.items():
-            batches = self._config.sums[index][update - 1].batches
+            batches = self._config.table.sums[index][update - 1].batches
             if self._config.mean_loss and batches > 1:
                 for gradient in gradients:
                     if gradient is not None:
@@ -206,32 +206,32 @@ class UpdateSynchronizer:
 
     def _reducer(self, index: int, stage: Stage) -> Reducer | None:
         """Return what sums a stage's gradients, if other workers have it as well."""
-        config, members = self._config, self._config.stage_workers[index]
+        config, members = self._config, self._config.table.stage_workers[index]
         if len(members) == 1 or not stage.weights.buckets():
             return None
         return Reducer(
             index,
             self._worker,
             stage.weights,
-            config.sums[index],
-            config.stops[index],
+            config.table.sums[index],
+            config.table.stops[index],
             self._all_reduce(members),
             self._comm(),
             self._device,
             self._turns.advance,
-            1 + config.made[index],
+            1 + config.table.made[index],
         )
 
     def _comm(self) -> CommThread:
         """Return the thread in which the stages' sums take turns."""
         if not self._comm_thread:
             name = f"pipekit sums of worker {self._worker}"
-            self._comm_thread = CommThread(name, self._device, self._config.workers)
+            self._comm_thread = CommThread(name, self._device, self._config.table.workers)
         return self._comm_thread
 
     def _tie(self, number: int, tie: Tie) -> TiedGradients:
         """Return what shares the gradients of weights that stages share, of which some are here."""
-        stage_workers = self._config.stage_workers
+        stage_workers = self._config.table.stage_workers
         return TiedGradients(
             number,
             tie,
@@ -250,7 +250,7 @@ class UpdateSynchronizer:
             return None
         numbers: list[int | None] = []
         for index, stage in self._stages.items():
-            first = self._worker == config.stage_workers[index][0]  # the others' are the same
+            first = self._worker == config.table.stage_workers[index][0]  # the others' are the same
             numbers += stage.numbers if first else [None] * len(stage.numbers)
         return GlobalUpdate(
             config.updates.clip_norm,

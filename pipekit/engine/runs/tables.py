@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from pipekit.engine.config import PossibleStops
+from pipekit.engine.config import PossibleStops, RunTable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
@@ -63,33 +63,40 @@ class LoweredTable:
         return loss_versions(self.schedule)
 
     def begun(
-        self, microbatch: int, boundary: Boundary | None
-    ) -> tuple[Sequence[Steps], tuple[int, ...]]:
-        """Return each worker's steps of a run that begins with a microbatch, or continues after a
-        boundary, and the number of updates of each stage before it.
-        """
-        if boundary:
-            return [steps_after(each, boundary) for each in self.steps], boundary.versions
-        if not microbatch:
-            return self.steps, (0,) * self.schedule.stages
-        steps = [replace(each, begin=microbatch) for each in self.steps]
-        return steps, updates_before(self.schedule, microbatch)
+        self, begin: int = 0, boundary: Boundary | None = None
+    ) -> tuple[Sequence[Steps], RunTable]:
+        """Return each worker's steps of a run, and the table that they have in common.
 
-    def sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
+        It begins with a microbatch, or continues after a boundary.
+        """
+        schedule, steps, made = self.schedule, self.steps, (0,) * self.schedule.stages
+        if boundary:
+            steps, made = [steps_after(each, boundary) for each in steps], boundary.versions
+        elif begin:
+            steps = [replace(each, begin=begin) for each in steps]
+            made = updates_before(schedule, begin)
+        links = frozenset(
+            (sender, receiver)
+            for sender, own in enumerate(steps)
+            for step in own.distinct
+            for _, receiver in step.sends
+        )
+        return steps, RunTable(
+            workers=schedule.worker_count,
+            stage_workers=schedule.stage_workers,
+            links=links,
+            sums=self.sums,
+            stops=self.stops,
+            sum_order=self._sums_from(made) if begin else self.sum_order,
+            made=made,
+            begin=begin,
+        )
+
+    def _sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
         """Return the sums after some updates of each stage, perhaps with some before."""
         grows = self.schedule.period_versions if self.schedule.period else ()
         behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
         return self.sum_order.skipping(max(0, min(behind, default=0)))
-
-
-def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
-    """Return the pairs of workers of which the first sends the second messages between stages."""
-    return frozenset(
-        (sender, receiver)
-        for sender, own in enumerate(steps)
-        for step in own.distinct
-        for _, receiver in step.sends
-    )
 
 
 class Tables:

@@ -16,7 +16,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
-from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
+from pipekit.engine.runs.tables import LoweredTable, Tables, end_of
 from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
@@ -164,17 +164,11 @@ class Workers:
             self._updates.validates_later,
             keeps,
         )
-        steps, made = table.begun(begin, resume.boundary if resume else None)
+        steps, run_table = table.begun(begin, resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
         bounded = schedule.period and extent.total
         config = RunConfig(
-            workers=len(self._devices),
-            stage_workers=schedule.stage_workers,
-            links=links(steps),
-            sums=table.sums,
-            stops=table.stops,
-            sum_order=table.sums_from(made) if begin else table.sum_order,
-            made=made,
+            table=run_table,
             loss=loss,
             updates=self._updates,
             execution=self._execution,
@@ -188,7 +182,6 @@ class Workers:
             checkpoints=checkpoints,
             resume=resume,
             possible_stops=self._possible_stops(extent),
-            begin=begin,
             batches=0 if schedule.period else len(schedule.batches),
             end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
             keeps=keeps,

@@ -84,7 +84,7 @@ class DistributedTransport:
             link: group_of(dist.group.WORLD, tuple(sorted(set(link))), link)
             if is_accelerator(self._device)
             else None
-            for link in sorted(config.links)
+            for link in sorted(config.table.links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
         self._sums = {each: group_of(dist.group.WORLD, *each) for each in config.sharing}

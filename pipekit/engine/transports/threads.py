@@ -153,16 +153,16 @@ class ThreadRunner(Runner):
             self._workers.setdefault(worker.index, ThreadWorker(worker.device))
             for worker in workers
         ]
-        network = ThreadNetwork(config.busy, threads)
+        network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
+        feed = Feed(batches, needs, caller, config.count, network.end, config.table.begin)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
-        watchdog = Watchdog(states, steps, config.stage_workers, config.execution.timeout)
+        watchdog = Watchdog(states, steps, config.table.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages: list[dict[int, Stage] | None] = []
         for worker in workers:

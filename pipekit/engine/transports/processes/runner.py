@@ -85,10 +85,12 @@ class ProcessRunner(Runner):
             for worker in workers:
                 pool.states.observer(worker.index)  # forgets what it was at in the last run
             timeout = config.execution.timeout
-            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout, pool.stopped)
+            watchdog = Watchdog(
+                pool.states, steps, config.table.stage_workers, timeout, pool.stopped
+            )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
-            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
+            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.table.begin)
             if not config.training:
                 return reports
             self._left = [_left(worker, pool) for worker in workers]
@@ -116,13 +118,13 @@ class ProcessRunner(Runner):
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = any(len(workers) > 1 for workers in config.stage_workers)
+        with_sums = any(len(workers) > 1 for workers in config.table.stage_workers)
         # A new process starts where this one is, and imports from where this one does.
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
             with deferred_interrupts():
-                self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
+                self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
                 self._close_pool = weakref.finalize(self, self._pool.close)
             try:

@@ -170,7 +170,7 @@ class _WorkerProcess:
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
-        workers = config.workers
+        workers = config.table.workers
         share_cores(workers)
         # Each run draws what the first one drew: as if its process were new, too.
         if self._random_state is None:
@@ -180,9 +180,9 @@ class _WorkerProcess:
         self._runs += 1
         mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, run=self._runs)
         batches = received_batches(
-            mailbox, workers if needs.inputs else None, self._runs, config.begin
+            mailbox, workers if needs.inputs else None, self._runs, config.table.begin
         )
-        feed = Feed(batches, needs, count=config.count, begin=config.begin)
+        feed = Feed(batches, needs, count=config.count, begin=config.table.begin)
         transport = self._transport(assignment, config, task.store, feed, mailbox)
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
@@ -220,15 +220,15 @@ class _WorkerProcess:
         if store is None:
 
             def end(microbatch: int) -> None:
-                for worker in range(config.workers + 1):  # the last one is the feeder
+                for worker in range(config.table.workers + 1):  # the last one is the feeder
                     mailbox.put(worker, end_key(microbatch, run), ())
 
             sums: KeyedMailbox | None = None
             if self._sums_mailboxes:
                 stop = mailbox.stop_point
                 sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop, run)
-            return MailboxTransport(index, config.busy, mailbox, sums, end)
-        _join_group(store, index, config.workers, assignment.device)
+            return MailboxTransport(index, config.table.busy, mailbox, sums, end)
+        _join_group(store, index, config.table.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
 
