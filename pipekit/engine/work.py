@@ -1,4 +1,4 @@
-"""The work of one worker: objects that execute its steps, with the features of the run around."""
+"""The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
