@@ -95,7 +95,7 @@ def emulate(
         EmulatedStageConfig.emulating(
             index,
             cost,
-            copies={
+            {
                 FIRST_TIE - number: list(cost.ties.values())[way.copy].bytes
                 for number, way in enumerate(tie_ways(ties))
                 if way.late == index

@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -49,15 +49,16 @@ class EmulatedStageConfig(StageConfig):
     """
 
     cost: StageCosts
-    copies: Mapping[int, float] = field(default_factory=dict)
+    copies: Mapping[int, float]
 
     @classmethod
-    def emulating(cls, index: int, cost: StageCosts, **how: Any) -> Self:
+    def emulating(cls, index: int, cost: StageCosts, copies: Mapping[int, float]) -> Self:
         """Return the config of a stage of these costs, without layers."""
         numbers = [None] * len(cost.ties)  # what stages share counts for no norm
         part = PartitionStage(index=index, module=nn.Sequential(), numbers=numbers)
         passes = PassConfig(part=part, differentiates_input=index > 0)
-        return cls(passes=passes, optimizer=SGD, recompute=cost.recompute, cost=cost, **how)
+        recompute = cost.recompute
+        return cls(passes=passes, optimizer=SGD, recompute=recompute, cost=cost, copies=copies)
 
     def build(self, device: torch.device) -> Stage:
         weights = EmulatedWeights(self.cost, waiter := Waiter())

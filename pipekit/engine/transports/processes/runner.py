@@ -74,9 +74,8 @@ class ProcessRunner(Runner):
             for worker in workers:
                 left = self._left[worker.index] if self._left else ()
                 kept = same_stages(left, worker.stages)
-                here = replace(
-                    worker, stages=() if kept else [stage.config for stage in worker.stages]
-                )
+                stages = () if kept else [stage.config for stage in worker.stages]
+                here = replace(worker, stages=stages)
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
