@@ -95,8 +95,7 @@ chromium: ## install Debian's Chromium
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
 	.venv/bin/python -m experiments.benchmarks.engine
-	.venv/bin/python -m experiments.benchmarks.planning
-	.venv/bin/python -m experiments.benchmarks.simulation
+	.venv/bin/python -m experiments.benchmarks.speed
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

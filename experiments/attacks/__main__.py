@@ -1,4 +1,4 @@
-"""Kill, interrupt and misuse trainings at random; none may lose a bit or leave anything unsaid.
+"""Kill and interrupt trainings at random: none may lose a bit, or leave anything behind.
 
     python -m experiments.attacks                          # all kinds; make attack
     python -m experiments.attacks kills --tries 20 --seed 7 --output results/reference/faults
@@ -19,9 +19,9 @@ import pandas as pd
 import typer
 from tqdm import tqdm
 
-from experiments.attacks import interrupts, kills, uses
-from experiments.attacks.left import start_fork_server
+from experiments.attacks import interrupts, kills
 from pipekit.choices import require_choice
+from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.provenance import provenance, write
 
 
@@ -37,7 +37,6 @@ class Kind(NamedTuple):
 KINDS = {
     "kills": Kind(kills.attack, 60, "end", "resumed over"),
     "interrupts": Kind(interrupts.attack, 200, "way", "outcome"),
-    "uses": Kind(uses.attack, 40, "way", "outcome"),
 }
 
 
@@ -56,7 +55,7 @@ def main(
         require_choice("kinds", name, KINDS)
     # A file left there shows; the fork server's socket goes with this process.
     os.environ["TMPDIR"] = temporary = tempfile.mkdtemp(prefix="pipekit-attacks-")
-    start_fork_server()
+    forkserver()  # which starts workers, and stays until this process ends
     tempfile.tempdir = temporary
     faults = 0
     try:

@@ -29,8 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import Snapshot, left, start_fork_server
+from experiments.attacks.left import Snapshot, left
 from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
+from pipekit.engine.transports.processes.forkserver import forkserver
 
 LIMIT_S = 30.0  # of a try, also on a busy machine
 AGAIN = 0.2  # of the tries are followed by a whole training
@@ -103,7 +104,7 @@ class Trainings:
         self.way, self._train = way, WAYS[way]
         self._folder = Path(tempfile.mkdtemp(prefix="checkpoints-"))
         self._temporary = Path(tempfile.gettempdir())
-        start_fork_server()
+        forkserver()  # which starts workers, and stays until this process ends
         self._unraised: list[Any] = []  # exceptions of destructors and threads
         sys.unraisablehook = threading.excepthook = self._unraised.append
         self.bits = self._run()

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.attacks.left import Snapshot, left, start_fork_server
+from experiments.attacks.left import Snapshot, left
 from experiments.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
 from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.transports.processes.forkserver import forkserver
 from tests.engine.checkpoints.killing import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
@@ -148,7 +149,7 @@ def attempt(
         return batches
 
     known: set[int] = set()
-    start_fork_server()
+    forkserver()  # which starts workers, and stays until this process ends
     temporary = Path(tempfile.gettempdir())
     before = Snapshot.now(temporary)
     timeout = STALLED_S if end == "SIGSTOP" else None

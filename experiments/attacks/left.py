@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import torch
 
-from pipekit.engine.transports.processes.forkserver import forkserver
-
 PATIENCE_S = 60.0  # in which whatever was told to end has ended, also on a busy machine
 
 
@@ -67,11 +65,6 @@ def left(before: Snapshot, temporary: Path, ended: Iterable[int] = ()) -> list[s
         if not found or time.monotonic() > end:
             return found
         time.sleep(0.05)
-
-
-def start_fork_server() -> None:
-    """Start the process that starts workers, if there is none: it stays until this process ends."""
-    forkserver()
 
 
 def is_alive(pid: int) -> bool:

@@ -8,8 +8,7 @@ each loss, weight, buffer, optimizer state and output that differs; the status i
 if either fails.
 
 The cases are data (``cases.py``, ``models.py``), the same for both commits.  ``adapter.py`` makes
-pipelines of them, and each commit brings its own; one that is older than this script takes the
-first adapter that there was.
+pipelines of them, and each commit brings its own.
 """
 
 import json
@@ -43,15 +42,6 @@ def git(*arguments: str) -> str:
     """Return what a git command prints."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def adapter_of(commit: str) -> str:
-    """Return the text of a commit's adapter, of the first one there was, or of this checkout's."""
-    first = git("log", "--diff-filter=A", "--format=%H", "--", ADAPTER).split()
-    for each in (commit, *first[-1:]):
-        if git("ls-tree", "--name-only", each, ADAPTER):
-            return git("show", f"{each}:{ADAPTER}")
-    return (ROOT / ADAPTER).read_text()
 
 
 @contextmanager
@@ -117,7 +107,7 @@ def main(
         ThreadPoolExecutor() as both,
     ):
         here = both.submit(trained, ROOT, (ROOT / ADAPTER).read_text(), names, bar)
-        before = trained(tree, adapter_of(commit), names, bar)
+        before = trained(tree, git("show", f"{commit}:{ADAPTER}"), names, bar)
         now = here.result()
     compared = {name: differences(before[name], now[name]) for name in names}
     wrong = {name: places for name, places in compared.items() if places}

@@ -9,30 +9,28 @@ top.
 import math
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
+from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import LoweredTable, Tables, links
+from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
-from pipekit.engine.work import WorkerAssignment
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.steps import FIRST_TIE
 from pipekit.simulation.costs import StageCosts, skips_of, stage_costs, ties_of
-
-_CPU = torch.device("cpu")
 
 
 def emulate(
@@ -42,7 +40,6 @@ def emulate(
     cluster: Cluster | None = None,
     observers: Watchers = (),
     *,
-    overlap: float | None = None,
     validate: str | None = None,
     batches: int | None = None,
 ) -> Run:
@@ -51,7 +48,8 @@ def emulate(
     Messages between stages have the profiled bytes; skips go straight to their stages, as ever.
     Weights and their gradients are not there, so that a model of any size can be emulated: the
     gradients that the workers of a stage sum, or that stages share, only have the profiled shape,
-    and take their time on the links.
+    and take their time on the links.  Tasks that overlap (:attr:`Schedule.overlaps`) run one after
+    the other.
 
     Args:
         schedule: the table.
@@ -59,8 +57,6 @@ def emulate(
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
-        overlap: what tasks that run together take, as in :func:`pipekit.simulate`; None: they run
-            one after the other.
         validate: when updates are validated ("first" or "later"), by messages that the engine
             really sends; None: there is nothing to validate.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
@@ -86,32 +82,19 @@ def emulate(
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
     table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
+    steps, run_table = table.begun()
     config = RunConfig(
-        workers=workers,
-        stage_workers=checked.stage_workers,
-        links=links(table.steps),
-        sums=table.sums,
-        stops=table.stops,
-        sum_order=table.sum_order,
-        made=(0,) * checked.stages,
+        table=run_table,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
         updates=Updates(clip_norm=math.inf, validate=validate) if validate else Updates(),
         execution=Execution(cluster=cluster),
         watch=Watch(observers=tuple(observers)),
     )
-    together = checked.overlaps if overlap is not None else frozenset()
     stages = [
-        EmulatedStageConfig(
+        EmulatedStageConfig.emulating(
             index,
             cost,
-            1.0 if overlap is None else overlap,
-            frozenset(
-                (task.op, task.microbatch)
-                for pair in together
-                for task in pair
-                if task.stage == index
-            ),
             {
                 FIRST_TIE - number: list(cost.ties.values())[way.copy].bytes
                 for number, way in enumerate(tie_ways(ties))
@@ -123,17 +106,12 @@ def emulate(
     assignments = [
         WorkerAssignment(
             index=worker,
-            steps=steps,
-            device=_CPU,
+            steps=own,
+            device=CPU,
             stages=[each for each in stages if worker in each.cost.workers],
             validation=table.validations[worker] if table.validations else None,
-            together={
-                first.task: second
-                for first, second in pairwise(steps.head)
-                if (first.task, second.task) in together
-            },
         )
-        for worker, steps in enumerate(table.steps)
+        for worker, own in enumerate(steps)
     ]
     data = (_batch(len(batch)) for batch in checked.batches)
     if any(cost.buckets for cost in costs):  # the first sum of tensors without data imports a lot

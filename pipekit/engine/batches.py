@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
-from pipekit.engine.early_stop import BeyondStop
 from pipekit.engine.entries import Plain, parted, pieces
+from pipekit.engine.transport import BeyondStop
 from pipekit.layers.seeded import drawing_undisturbed
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, leaves, refill

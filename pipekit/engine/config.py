@@ -1,6 +1,7 @@
 """The configuration that all workers of a run share."""
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.early_stop import PossibleStops
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
@@ -20,6 +20,68 @@ from pipekit.schedules.lowering.sums import Sum, Turn
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)`` of a microbatch, one number."""
+
+
+@dataclass(frozen=True)
+class PossibleStops:
+    """Where a run may end early, with whole updates on all stages: before some batches.
+
+    Attributes:
+        batches: these, in order, as ranges of microbatches.
+        size: the number of microbatches after which they repeat; 0: they do not.
+        begin: the run's first microbatch.
+    """
+
+    batches: tuple[range, ...] = ()
+    size: int = 0
+    begin: int = 0
+
+    def __contains__(self, microbatch: int) -> bool:
+        return self.before(microbatch) == microbatch
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    def before(self, microbatch: int) -> int | None:
+        """Return the possible end before a failed microbatch's own batch, or None.
+
+        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
+        """
+        first = microbatch - microbatch % self.size if self.size else 0
+        place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)
+        batch = self.batches[place - 1] if place else range(0)
+        end = first + batch.start
+        return end if microbatch - first in batch and end >= self.begin else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTable:
+    """What all workers of a run know of its table.
+
+    Attributes:
+        workers: their number.
+        stage_workers: the workers of each stage.
+        links: pairs of workers of which the first sends the second messages between stages.
+        sums: the terms of each update of each stage.
+        stops: for each stage, the microbatch after the last one of each update.
+        sum_order: (stage, update) of the sums over several workers, in the order of all workers.
+        made: updates of each stage in the table before the run.
+        begin: the run's first microbatch in it.
+    """
+
+    workers: int
+    stage_workers: tuple[tuple[int, ...], ...]
+    links: frozenset[tuple[int, int]]
+    sums: Sequence[Recurring[Sum]]
+    stops: Sequence[Recurring[int]]
+    sum_order: Recurring[Turn]
+    made: tuple[int, ...]
+    begin: int = 0
+
+    @property
+    def busy(self) -> list[int]:
+        """The workers with any stage."""
+        return sorted({worker for workers in self.stage_workers for worker in workers})
 
 
 @dataclass(frozen=True)
@@ -58,13 +120,7 @@ class RunConfig:
     """The configuration that all workers of a run share; it can be sent to another process.
 
     Attributes:
-        workers: their number.
-        stage_workers: the workers of each stage.
-        links: pairs of workers of which the first sends the second messages between stages.
-        sums: the terms of each update of each stage.
-        stops: for each stage, the microbatch after the last one of each update.
-        sum_order: (stage, update) of the sums over several workers, in the order of all workers.
-        made: updates of each stage in its table before the run.
+        table: what they know of its table.
         loss: of the last stage's output and the target; one number for a microbatch.
         updates: how weights are updated.
         execution: how passes are computed.
@@ -78,19 +134,12 @@ class RunConfig:
         checkpoints: how checkpoints are written, or None.
         resume: where an interrupted run continues, or None.
         possible_stops: where the run may end early.
-        begin: its first microbatch in the table.
         batches: of a finite table; 0: it has no end.
         end: the microbatch after its last one, if the table is endless and the length known.
         keeps: whether older weight versions stay for a run that continues this one.
     """
 
-    workers: int
-    stage_workers: tuple[tuple[int, ...], ...]
-    links: frozenset[tuple[int, int]]
-    sums: Sequence[Recurring[Sum]]
-    stops: Sequence[Recurring[int]]
-    sum_order: Recurring[Turn]
-    made: tuple[int, ...]
+    table: RunTable
     loss: Loss
     updates: Updates = field(default_factory=Updates)
     execution: Execution = field(default_factory=Execution)
@@ -104,7 +153,6 @@ class RunConfig:
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
-    begin: int = 0
     batches: int = 0
     end: int = sys.maxsize
     keeps: bool = False
@@ -120,13 +168,9 @@ class RunConfig:
         return self.loss.count if isinstance(self.loss, MeanOver) else None
 
     @property
-    def busy(self) -> list[int]:
-        """The workers with any stage."""
-        return sorted({worker for workers in self.stage_workers for worker in workers})
-
-    @property
     def sharing(self) -> list[tuple[tuple[int, ...], bool]]:
         """The workers that share a stage, and (True) those with copies of tied weights."""
-        together = [(workers, False) for workers in self.stage_workers if len(workers) > 1]
-        tied = [(tie.members(self.stage_workers), True) for tie in self.ties]
+        stage_workers = self.table.stage_workers
+        together = [(workers, False) for workers in stage_workers if len(workers) > 1]
+        tied = [(tie.members(stage_workers), True) for tie in self.ties]
         return list(dict.fromkeys([*together, *tied]))

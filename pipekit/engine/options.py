@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.runs.batch_reader import Inputs
 from pipekit.engine.updates.optimizer_state import Groups
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory
 from pipekit.layers.pass_state import DTYPES
@@ -24,6 +23,9 @@ from pipekit.staleness import Mitigation, named
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Inputs = str | Sequence[str] | Callable[[Any], Any] | None
+"""Which entries of a batch the model takes: one name or several, or what returns the input."""
 
 VALIDATE = ("first", "later")
 """When stages agree on an update."""

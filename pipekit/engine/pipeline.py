@@ -127,7 +127,10 @@ class Pipeline:
             balance = balance.balance
         require_balance(balance, layers, self.stages)
         modes = arguments.resolve_recompute(recompute or "never", self.stages)
-        execution = replace(execution, recompute=modes)
+        fewer = execution.short_batches == "fewer"
+        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
+        # Workers need no inputs=, which may be a function that no other process can have.
+        execution = replace(execution, recompute=modes, inputs=None)
         if execution.cluster is not None:
             execution.cluster.require_room(self.workers)
         devices = resolve_for_workers(execution.devices, self.workers)
@@ -147,8 +150,6 @@ class Pipeline:
         self._loss, self._updates = loss, updates
         self._runner: Runner = TRANSPORTS.load(transport)(devices)
         workers = Workers(tables, self._model, self._runner, devices, loss, updates, execution)
-        fewer = execution.short_batches == "fewer"
-        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
         self._runs = Runs(
             tables, self._model, workers, self._runner.agree, used, transport, seed, reader
         )

@@ -1,13 +1,43 @@
-"""What a worker needs in order to reach the others: the protocols behind which transports stand."""
+"""How a worker reaches the others, and hears of the end of a run."""
 
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from pipekit.engine.early_stop import StopPoint
-from pipekit.schedules import Message
+from pipekit.schedules import Message, Step, Steps
 from pipekit.trees import Tree
+
+
+class Aborted(Exception):
+    """Another worker has failed: nothing that this one waits for will come."""
+
+
+class BeyondStop(Exception):
+    """The run ends before the microbatch that a worker waits for."""
+
+
+class StopPoint:
+    """The known end of a run, shared by workers: ``microbatch`` is the first after the run.
+
+    The schedule stays whole: a run that ends before a microbatch executes every step of the
+    microbatches before it, and skips all others.
+    """
+
+    def __init__(self) -> None:
+        self.microbatch = sys.maxsize
+        self._lock = threading.Lock()
+
+    def at(self, microbatch: int) -> None:
+        """End the run before a microbatch, unless it ends earlier."""
+        with self._lock:  # workers may fail at the same time, in different batches
+            self.microbatch = min(self.microbatch, microbatch)
+
+    def until(self, steps: Steps) -> Iterator[Step]:
+        """Yield the steps of the run, up to the end as it is known at each step."""
+        return steps.until(lambda: self.microbatch)
 
 
 class FlatBucket(NamedTuple):
@@ -118,7 +148,3 @@ class StoppableTransport(Transport, Protocol):
 
         Return False if these workers cannot hear of it in the midst of a run.
         """
-
-
-class Aborted(Exception):
-    """Another worker has failed: nothing that this one waits for will come."""

@@ -1,133 +1,36 @@
-"""One worker of a run: its assignment, its work, and its report."""
+"""The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from pipekit.devices import Clock, synchronize
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor
-from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.stage import ModelStage, StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.observers.record import Recording, TrafficCounter
+from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
 from pipekit.engine.parts.late_validation import LateValidation
-from pipekit.engine.parts.overlap import Overlap
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
-from pipekit.engine.parts.recording import Recording
 from pipekit.engine.parts.restoring import Restoring
 from pipekit.engine.transport import StoppableTransport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.modes import merged_put_back
-from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
+from pipekit.schedules import OPS, Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
-from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
-
-
-class NotBuilt(Exception):
-    """A stage could not be built: none has begun to train."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerAssignment:
-    """The assignment of one worker; it can be sent to another process.
-
-    Attributes:
-        index: its number.
-        steps: its steps, in order.
-        device: where it computes.
-        stages: sources of the stages that it trains.
-        inference: instead of these, the stages that it only runs forward.
-        incoming: each other worker's messages to it, in the order in which they leave; only where
-            they are received in that order, through torch.distributed.
-        validation: when late updates are validated, or None.
-        together: of pairs of steps that are emulated as one, the second by the first one's task.
-    """
-
-    index: int
-    steps: Steps
-    device: torch.device
-    stages: Sequence[StageSource] = ()
-    inference: Sequence[PassConfig] = ()
-    incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
-    validation: Validation | None = None
-    together: Mapping[Task, Step] = field(default_factory=dict)
-
-    def build(self) -> dict[int, TrainedStage]:
-        """Return the stages that it trains, by index.
-
-        Raises:
-            NotBuilt: the function that makes an optimizer or a scheduler raised an error, for
-                example.
-        """
-        try:
-            return {stage.index: stage.build(self.device) for stage in self.stages}
-        except Exception as error:
-            raise NotBuilt(error) from error.__cause__
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """The report of a worker after a run.
-
-    Attributes:
-        rows: of each microbatch.
-        weight_slots: the number of weight versions in memory, over its stages.
-        stages: those that it has trained, as they stand after the run.
-        record: of events and memory, as configured.
-        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
-        most_pending: the most microbatches that waited for their backward at once.
-        sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
-        loss_scales: of each update, if losses are scaled.
-        skipped: updates that were not made, likewise.
-        results: on the last stage, (microbatch, result or output), in inference or if outputs are
-            kept.
-        end: the first microbatch after the run; the table may have more.
-        error: of a layer or the loss, if the run ended by it with whole updates.
-        traceback: of this error, as text, if it comes from another process.
-        notes: of this error, likewise.
-    """
-
-    rows: Sequence[int]
-    weight_slots: int
-    stages: Sequence[ModelStage] = ()
-    record: WorkerRecord = field(default_factory=WorkerRecord)
-    losses: Iterable[tuple[int, float]] = ()
-    most_pending: int = 0
-    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    loss_scales: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    results: list[tuple[int, Any]] = field(default_factory=list)
-    end: int = sys.maxsize
-    error: BaseException | None = None
-    traceback: str = ""
-    notes: Sequence[str] = ()
-
-
-def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
-    """Return the error that ended a run: of several, the one of the earliest microbatch."""
-    failed = [report for report in reports if report.error is not None]
-    return min(failed, key=lambda report: report.end).error if failed else None
 
 
 def parts_of(run: WorkerRun) -> list[Part]:
@@ -138,8 +41,7 @@ def parts_of(run: WorkerRun) -> list[Part]:
     config = run.config
     used: dict[type[Part], bool] = {
         Restoring: config.resume is not None,
-        LateValidation: run.validation is not None,
-        Overlap: bool(run.together),
+        LateValidation: run.assignment.validation is not None,
         Recomputation: any(mode != "never" for mode in run.recompute.values()),
         EmptyMicrobatches: config.execution.short_batches == "fewer",
         CheckpointWriting: config.checkpoints is not None,
@@ -147,38 +49,54 @@ def parts_of(run: WorkerRun) -> list[Part]:
     return [part(run) for part, is_used in used.items() if is_used]
 
 
-def train(
+def run(
     assignment: WorkerAssignment,
-    stages: Mapping[int, TrainedStage],
     config: RunConfig,
     transport: StoppableTransport,
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
+    stages: Mapping[int, Stage] | None = None,
+) -> WorkerReport:
+    """Train or evaluate, as configured; ``stages`` are those to train, None: they are built."""
+    if not config.training:
+        return _evaluate(assignment, config, transport, feed, watchers)
+    stages = assignment.build() if stages is None else stages
+    return _train(assignment, stages, config, transport, feed, on_news, watchers)
+
+
+def _train(
+    assignment: WorkerAssignment,
+    stages: Mapping[int, Stage],
+    config: RunConfig,
+    transport: StoppableTransport,
+    feed: Feed,
+    on_news: Listener | None,
+    watchers: Sequence[Observer],
 ) -> WorkerReport:
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
+        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.table.begin > 0)
     io = TrainingIO(config, feed)
     run = WorkerRun(
-        index,
-        steps,
-        device,
+        assignment,
         config,
         trained=stages,
         stages=stages,
-        recompute={source.index: source.recompute for source in assignment.stages},
+        recompute=assignment.recompute,
         transport=transport,
         ends=io,
         io=io,
         stop_point=transport.stop_point,
         observers=[*watchers],
         errors=[],
-        validation=assignment.validation,
-        together=assignment.together,
     )
-    recording = Recording(run, on_news)
+    recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
+    run.observers += [*recording.observers, traffic]
+    if on_news and len(config.table.stage_workers) - 1 in stages:
+        held = recording.memory.held_bytes if recording.memory else lambda: None
+        run.observers.append(Reporter(on_news, config, held))
     run.observers += observers_of(config.watch.observers, index)
     parts = parts_of(run)
     updates = UpdateSynchronizer(index, stages, config, transport, device, run.observers)
@@ -214,15 +132,16 @@ def train(
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
+    recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config(config.keeps) for stage in run.kept.values()],
+        stages=[stage.to_config(config.keeps) for stage in run.trained.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
         rows=feed.rows,
-        sent_bytes=recording.traffic.sent_bytes
+        sent_bytes=traffic.sent_bytes
         + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
@@ -235,7 +154,7 @@ def train(
 def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: Exception) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    shared = any(len(workers) > 1 for workers in run.config.stage_workers)
+    shared = any(len(workers) > 1 for workers in run.config.table.stage_workers)
     if shared or step.task.op is not Op.FORWARD:
         return False
     cut = run.config.possible_stops.before(step.task.microbatch)
@@ -245,20 +164,6 @@ def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: 
     return True
 
 
-def evaluate(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: StoppableTransport,
-    feed: Feed,
-    watchers: Sequence[Observer] = (),
-) -> WorkerReport:
-    """Execute a worker's forwards; the results are the loss function's values."""
-    with ExitStack() as kept:
-        for each in assignment.inference:
-            kept.enter_context(merged_put_back(each.part.module.to(assignment.device)))
-        return _evaluate(assignment, config, transport, feed, watchers)
-
-
 def _evaluate(
     assignment: WorkerAssignment,
     config: RunConfig,
@@ -266,46 +171,35 @@ def _evaluate(
     feed: Feed,
     watchers: Sequence[Observer],
 ) -> WorkerReport:
+    """Execute a worker's forwards; the results are the loss function's values."""
     index, device = assignment.index, assignment.device
-    stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)
     observers = [*watchers, *observers_of(config.watch.observers, index)]
-    executor = Executor(
-        index,
-        stages,
-        {},
-        transport,
-        ends,
-        device,
-        observers=observers,
-        first_microbatch=config.first_microbatch,
-        training=False,
-    )
     view = WorkerView(index, device, Clock(device), {}, int)
     transport.stop_point.at(config.end)
-    steps = transport.stop_point.until(assignment.steps)
-    Worker(view, executor.execute, transport, observers).run(steps)
-    transport.finish()
-    synchronize(device)
-    return WorkerReport(
-        rows=feed.rows,
-        weight_slots=len(stages),
-        results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
-    )
-
-
-def run(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: StoppableTransport,
-    feed: Feed,
-    on_news: Listener | None,
-    watchers: Sequence[Observer] = (),
-) -> WorkerReport:
-    """Train or evaluate, as configured, with stages built for this run alone."""
-    if not config.training:
-        return evaluate(assignment, config, transport, feed, watchers)
-    return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
+    with ExitStack() as kept:
+        for each in assignment.inference:
+            kept.enter_context(merged_put_back(each.part.module.to(device)))
+        executor = Executor(
+            index,
+            {each.part.index: each.build(device) for each in assignment.inference},
+            {},
+            transport,
+            ends,
+            device,
+            observers=observers,
+            first_microbatch=config.first_microbatch,
+            training=False,
+        )
+        steps = transport.stop_point.until(assignment.steps)
+        Worker(view, executor.execute, transport, observers).run(steps)
+        transport.finish()
+        synchronize(device)
+        return WorkerReport(
+            rows=feed.rows,
+            weight_slots=len(assignment.inference),
+            results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
+        )
 
 
 def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:

@@ -61,7 +61,7 @@ def trained(stage: nn.Module) -> list[nn.Parameter]:
 Trained = Callable[[nn.Module], list[nn.Parameter]]
 
 
-def find_ties(stages: Sequence[nn.Module], trained: Trained = trained) -> tuple[Tie, ...]:
+def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[Tie, ...]:
     """Return what stages share of what is trained."""
     places: dict[nn.Parameter, dict[int, int]] = defaultdict(dict)
     for index, stage in enumerate(stages):

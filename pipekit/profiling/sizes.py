@@ -15,6 +15,7 @@ from pipekit.layers.skips import Name, require_matched
 from pipekit.partition.recording.recorded_model import Passed
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.recording.stage import gives
+from pipekit.partition.ties import find_ties, trained
 from pipekit.profiling.layer_passes import crossing, cut_forwards, layer_name, run_backward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
 from pipekit.profiling.work import CountWork, Work
@@ -202,16 +203,11 @@ def dtype_of(model: nn.Module, x: Tree) -> str:
 
 def _ties(model: nn.Sequential) -> tuple[TieProfile, ...]:
     """Return the trained parameters that layers share, those of the same layers as one."""
-    users: dict[nn.Parameter, list[int]] = {}
-    for number, layer in enumerate(model):
-        for parameter in layer.parameters():
-            if parameter.requires_grad:
-                users.setdefault(parameter, []).append(number)
-    shared: dict[tuple[int, ...], int] = {}
-    for parameter, layers in users.items():
-        if len(layers) > 1:
-            shared[tuple(layers)] = shared.get(tuple(layers), 0) + parameter.nbytes
-    return tuple(TieProfile(layers, size) for layers, size in shared.items())
+    found = ((tie, trained(model[tie.stages[0]])) for tie in find_ties(model))
+    return tuple(
+        TieProfile(tie.stages, sum(own[place].nbytes for place in tie.places[0]))
+        for tie, own in found
+    )
 
 
 def _held(model: nn.Sequential) -> list[tuple[int, int]]:

@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.attacks import interrupts, kills, uses
+from experiments.attacks import interrupts, kills
 from pipekit import WorkerDied
 from pipekit.ledger.batches.execution import ThisInterpreter
 
@@ -53,17 +52,6 @@ def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(kills.attack(2, 1))
     assert [(row["failure"], row["equal"]) for row in rows] == [("", True)] * 2
     assert {"trial", "method", "killed"} <= rows[0].keys(), "README counts them"
-
-
-@pytest.mark.parametrize("way", ["two threads", "cached files"])
-def test_uses_that_take_milliseconds(way: str) -> None:
-    assert [uses.USES[way](random.Random(seed))[1] for seed in range(8)] == [""] * 8
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("way", ["other data", "killed agent"])
-def test_uses_under_torchrun(way: str) -> None:
-    assert [uses.USES[way](random.Random(seed))[1] for seed in range(3)] == [""] * 3
 
 
 @pytest.mark.long

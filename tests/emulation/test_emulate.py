@@ -28,7 +28,6 @@ from pipekit.schedules import (
     check,
     flush,
     gpipe,
-    parse,
     pipedream,
     two_bw,
     zb_h2,
@@ -177,20 +176,6 @@ def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
 
 def bytes_by_link(table: pd.DataFrame) -> dict[Any, float]:
     return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())
-
-
-def test_a_forward_under_a_backward_waits_and_gives_as_it_is_simulated_to() -> None:
-    """The pair begins with the data of both, and what it gives leaves at its end."""
-    profile = Profile((LayerProfile("layer", 8 * MS, 16 * MS, output_bytes=4),) * 2)
-    schedule = parse("""
-        worker 0 | F0 F1 . . . . B0 . . B1^
-        worker 1 | . F0 F1& B0 - . . B1 -^
-        """)
-    with own_time():
-        trace = emulate(schedule, profile, overlap=0.5).trace
-    assert_the_same(trace, simulate(schedule, profile, overlap=0.5))
-    start = trace.frame.set_index(["stage", "op", "microbatch"])["start_s"]
-    assert start[0, "BACKWARD", 0] == pytest.approx(start[1, "FORWARD", 1] + 12 * MS)
 
 
 @pytest.mark.parametrize("validate", VALIDATE)

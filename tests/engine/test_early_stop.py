@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from pipekit import schedules
-from pipekit.engine.early_stop import PossibleStops, StopPoint
+from pipekit.engine.config import PossibleStops
 from pipekit.engine.runs.tables import Tables
+from pipekit.engine.transport import StopPoint
 
 RATES = """
     worker 0 | F0 F1 .  B0 B1^ F2 F3 .  B2 B3^

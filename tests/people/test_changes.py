@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.layers.function_state import FunctionState
+from pipekit.layers.user_functions import FunctionState
 from tests.people.test_losses import data, no_word
 
 CE = F.cross_entropy

@@ -79,17 +79,16 @@ class TrainingProgress:
         return Start(schedule_for(batches), 0, self.position.microbatches)
 
     @contextmanager
-    def claimed(self, folder: str | os.PathLike[str] | None) -> Iterator[Path | None]:
-        """Have a folder for this training alone for a while; yield its absolute path.
+    def claimed(self, path: Path | None) -> Iterator[None]:
+        """Have a folder, given by its absolute path, for this training alone for a while.
 
         Raises:
             ValueError: it holds checkpoints of another training, or one is writing there.
             OSError: nothing can be written there.
         """
-        if folder is None:
-            yield None
+        if path is None:
+            yield
             return
-        path = Path(folder).absolute()
         checkpoints.try_folder(path)
         try:
             if holder := self._agree(lambda: self._lock.take(path)):
@@ -107,7 +106,7 @@ class TrainingProgress:
                     f"folder"
                 )
             self._agree(lambda: checkpoints.clear(path))
-            yield path
+            yield
         finally:
             self._lock.give_back()
 

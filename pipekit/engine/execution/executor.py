@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import to_device
-from pipekit.engine.execution.pipeline_io import PipelineIO
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime
+from pipekit.engine.execution.pipeline_io import PipelineIO, StageGradients, StageIO, Target
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.plans import Recompute
@@ -21,20 +21,43 @@ _FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE
 _BACKWARD, _INPUT = Op.BACKWARD.name, Op.BACKWARD_INPUT.name
 
 
-class UpdateMaker(Protocol):
-    """Makes the updates of a worker's stages."""
+class StageRuntime(Protocol):
+    """A stage that can run the passes of a microbatch.
 
-    def begin_last(self, stage: int, update: int) -> None:
-        """Expect the last pass here that adds to the gradients of a stage's update."""
+    ``microbatch`` is its index over all runs, the key of its random numbers; ``slot`` the weight
+    slot that a pass reads; ``update`` the one that sums the gradients of the weights.
+    """
 
-    def end_last(self, stage: int, update: int) -> None:
-        """Note the end of this pass: the gradients of the update are complete here."""
+    def infer(self, x: StageIO, microbatch: int) -> StageIO:
+        """Return the output for ``x``, keeping nothing."""
 
-    def settle(self, stage: int, update: int) -> None:
-        """Wait for everything that a stage's update needs, and for the decision about it."""
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
 
-    def update(self, stage: int, slot: int) -> None:
-        """Make a settled update: write the stage's next version into a weight slot."""
+        ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last; with
+        ``recompute`` only the input is kept until the backward.
+        """
+
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        """Run again a forward whose graph was not kept; return its output."""
+
+    def backward(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Add a pending microbatch's gradients to those of the weights; return the input's.
+
+        ``gradients`` are those of the output; None if that is a loss, for ones.
+        """
+
+    def backward_input(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Return the gradients of the input, and leave those of the weights for later."""
+
+    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`."""
 
 
 class Executor:
@@ -53,7 +76,7 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
-        updates: UpdateMaker | None = None,
+        updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
         training: bool = True,

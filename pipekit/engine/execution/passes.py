@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.random_operators import catch_draws, refuse_draws
 from pipekit.layers.randomness import layer_seed
@@ -63,7 +63,7 @@ class _Pending(NamedTuple):
 class Passes:
     """Runs the passes of one stage, and keeps each microbatch's tensors between its passes.
 
-    It is a :class:`pipekit.engine.execution.stage_io.StageRuntime`.
+    It is a :class:`pipekit.engine.execution.executor.StageRuntime`.
 
     Args:
         config: how they are run.

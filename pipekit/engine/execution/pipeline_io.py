@@ -1,9 +1,9 @@
-"""The two ends of a pipeline, where microbatches enter and leave."""
+"""What enters and leaves stages, and the two ends of a pipeline."""
 
 from array import array
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +12,40 @@ from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.entries import Plain
-from pipekit.engine.execution.stage_io import StageGradients, Target
 from pipekit.layers.pass_state import autocast
 from pipekit.trees import Tree, tree_map
+
+
+class StageIO(NamedTuple):
+    """Activations into or out of a stage.
+
+    Attributes:
+        main: from the stage before, or to the next one; () for a microbatch without rows.
+        skips: by number of the skip connection, without those that are None.
+    """
+
+    main: Tree
+    skips: dict[int, Tensor]
+
+
+class StageGradients(NamedTuple):
+    """The existing gradients of a :class:`StageIO`.
+
+    Attributes:
+        main: of the differentiable tensors of the main input or output, by number.
+        skips: by number of the skip connection, or of a shared weight.
+    """
+
+    main: dict[int, Tensor]
+    skips: dict[int, Tensor]
+
+
+class Target(NamedTuple):
+    """The loss of the last stage's output, its target, and the microbatch's weight in it."""
+
+    loss: Loss
+    target: Tree
+    weight: float
 
 
 class LossLog:

@@ -11,12 +11,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.global_update import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedOptimizer
-from pipekit.engine.updates.update_synchronizer import UpdatedStage
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
@@ -26,17 +25,8 @@ Edit = Callable[[Optimizer, LRScheduler | None], object]
 """Changes an optimizer, and its learning-rate scheduler if it has one."""
 
 
-class TrainedStage(StageRuntime, UpdatedStage, Protocol):
-    """A stage that a worker trains."""
-
-    def prepare(
-        self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
-    ) -> None:
-        """Get ready for a run."""
-
-
 class StageSource(Protocol):
-    """Makes a stage on its worker; it can be sent to another process."""
+    """A stage of the model between two runs, here or on the worker that trained it."""
 
     @property
     def index(self) -> int:
@@ -46,13 +36,6 @@ class StageSource(Protocol):
     def recompute(self) -> Recompute:
         """Which microbatches of a batch are recomputed."""
 
-    def build(self, device: torch.device) -> TrainedStage:
-        """Return the stage, on its device."""
-
-
-class ModelStage(StageSource, Protocol):
-    """A stage of the model between two runs, here or on the worker that trained it."""
-
     @property
     def config(self) -> "StageConfig":
         """Its config, as it stands."""
@@ -60,6 +43,9 @@ class ModelStage(StageSource, Protocol):
     @property
     def known(self) -> "StageConfig":
         """Its config, as it was last read."""
+
+    def build(self, device: torch.device) -> "Stage":
+        """Return the stage, on its device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +121,20 @@ class StageConfig:
 
     def build(self, device: torch.device) -> "Stage":
         """Return the stage, on its device."""
-        return Stage(self, device)
+        kind: Callable[..., WeightVersions] = WeightVersions
+        if self.mitigation:
+            kind = partial(MitigatedWeights, self.mitigation)
+        weights = kind(
+            self.module.to(device),
+            self.optimizer,
+            self.updates.lr_scheduler,
+            [module.to(device) for module in self.slots],
+            self.updates.groups,
+            self.updates.lr_step == "update",
+            self.passes.part.copies.values(),
+        )
+        passes = Passes(self.passes, weights.modules, device, weights.parameters)
+        return Stage(self, weights, passes)
 
     def trained(
         self,
@@ -160,28 +159,16 @@ class StageConfig:
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
 
+    It is a :class:`pipekit.engine.execution.executor.StageRuntime`.
+
     Attributes:
         weights: its weight versions.
         scaler: the scale of the losses, or None.
         numbers: of its trained parameters in the unsplit model.
     """
 
-    def __init__(self, config: StageConfig, device: torch.device) -> None:
-        self._config = config
-        kind: Callable[..., WeightVersions] = WeightVersions
-        if config.mitigation:
-            kind = partial(MitigatedWeights, config.mitigation)
-        self.weights = kind(
-            config.module.to(device),
-            config.optimizer,
-            config.updates.lr_scheduler,
-            [module.to(device) for module in config.slots],
-            config.updates.groups,
-            config.updates.lr_step == "update",
-            config.passes.part.copies.values(),
-        )
-        weights = self.weights
-        self._passes = Passes(config.passes, weights.modules, device, weights.parameters)
+    def __init__(self, config: StageConfig, weights: WeightVersions, passes: Passes) -> None:
+        self._config, self.weights, self._passes = config, weights, passes
         self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
         self.numbers = config.passes.part.numbers
         if config.state is not None:
@@ -203,24 +190,20 @@ class Stage:
             self.scaler.begin(loss_versions, keep)
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        """Return the output for ``x``, keeping nothing."""
         return self._passes.infer(x, microbatch)
 
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
-        """Return the output for ``x``; on the last stage, the weighted loss."""
         slot = self.weights.begin_forward(slot)
         return self._passes.forward(x, microbatch, slot, target, recompute)
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
-        """Run again a forward whose graph was not kept; return its output."""
         return self._passes.recompute(microbatch, self.weights.begin_forward(slot))
 
     def backward(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
-        """Add the microbatch's gradients to ``update``'s sum; return those of the input."""
         slot = self.weights.begin_backward(slot, update)
         self.weights.accumulate(slot, update)
         gradients = self._scaled(microbatch, update, gradients)
@@ -229,13 +212,11 @@ class Stage:
     def backward_input(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
-        """Return the gradients of the input, and leave those of the weights for later."""
         slot = self.weights.begin_backward(slot, update)
         gradients = self._scaled(microbatch, update, gradients)
         return self._passes.backward_input(microbatch, slot, update, gradients)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        """Add the rest of :meth:`backward_input`, the weights' gradients, to ``update``'s sum."""
         slot = self.weights.begin_backward_weight(slot)
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)

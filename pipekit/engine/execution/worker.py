@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pipekit.engine.early_stop import BeyondStop
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
-from pipekit.engine.transport import Aborted, Transport
+from pipekit.engine.transport import Aborted, BeyondStop, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
 from pipekit.schedules import Step
 

@@ -18,7 +18,7 @@ from pipekit.devices import (
 )
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients
+from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
 from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
@@ -82,7 +82,7 @@ class Minibatch:
     @property
     def records(self) -> list[WorkerRecord]:
         """What the stages' workers have recorded so far."""
-        return [watched.record for watched in self._watched]
+        return [watched.recording.record() for watched in self._watched]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -197,7 +197,7 @@ class Minibatch:
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
                 state.end(stage)
-                watched.note_peak()
+                watched.recording.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:

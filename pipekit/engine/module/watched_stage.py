@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
-from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import TraceRecorder, WorkerRecord
+from pipekit.devices import Clock
+from pipekit.engine.observers.observer import WorkerView, observers_of
+from pipekit.engine.observers.record import Recording
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
@@ -44,6 +43,7 @@ class WatchedStage:
 
     Attributes:
         view: what observers see of the worker.
+        recording: what is recorded of it.
         observers: those that watch it.
     """
 
@@ -58,32 +58,15 @@ class WatchedStage:
         clock = runtime.clocks[stage]
         weights = {stage: _Weights(runtime.modules[stage], aliases)}
         self.view = WorkerView(stage, clock.device, clock, weights, int)
-        self._trace = TraceRecorder() if runtime.watch.trace else None
-        self._memory = MemoryTracker({stage: recompute}) if runtime.watch.memory else None
-        self._allocated_bytes: int | None = None
-        if self._memory:
-            reset_peak_bytes(clock.device)
-        self.observers: list[Observer] = [each for each in (self._trace, self._memory) if each]
+        self.recording = Recording(runtime.watch, {stage: recompute}, clock.device)
+        self.observers = self.recording.observers
         self.observers += observers_of(runtime.watch.observers, stage)
         for observer in self.observers:
             observer.begin(self.view)
-        if self._memory and not keeps:  # weights are all that stays of a forward alone
-            self._memory.close(stage)
-            self.observers.remove(self._memory)
-
-    @property
-    def record(self) -> WorkerRecord:
-        """What has been recorded so far."""
-        return WorkerRecord(
-            self._trace.events() if self._trace else [],
-            self._memory.samples if self._memory else [],
-            self._allocated_bytes,
-        )
-
-    def note_peak(self) -> None:
-        """Note what the device's allocator says, if memory is followed."""
-        if self._memory:
-            self._allocated_bytes = peak_bytes(self.view.device)
+        memory = self.recording.memory
+        if memory and not keeps:  # weights are all that stays of a forward alone
+            memory.close(stage)
+            self.observers.remove(memory)
 
     def end(self) -> None:
         """Tell the observers that the worker has done all its steps."""

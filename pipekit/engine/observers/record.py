@@ -1,15 +1,18 @@
 """What workers recorded, and all of it as one trace."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 
-from pipekit.devices import Clock, unix_ns
-from pipekit.engine.observers.memory_tracker import HeldBytes
+from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, unix_ns
+from pipekit.engine.observers.memory_tracker import HeldBytes, MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.options import Watch
+from pipekit.plans import Recompute
 from pipekit.schedules import Message, Step
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
@@ -102,6 +105,40 @@ class WorkerRecord:
             [(when + seconds, held) for when, held in self.memory],
             self.allocated_bytes,
         )
+
+
+class Recording:
+    """Watches a worker: its events and its memory, as far as these are recorded.
+
+    Attributes:
+        trace, memory: the observers that record; None: nothing is recorded.
+    """
+
+    def __init__(
+        self, watch: Watch, recompute: Mapping[int, Recompute], device: torch.device
+    ) -> None:
+        self.trace = TraceRecorder() if watch.trace else None
+        self.memory = MemoryTracker(recompute) if watch.memory else None
+        self._device = device
+        self._allocated_bytes: int | None = None
+        if self.memory:
+            reset_peak_bytes(device)
+
+    @property
+    def observers(self) -> list[Observer]:
+        """The observers, in order."""
+        return [each for each in (self.trace, self.memory) if each]
+
+    def note_peak(self) -> None:
+        """Note the peak of the device's allocator, if memory is followed."""
+        if self.memory:
+            self._allocated_bytes = peak_bytes(self._device)
+
+    def record(self) -> WorkerRecord:
+        """Return what has been recorded so far."""
+        events = self.trace.events() if self.trace else []
+        samples = self.memory.samples if self.memory else []
+        return WorkerRecord(events, samples, self._allocated_bytes)
 
 
 def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured") -> Trace:

@@ -55,7 +55,7 @@ class Reporter(Observer):
         self._told = config.resume.boundary.batches if config.resume else 0
 
     def begin(self, worker: WorkerView) -> None:
-        self._last = len(self._config.stage_workers) - 1
+        self._last = len(self._config.table.stage_workers) - 1
         self._optimizer = worker.weights[self._last].optimizer
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
@@ -87,7 +87,7 @@ class Reporter(Observer):
             if norm and not is_here(norm):
                 return
             self._norms.pop(update, None)
-            summed = self._config.sums[self._last][update - 1].batches
+            summed = self._config.table.sums[self._last][update - 1].batches
             batches = range(self._told, self._told + summed)
             self._told += summed
             of_all = norm.item() if norm else None

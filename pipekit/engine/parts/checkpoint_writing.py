@@ -55,7 +55,7 @@ class _Writer(Observer):
         """Keep the state at the beginning that the first checkpoint needs."""
         self._parts = {
             number: _PartWriter(stage, number, self._run)
-            for number, stage in self._run.kept.items()
+            for number, stage in self._run.trained.items()
         }
 
     def before_step(self, worker: int, step: Step) -> None:
@@ -77,7 +77,7 @@ class _Writer(Observer):
         """
         for part in self._parts.values():
             if not self._run.errors:
-                part.end(self._run.stop_point.microbatch, self._run.steps.head)
+                part.end(self._run.stop_point.microbatch, self._run.assignment.steps.head)
 
 
 class _PartWriter:
@@ -87,8 +87,8 @@ class _PartWriter:
         config, resume = run.config.checkpoints, run.config.resume
         assert config
         self._stage, self._index, self._config = stage, index, config
-        self._worker, self._losses = run.index, run.io.losses
-        self._tasks = tasks = [step.task for step in run.steps.head]
+        self._worker, self._losses = run.assignment.index, run.io.losses
+        self._tasks = tasks = [step.task for step in run.assignment.steps.head]
         self._written = after = resume.boundary.microbatches if resume else 0
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
         older = [read[index] for read in older_versions(tasks, self._pending)]

@@ -2,7 +2,8 @@
 
 import torch
 
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
+from pipekit.engine.execution.executor import StageRuntime
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.parts.part import Part, WorkerRun
 
 

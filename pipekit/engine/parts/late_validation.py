@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import PipelineIO
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.layers.pass_state import set_ends_batch
 from pipekit.schedules import Message, Step
@@ -27,10 +27,11 @@ class LateValidation(Part):
     _updates: UpdateSynchronizer
 
     def __init__(self, run: WorkerRun) -> None:
-        assert run.validation
-        self._validation = run.validation
+        validation = run.assignment.validation
+        assert validation
+        self._validation = validation
         self._weights = {number: stage.weights for number, stage in run.trained.items()}
-        self._inputs = _RepeatableInputs(run.validation.again, run.transport, run.ends)
+        self._inputs = _RepeatableInputs(validation.again, run.transport, run.ends)
         run.transport = run.ends = self._inputs
         run.when_right = self._when_right
         self._forwards: list[Step] = []  # since the pending update

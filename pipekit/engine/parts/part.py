@@ -3,20 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
-
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
-from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.pipeline_io import PipelineIO, TrainingIO
-from pipekit.engine.execution.stage import Stage, TrainedStage
-from pipekit.engine.execution.stage_io import StageRuntime
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer
-from pipekit.engine.transport import Transport
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
+from pipekit.engine.transport import StopPoint, Transport
 from pipekit.plans import Recompute
-from pipekit.schedules import Step, Steps, Task
-from pipekit.schedules.lowering.validation import Validation
+from pipekit.schedules import Step
 
 Execute = Callable[[Step], None]
 WhenRight = Callable[[Callable[[], None]], None]
@@ -28,9 +24,7 @@ class WorkerRun:
     """A worker's run in the making: parts replace the objects that they wrap.
 
     Attributes:
-        index: the worker's number.
-        steps: its steps, in order.
-        device: where it computes.
+        assignment: the worker's.
         config: common to all workers.
         trained: its stages, by index.
         stages: the same, as the executor calls them.
@@ -41,16 +35,12 @@ class WorkerRun:
         stop_point: the known end of the run.
         observers: watch the worker.
         errors: ended the run early on this worker.
-        validation: when late updates are validated, or None.
-        together: of pairs of steps that are emulated as one, the second by the first one's task.
         when_right: calls a function as soon as the newest update is known to be right.
     """
 
-    index: int
-    steps: Steps
-    device: torch.device
+    assignment: WorkerAssignment
     config: RunConfig
-    trained: Mapping[int, TrainedStage]
+    trained: Mapping[int, Stage]
     stages: Mapping[int, StageRuntime]
     recompute: Mapping[int, Recompute]
     transport: Transport
@@ -59,14 +49,7 @@ class WorkerRun:
     stop_point: StopPoint
     observers: list[Observer]
     errors: list[Exception]
-    validation: Validation | None
-    together: Mapping[Task, Step]
     when_right: WhenRight = lambda call: call()
-
-    @property
-    def kept(self) -> dict[int, Stage]:
-        """The stages with weights; emulated stages have none."""
-        return {n: stage for n, stage in self.trained.items() if isinstance(stage, Stage)}
 
 
 class Part:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 

@@ -10,8 +10,8 @@ from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
-from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.module_state import set_buffers
 from pipekit.partition.recording.stage import set_extra_states
 from pipekit.schedules import OPS, Op, Step
@@ -25,8 +25,8 @@ class Restoring(Part):
         assert resume
         self._done = resume.boundary
         self._stages = {
-            number: _Restored(stage, number, resume, run.index, run.io.losses)
-            for number, stage in run.kept.items()
+            number: _Restored(stage, number, resume, run.assignment.index, run.io.losses)
+            for number, stage in run.trained.items()
         }
 
     def around(self, execute: Execute, executor: Executor, updates: UpdateSynchronizer) -> Execute:

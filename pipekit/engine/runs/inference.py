@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.config import Loss
-from pipekit.engine.work import WorkerReport
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
 from pipekit.trees import Tree

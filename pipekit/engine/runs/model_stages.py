@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.execution.stage import Edit, ModelStage, StageConfig
-from pipekit.engine.runs.users_weights import UsersWeights
+from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
+from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
-from pipekit.engine.work import WorkerReport
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
@@ -70,10 +70,10 @@ class ModelStages:
         self._tried_in_training = False
         self.edits_batch = False
         self._seed: int | None = 0
-        self._stages: Sequence[ModelStage] = ()
+        self._stages: Sequence[StageSource] = ()
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
-        self._replicas: dict[tuple[int, int], ModelStage] = {}
+        self._replicas: dict[tuple[int, int], StageSource] = {}
 
     @property
     def trained(self) -> int:
@@ -219,7 +219,7 @@ class ModelStages:
 
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
-    ) -> Iterator[ModelStage]:
+    ) -> Iterator[StageSource]:
         """Yield the configs of a worker's stages."""
         assert self._partition
         for stage in self._stages:

@@ -18,9 +18,9 @@ from pipekit.engine.config import Loss
 from pipekit.engine.entries import copied, pieces
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.layers.function_copies import MOST_BYTES, FunctionCopies
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import module_names, state_untouched
+from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread
 from pipekit.partition.probe import Probe

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
+from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.observers.record import WorkerRecord, as_trace, table
-from pipekit.engine.work import WorkerReport
 from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import NotBuilt, WorkerReport, first_error
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
-from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint, Start
+from pipekit.engine.checkpoints.resume_point import Extent, Start
 from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader, BatchSource
-from pipekit.engine.runs.loaders import Read, kept_apart, stacks
+from pipekit.engine.runs.batch_reader import BatchReader
+from pipekit.engine.runs.batch_source import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
-from pipekit.engine.work import NotBuilt, WorkerReport, first_error
 from pipekit.layers.seeded import torch_seed
 from pipekit.partition.probe import warn_of_edited_batch
 
@@ -66,12 +66,8 @@ class Runs:
         """Train on every batch once; see :meth:`pipekit.Pipeline.train`."""
         written = Checkpoints.of(checkpoints)
         self._require_allowed(batches, steps, on_batch, written, watch, restart)
-        with (
-            _told_what_was_resumed(self._progress.resume_point),
-            self._told_of_another_form(),
-            self._progress.claimed(written.folder if written else None) as folder,
-            _told_how_to_resume(folder),
-        ):
+        folder = Path(written.folder).absolute() if written else None
+        with self._errors_explained(folder), self._progress.claimed(folder):
             self._progress.begin()
             extent = self._extent(batches, steps, restart, folder)
             start, schedule = extent.start, extent.start.schedule
@@ -252,13 +248,21 @@ class Runs:
             raise failure.error from failure.__cause__
 
     @contextmanager
-    def _told_of_another_form(self) -> Iterator[None]:
-        """Add to an error what has changed in the form of the batches."""
+    def _errors_explained(self, folder: Path | None) -> Iterator[None]:
+        """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
+        point = self._progress.resume_point
         try:
             yield
         except Exception as error:
+            if isinstance(error, WorkerDied) and folder is not None:
+                error.add_note(
+                    f"(build the pipeline again and call resume({str(folder)!r}) before train(), "
+                    f"which then goes on from the newest checkpoint; in the shell: --resume)"
+                )
             if self._reader.changed:
                 error.add_note(self._reader.changed)
+            if point is not None:
+                error.add_note(f"(the run went on from {point.checkpoint})")
             raise
 
     def _forget_what_failed(self) -> None:
@@ -276,28 +280,3 @@ class Runs:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again, resume() from a checkpoint, or load_state_dict()"
             )
-
-
-@contextmanager
-def _told_what_was_resumed(point: ResumePoint | None) -> Iterator[None]:
-    """Add the checkpoint from which a run went on to its errors."""
-    try:
-        yield
-    except Exception as error:
-        if point is not None:
-            error.add_note(f"(the run went on from {point.checkpoint})")
-        raise
-
-
-@contextmanager
-def _told_how_to_resume(folder: Path | None) -> Iterator[None]:
-    """Add the way to resume to the error of a lost worker."""
-    try:
-        yield
-    except WorkerDied as error:
-        if folder is not None:
-            error.add_note(
-                f"(build the pipeline again and call resume({str(folder)!r}) before train(), which "
-                f"then goes on from the newest checkpoint; in the shell: --resume)"
-            )
-        raise

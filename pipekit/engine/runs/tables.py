@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.config import PossibleStops, RunTable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
@@ -62,35 +62,41 @@ class LoweredTable:
         """The version whose scale the losses of each update have, if they are scaled."""
         return loss_versions(self.schedule)
 
-    def steps_after(self, boundary: Boundary | None) -> Sequence[Steps]:
-        """Return each worker's steps if the run continues after a boundary."""
-        return [steps_after(each, boundary) for each in self.steps] if boundary else self.steps
+    def begun(
+        self, begin: int = 0, boundary: Boundary | None = None
+    ) -> tuple[Sequence[Steps], RunTable]:
+        """Return each worker's steps of a run, and the table that they have in common.
 
-    def steps_from(self, microbatch: int) -> Sequence[Steps]:
-        """Return each worker's steps from a microbatch on."""
-        return [replace(steps, begin=microbatch) for steps in self.steps]
+        It begins with a microbatch, or continues after a boundary.
+        """
+        schedule, steps, made = self.schedule, self.steps, (0,) * self.schedule.stages
+        if boundary:
+            steps, made = [steps_after(each, boundary) for each in steps], boundary.versions
+        elif begin:
+            steps = [replace(each, begin=begin) for each in steps]
+            made = updates_before(schedule, begin)
+        links = frozenset(
+            (sender, receiver)
+            for sender, own in enumerate(steps)
+            for step in own.distinct
+            for _, receiver in step.sends
+        )
+        return steps, RunTable(
+            workers=schedule.worker_count,
+            stage_workers=schedule.stage_workers,
+            links=links,
+            sums=self.sums,
+            stops=self.stops,
+            sum_order=self._sums_from(made) if begin else self.sum_order,
+            made=made,
+            begin=begin,
+        )
 
-    def sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
+    def _sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
         """Return the sums after some updates of each stage, perhaps with some before."""
         grows = self.schedule.period_versions if self.schedule.period else ()
         behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
         return self.sum_order.skipping(max(0, min(behind, default=0)))
-
-    def made_before(self, microbatch: int) -> tuple[int, ...]:
-        """Return the number of updates of each stage before a microbatch."""
-        if not microbatch:
-            return (0,) * self.schedule.stages
-        return updates_before(self.schedule, microbatch)
-
-
-def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
-    """Return the pairs of workers of which the first sends the second messages between stages."""
-    return frozenset(
-        (sender, receiver)
-        for sender, own in enumerate(steps)
-        for step in own.distinct
-        for _, receiver in step.sends
-    )
 
 
 class Tables:

@@ -2,26 +2,23 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, nullcontext
 from functools import partial
 
 import torch
 
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
-from pipekit.engine.config import CheckpointConfig, Loss, RunConfig
-from pipekit.engine.early_stop import PossibleStops
+from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConfig
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.batch_reader import BatchSource
-from pipekit.engine.runs.loaders import Read
+from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
-from pipekit.engine.runs.tables import LoweredTable, Tables, end_of, links
-from pipekit.engine.runs.user_changes import UserChanges, watched
+from pipekit.engine.runs.tables import LoweredTable, Tables, end_of
+from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, Steps
@@ -42,7 +39,7 @@ class Workers:
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._updates, self._execution = loss, updates, execution
-        self._changes = UserChanges(model.original)
+        self._attributes = UsersAttributes(model.original)
         self.close = runner.close
         self._require_joint(tables.schedule)
 
@@ -64,9 +61,9 @@ class Workers:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
-        self._model.set_attributes(self._changes.taken())
+        self._model.set_attributes(self._attributes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
-        self._changes.warn(tried)
+        self._attributes.warn(tried)
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._updates.rule, schedule)
@@ -118,29 +115,31 @@ class Workers:
         resume = extent.start.resume
         if on_batch and self._runner.copies_loss:
             on_batch = watched(on_batch, self._loss)
-        bar = LossBar(
-            map(len, batches.each_batch()),
-            batches.total,
-            watch.progress,
-            on_batch,
-            resume.boundary.batches if resume else 0,
-            batches.rows,
-            batches.stop if batches.may_end else self._refuse_to_stop,
-            extent.begin,
-        )
-        with closing(bar):
+        bar = None
+        if watch.progress or on_batch:
+            bar = LossBar(
+                map(len, batches.each_batch()),
+                batches.total,
+                watch.progress,
+                on_batch,
+                resume.boundary.batches if resume else 0,
+                batches.rows,
+                batches.stop if batches.may_end else self._refuse_to_stop,
+                extent.begin,
+            )
+        with closing(bar) if bar else nullcontext():
             reports = self.run(
                 extent,
                 batches,
                 self._loss,
                 watch,
-                on_news=bar.add if watch.progress or on_batch else None,
+                on_news=bar.add if bar else None,
                 checkpoints=checkpoints,
                 keeps=keeps,
             )
         self._model.take(reports)
         if on_batch:
-            self._changes.warn_within()
+            self._attributes.warn_within()
         return reports
 
     def run(
@@ -165,23 +164,14 @@ class Workers:
             self._updates.validates_later,
             keeps,
         )
-        if resume:
-            steps, made = table.steps_after(resume.boundary), resume.boundary.versions
-        else:
-            steps, made = table.steps_from(begin), table.made_before(begin)
+        steps, run_table = table.begun(begin, resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
         bounded = schedule.period and extent.total
         config = RunConfig(
-            workers=len(self._devices),
-            stage_workers=schedule.stage_workers,
-            links=links(steps),
-            sums=table.sums,
-            stops=table.stops,
-            sum_order=table.sums_from(made) if begin else table.sum_order,
-            made=made,
+            table=run_table,
             loss=loss,
             updates=self._updates,
-            execution=replace(self._execution, inputs=None),  # which may be a function
+            execution=self._execution,
             watch=watch,
             training=schedule.trains,
             first_microbatch=start.microbatches,
@@ -192,7 +182,6 @@ class Workers:
             checkpoints=checkpoints,
             resume=resume,
             possible_stops=self._possible_stops(extent),
-            begin=begin,
             batches=0 if schedule.period else len(schedule.batches),
             end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
             keeps=keeps,

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipekit.devices import CPU, is_accelerator
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import BeyondStop, StopPoint
-from pipekit.engine.transport import Channel
+from pipekit.engine.transport import BeyondStop, Channel, StopPoint
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.transports.own_data import OwnData
 from pipekit.engine.transports.process_groups import (
@@ -31,7 +31,6 @@ from pipekit.engine.transports.process_groups import (
     group_of,
     wait_for,
 )
-from pipekit.engine.work import WorkerAssignment
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
@@ -85,7 +84,7 @@ class DistributedTransport:
             link: group_of(dist.group.WORLD, tuple(sorted(set(link))), link)
             if is_accelerator(self._device)
             else None
-            for link in sorted(config.links)
+            for link in sorted(config.table.links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
         self._sums = {each: group_of(dist.group.WORLD, *each) for each in config.sharing}

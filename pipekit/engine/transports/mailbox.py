@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pipekit.engine.early_stop import BeyondStop, StopPoint
-from pipekit.engine.transport import Channel, FlatBucket, SumPart
+from pipekit.engine.transport import BeyondStop, Channel, FlatBucket, StopPoint, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 
@@ -66,8 +65,8 @@ class KeyedMailbox:
     ) -> None:
         self.put: Callable[[int, Key, Any], None] = mailboxes.put
         self._get = mailboxes.get
-        self._require_peers, self._run = require_peers, run
-        self._stop_point = stop_point or StopPoint()
+        self.require_peers, self._run = require_peers, run
+        self.stop_point = stop_point or StopPoint()
         self._arrived: dict[Key, Any] = {}
 
     def wait(self, key: Key, microbatch: int = -1) -> Any:
@@ -78,15 +77,15 @@ class KeyedMailbox:
         """
         arrived = self._arrived
         while key not in arrived:
-            self._require_peers()  # whoever waited before may have been the one that was woken
-            if microbatch >= self._stop_point.microbatch:
+            self.require_peers()  # whoever waited before may have been the one that was woken
+            if microbatch >= self.stop_point.microbatch:
                 raise BeyondStop
             other, content = self._get()
-            self._require_peers()
+            self.require_peers()
             if other[0] != END:
                 arrived[other] = content
             elif other[2] == self._run:
-                self._stop_point.at(other[3])
+                self.stop_point.at(other[3])
         return arrived.pop(key)
 
 
@@ -99,8 +98,6 @@ class MailboxTransport:
         mailbox: the worker's.
         sums_mailbox: its communication thread's, which sums gradients with the other workers of its
             stages; None if every stage is on one worker.
-        require_peers: raises if another worker has failed.
-        stop_point: where the run ends, as the mailbox comes to know it.
         end: tells all workers that the run ends before a microbatch.
     """
 
@@ -110,14 +107,11 @@ class MailboxTransport:
         workers: Sequence[int],
         mailbox: KeyedMailbox,
         sums_mailbox: KeyedMailbox | None,
-        require_peers: Callable[[], None],
-        stop_point: StopPoint | None = None,
         end: Callable[[int], None] | None = None,
     ) -> None:
         self._worker, self._workers = worker, workers
-        self._mailbox, self._sums_mailbox = mailbox, sums_mailbox
-        self.require_peers = require_peers
-        self.stop_point, self._end = stop_point or StopPoint(), end
+        self._mailbox, self._sums_mailbox, self._end = mailbox, sums_mailbox, end
+        self.require_peers, self.stop_point = mailbox.require_peers, mailbox.stop_point
 
     def receive(self, message: Message, source: int) -> Tree:
         return self._mailbox.wait(message_key(message), message.microbatch)

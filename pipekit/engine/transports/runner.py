@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import torch
 
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 
 T = TypeVar("T")
 

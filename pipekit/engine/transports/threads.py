@@ -19,18 +19,18 @@ from pipekit.devices import (
     on_stream,
     wait_event,
 )
+from pipekit.engine import work
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
-from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StoppableTransport
+from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import WorkerAssignment, WorkerReport, evaluate, train
 from pipekit.trees import tree_map
 
 
@@ -111,9 +111,7 @@ class ThreadNetwork:
                 CopyingMailbox(copiers[place], devices, *given) if copiers else KeyedMailbox(*given)
             )
         messages, sums = mailboxes
-        return MailboxTransport(
-            worker, self._busy, messages, sums, self.require_peers, self._stop_point, self.end
-        )
+        return MailboxTransport(worker, self._busy, messages, sums, self.end)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
@@ -140,7 +138,7 @@ class ThreadRunner(Runner):
 
     def __init__(self) -> None:
         self._threads = WorkerThreads()
-        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, TrainedStage]]] = {}
+        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, Stage]]] = {}
         self._workers: dict[int, ThreadWorker] = {}
 
     def run(
@@ -155,23 +153,23 @@ class ThreadRunner(Runner):
             self._workers.setdefault(worker.index, ThreadWorker(worker.device))
             for worker in workers
         ]
-        network = ThreadNetwork(config.busy, threads)
+        network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
+        feed = Feed(batches, needs, caller, config.count, network.end, config.table.begin)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
-        watchdog = Watchdog(states, steps, config.stage_workers, config.execution.timeout)
+        watchdog = Watchdog(states, steps, config.table.stage_workers, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
-        stages: list[dict[int, TrainedStage] | None] = []
+        stages: list[dict[int, Stage] | None] = []
         for worker in workers:
             left, built = kept.get(worker.index, ((), None))
             stages.append(built if same_stages(left, worker.stages) else None)
 
-        def build(place: int, _: Notify) -> dict[int, TrainedStage]:
+        def build(place: int, _: Notify) -> dict[int, Stage]:
             with threads[place].entered(before):
                 return stages[place] or workers[place].build()
 
@@ -182,14 +180,12 @@ class ThreadRunner(Runner):
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]
-                if not config.training:
-                    return evaluate(assignment, config, transport, feed, watched)
-                assert trained is not None
                 told = notify if on_news else None
-                report = train(assignment, trained, config, transport, feed, told, watched)
+                report = work.run(assignment, config, transport, feed, told, watched, trained)
                 if report.error is not None:
                     watchdog.ends_by(report.error)
-                self._kept[assignment.index] = report.stages, trained
+                if trained is not None:
+                    self._kept[assignment.index] = report.stages, trained
                 return report
 
         places = range(len(workers))

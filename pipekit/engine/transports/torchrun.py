@@ -17,11 +17,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pipekit.devices import process_group, set_device
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.early_stop import StopPoint
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted
+from pipekit.engine.transport import Aborted, StopPoint
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,
@@ -37,7 +37,7 @@ from pipekit.engine.transports.own_data import OwnData, require_as_many
 from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
-from pipekit.engine.work import WorkerAssignment, WorkerReport, run
+from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
@@ -88,7 +88,7 @@ class TorchrunRunner(Runner):
         """
         own = workers[_join_group(self._devices)]
         own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])
-        idle = sorted(set(range(config.workers)) - set(config.busy))
+        idle = sorted(set(range(config.table.workers)) - set(config.table.busy))
         if config.training and idle:
             raise ValueError(
                 f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
@@ -96,9 +96,9 @@ class TorchrunRunner(Runner):
             )
         keep_freed_memory()  # as in worker processes: this one, too, is there for its worker alone
         cores = torch.get_num_threads()
-        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
-        states, stop_point = WorkerStates(config.workers), StopPoint()
-        board = Noticeboard(next(_RUNS), own.index, config.workers)
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.table.workers)))
+        states, stop_point = WorkerStates(config.table.workers), StopPoint()
+        board = Noticeboard(next(_RUNS), own.index, config.table.workers)
         data = OwnData(batches, partial(states.reading, own.index), board.ended)
         feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
         transport = DistributedTransport(own, config, feed, read_ahead=True, data=data)
@@ -106,7 +106,7 @@ class TorchrunRunner(Runner):
 
         steps, timeout = {own.index: own.steps}, config.execution.timeout
         watchdog = Watchdog(
-            *(states, steps, config.stage_workers, timeout, board.others),
+            *(states, steps, config.table.stage_workers, timeout, board.others),
             noted=lambda lines: board.look(lines, data.count),
         )
         watched = [states.observer(own.index)]

@@ -16,7 +16,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from pipekit.devices import synchronize
 from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase, SumPart
-from pipekit.engine.updates.weights import Gradients, Weights, parameter_buckets
+from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.engine.updates.weights import Gradients, parameter_buckets
 from pipekit.partition.ties import Tie
 
 
@@ -153,7 +154,7 @@ class TiedGradients:
         tie: Tie,
         worker: int,
         stage_workers: Sequence[Sequence[int]],
-        weights: Mapping[int, Weights],
+        weights: Mapping[int, WeightVersions],
         all_reduce: AllReduce,
         device: torch.device,
     ) -> None:

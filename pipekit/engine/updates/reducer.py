@@ -23,7 +23,8 @@ from pipekit.devices import (
 )
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.weights import Bucket, Gradients, Weights
+from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.engine.updates.weights import Bucket, Gradients
 from pipekit.host.operator_threads import share_cores
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
@@ -110,7 +111,7 @@ class Reducer:
         self,
         stage: int,
         worker: int,
-        weights: Weights,
+        weights: WeightVersions,
         sums: Recurring[Sum],
         stops: Recurring[int],
         all_reduce: AllReduce,

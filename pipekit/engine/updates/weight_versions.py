@@ -93,9 +93,12 @@ class WeightVersions:
         return self._parameters
 
     def buckets(self) -> list[Bucket]:
+        """Return how the gradients travel between the workers of a stage."""
         return parameter_buckets({n: self._aliases[0][n] for n in self._summed}, self.take)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
+
         hooks = [
             parameters[number].register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
             for parameters in self._parameters
@@ -151,6 +154,7 @@ class WeightVersions:
             self._owner[slot] = update
 
     def gradients(self, update: int) -> Gradients:
+        """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
         taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
         for slot in self._slots_of(update):
@@ -158,6 +162,7 @@ class WeightVersions:
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
+        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
         slots = self._slots_of(update)
         return [self._take(update, slots, i) for i in parameters]
 
@@ -168,6 +173,7 @@ class WeightVersions:
                 yield gradient
 
     def update(self, slot: int, gradients: Gradients) -> None:
+        """Write the next version into ``slot``: one optimizer step from the newest version."""
         if self.optimizer is None:
             return
         self.skip(slot)
@@ -184,10 +190,12 @@ class WeightVersions:
         optimizer.step()
 
     def skip(self, slot: int) -> None:
+        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
 
     def save(self) -> Saved:
+        """Copy what puts weights and optimizer back to how they are now, after one update."""
         optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
         if optimizer is None:
             return Saved(lambda: None, 0)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from pipekit.bucketing import buckets
 from pipekit.devices import Event, record_event, wait_event
-from pipekit.engine.observers.observer import StageWeights
 from pipekit.engine.transport import FlatBucket
 
 Gradients = list[Tensor | None]
@@ -118,28 +117,3 @@ class Saved(NamedTuple):
 
     restore: Callable[[], None]
     bytes: int
-
-
-class Weights(StageWeights, Protocol):
-    """The weights of a stage, as observers see them, and the sums of their gradients."""
-
-    def buckets(self) -> list[Bucket]:
-        """Return how the gradients travel between the workers of a stage."""
-
-    def take(self, update: int, parameters: Iterable[int]) -> Gradients:
-        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-
-    def gradients(self, update: int) -> Gradients:
-        """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
-
-    def update(self, slot: int, gradients: Gradients) -> None:
-        """Write the next version into ``slot``: one optimizer step from the newest version."""
-
-    def skip(self, slot: int) -> None:
-        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
-
-    def save(self) -> Saved:
-        """Copy what puts weights and optimizer back to how they are now, after one update."""
-
-    def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with a trained parameter's number when a backward added a gradient."""

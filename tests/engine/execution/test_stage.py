@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.execution.passes import PassConfig
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage, StageConfig
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
 from pipekit.schedules import check
@@ -39,7 +39,7 @@ def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> Stage
 
 
 def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
-    stage = Stage(config(layers, index), CPU)
+    stage = config(layers, index).build(CPU)
     stage.prepare(slots)
     return stage
 
@@ -176,7 +176,7 @@ def test_a_config_makes_the_stage_again() -> None:
     one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
     step(one, 0, False)
     one.weights.update(1, one.weights.gradients(1))
-    other = Stage(one.to_config(), CPU)
+    other = one.to_config().build(CPU)
     other.prepare(1)
     one.prepare(1)
     for stage in (one, other):

@@ -40,7 +40,7 @@ def mailboxes(transport: str, workers: int) -> Iterator[list[Mailboxes]]:
 def channel(worker: int, mailboxes: Mailboxes, members: Sequence[int]) -> Channel:
     """The way of one of the members to the others, none of which ever fails."""
     mailbox = KeyedMailbox(mailboxes, lambda: None)
-    return MailboxTransport(worker, members, mailbox, mailbox, lambda: None).channel(members)
+    return MailboxTransport(worker, members, mailbox, mailbox).channel(members)
 
 
 def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:

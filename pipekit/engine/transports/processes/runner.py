@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from pipekit.devices import is_accelerator
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import Stage, StageConfig, StageSource
+from pipekit.engine.execution.stage import Stage, StageConfig
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
@@ -25,7 +26,6 @@ from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.watchdog import Watchdog
-from pipekit.engine.work import WorkerAssignment, WorkerReport
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.plans import Recompute
 
@@ -74,7 +74,8 @@ class ProcessRunner(Runner):
             for worker in workers:
                 left = self._left[worker.index] if self._left else ()
                 kept = same_stages(left, worker.stages)
-                here = replace(worker, stages=() if kept else [*map(_here, worker.stages)])
+                stages = () if kept else [stage.config for stage in worker.stages]
+                here = replace(worker, stages=stages)
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
@@ -83,10 +84,12 @@ class ProcessRunner(Runner):
             for worker in workers:
                 pool.states.observer(worker.index)  # forgets what it was at in the last run
             timeout = config.execution.timeout
-            watchdog = Watchdog(pool.states, steps, config.stage_workers, timeout, pool.stopped)
+            watchdog = Watchdog(
+                pool.states, steps, config.table.stage_workers, timeout, pool.stopped
+            )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
-            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
+            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.table.begin)
             if not config.training:
                 return reports
             self._left = [_left(worker, pool) for worker in workers]
@@ -105,7 +108,7 @@ class ProcessRunner(Runner):
         with deferred_interrupts():
             try:
                 for stage in chain(*self._left):
-                    _here(stage)
+                    _ = stage.config
             except WorkerDied:
                 pass  # whoever needs it is told then
             finally:
@@ -114,13 +117,13 @@ class ProcessRunner(Runner):
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = any(len(workers) > 1 for workers in config.stage_workers)
+        with_sums = any(len(workers) > 1 for workers in config.table.stage_workers)
         # A new process starts where this one is, and imports from where this one does.
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
             with deferred_interrupts():
-                self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
+                self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
                 self._close_pool = weakref.finalize(self, self._pool.close)
             try:
@@ -165,21 +168,13 @@ class StageLeft:
 
 def _left(worker: WorkerAssignment, pool: WorkerPool) -> list[StageLeft]:
     """Return the stages that a worker has after a training; they are fetched together, once."""
-    stages = worker.stages
-    known = [stage.known if isinstance(stage, StageLeft) else stage for stage in stages]
-    configs = [each for each in known if isinstance(each, StageConfig)]
     fetch = cache(partial(pool.stages, worker.index))
-    return [StageLeft(config, fetch, place) for place, config in enumerate(configs)]
+    return [StageLeft(each.known, fetch, place) for place, each in enumerate(worker.stages)]
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:
     """Return whether workers pass tensors through shared memory: those on CPUs do."""
     return not any(map(is_accelerator, devices))
-
-
-def _here(stage: StageSource) -> StageSource:
-    """Return what makes a stage, without what only this process can ask."""
-    return stage.config if isinstance(stage, StageLeft) else stage
 
 
 def _working_folder() -> str | None:

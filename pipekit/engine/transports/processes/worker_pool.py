@@ -13,6 +13,7 @@ from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
@@ -28,7 +29,6 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import LOOK_S, NOTICE_S, Watchdog, WorkerStates
-from pipekit.engine.work import WorkerReport
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
+from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.early_stop import StopPoint
-from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
+from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.transport import Aborted, StoppableTransport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
@@ -33,7 +33,7 @@ from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
 from pipekit.engine.transports.processes.shared_memory import Sender, SharedBuffer
 from pipekit.engine.transports.watchdog import WorkerStates
-from pipekit.engine.work import NotBuilt, WorkerAssignment, WorkerReport, evaluate, train
+from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
@@ -150,13 +150,13 @@ class _WorkerProcess:
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._sources: Sequence[StageSource] = ()
-        self._trained: dict[int, TrainedStage] = {}
+        self._trained: dict[int, Stage] = {}
         self._runs = 0
 
     def stages(self) -> list[Content]:
         """Return what the last training has made of its stages."""
-        trained = (stage for stage in self._sources if isinstance(stage, StageConfig))
-        return [(stage.module, stage.state, stage.slots) for stage in trained]
+        configs = (stage.config for stage in self._sources)
+        return [(each.module, each.state, each.slots) for each in configs]
 
     def run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""
@@ -170,7 +170,7 @@ class _WorkerProcess:
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
-        workers = config.workers
+        workers = config.table.workers
         share_cores(workers)
         # Each run draws what the first one drew: as if its process were new, too.
         if self._random_state is None:
@@ -178,23 +178,22 @@ class _WorkerProcess:
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         self._runs += 1
-        stop_point = StopPoint()
-        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, stop_point, self._runs)
+        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, run=self._runs)
         batches = received_batches(
-            mailbox, workers if needs.inputs else None, self._runs, config.begin
+            mailbox, workers if needs.inputs else None, self._runs, config.table.begin
         )
-        feed = Feed(batches, needs, count=config.count, begin=config.begin)
-        transport = self._transport(assignment, config, task.store, feed, mailbox, stop_point)
+        feed = Feed(batches, needs, count=config.count, begin=config.table.begin)
+        transport = self._transport(assignment, config, task.store, feed, mailbox)
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
         watched = [states.observer(assignment.index)]
-        if not config.training:
-            return evaluate(assignment, config, transport, feed, watched)
-        if not task.kept:
-            self._sources, self._trained = assignment.stages, assignment.build()
-        assignment = replace(assignment, stages=self._sources)
-        report = train(assignment, self._trained, config, transport, feed, on_news, watched)
-        self._sources, report = report.stages, replace(report, stages=())
+        if config.training:
+            if not task.kept:
+                self._sources, self._trained = assignment.stages, assignment.build()
+            assignment = replace(assignment, stages=self._sources)
+        report = run(assignment, config, transport, feed, on_news, watched, self._trained)
+        if config.training:
+            self._sources, report = report.stages, replace(report, stages=())
         if report.error is None:
             return report
         text, notes = _beside(report.error)
@@ -216,22 +215,20 @@ class _WorkerProcess:
         store: str | None,
         feed: Feed,
         mailbox: KeyedMailbox,
-        stop_point: StopPoint,
     ) -> StoppableTransport:
         index, run = assignment.index, self._runs
         if store is None:
 
             def end(microbatch: int) -> None:
-                for worker in range(config.workers + 1):  # the last one is the feeder
+                for worker in range(config.table.workers + 1):  # the last one is the feeder
                     mailbox.put(worker, end_key(microbatch, run), ())
 
             sums: KeyedMailbox | None = None
             if self._sums_mailboxes:
-                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop_point, run)
-            return MailboxTransport(
-                index, config.busy, mailbox, sums, _trust_the_parent, stop_point, end
-            )
-        _join_group(store, index, config.workers, assignment.device)
+                stop = mailbox.stop_point
+                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop, run)
+            return MailboxTransport(index, config.table.busy, mailbox, sums, end)
+        _join_group(store, index, config.table.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
 

@@ -4,18 +4,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
-from pipekit.engine.updates.global_update import Decision, GlobalUpdate, LossScaler
+from pipekit.engine.updates.global_update import Decision, GlobalUpdate
 from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
-from pipekit.engine.updates.weights import Gradients, Saved, Weights
+from pipekit.engine.updates.weights import Gradients, Saved
 from pipekit.partition.ties import Tie
 
 
@@ -35,22 +36,6 @@ class _Unvalidated(NamedTuple):
     saved: Saved
 
 
-class UpdatedStage(Protocol):
-    """A stage whose weights are updated."""
-
-    @property
-    def weights(self) -> Weights:
-        """Its weights."""
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """The scale of the losses, if they are scaled."""
-
-    @property
-    def numbers(self) -> Sequence[int | None]:
-        """Of its trained parameters in the unsplit model; None for a copy of an earlier stage's."""
-
-
 class UpdateSynchronizer:
     """Makes the updates of one worker's stages, with what they need of other workers.
 
@@ -63,7 +48,7 @@ class UpdateSynchronizer:
     def __init__(
         self,
         worker: int,
-        stages: Mapping[int, UpdatedStage],
+        stages: Mapping[int, Stage],
         config: RunConfig,
         transport: Transport,
         device: torch.device,
@@ -74,7 +59,7 @@ class UpdateSynchronizer:
         self._part_listeners = listeners(observers, Observer.part_sent, worker)
         self._decision_listeners = listeners(observers, Observer.update_decided, worker)
         self._comm_thread: CommThread | None = None
-        self._turns = SumTurns(config.sum_order)
+        self._turns = SumTurns(config.table.sum_order)
         self._reducers = {
             index: reducer
             for index, stage in stages.items()
@@ -92,7 +77,7 @@ class UpdateSynchronizer:
         self._pending = 0  # the update that is to be validated, if any
         self._turns.begin(
             {index: reducer.submit for index, reducer in self._reducers.items()},
-            {index: 1 + config.made[index] for index in self._reducers},
+            {index: 1 + config.table.made[index] for index in self._reducers},
         )
 
     def waiting_bytes(self) -> int:
@@ -162,7 +147,7 @@ class UpdateSynchronizer:
 
         It is the last thing that a run does; in the traffic it does not count.
         """
-        for index, members in enumerate(self._config.stage_workers):
+        for index, members in enumerate(self._config.table.stage_workers):
             if index not in self._stages or len(members) == 1:
                 continue
             weights = self._stages[index].weights
@@ -192,7 +177,7 @@ class UpdateSynchronizer:
         for tie in self._ties:
             tie.share(sums, update)
         for index, gradients in sums.items():
-            batches = self._config.sums[index][update - 1].batches
+            batches = self._config.table.sums[index][update - 1].batches
             if self._config.mean_loss and batches > 1:
                 for gradient in gradients:
                     if gradient is not None:
@@ -219,34 +204,34 @@ class UpdateSynchronizer:
         channel = self._transport.channel(members, tied)
         return AllReduce(members, self._worker, channel, self._part_listeners)
 
-    def _reducer(self, index: int, stage: UpdatedStage) -> Reducer | None:
+    def _reducer(self, index: int, stage: Stage) -> Reducer | None:
         """Return what sums a stage's gradients, if other workers have it as well."""
-        config, members = self._config, self._config.stage_workers[index]
+        config, members = self._config, self._config.table.stage_workers[index]
         if len(members) == 1 or not stage.weights.buckets():
             return None
         return Reducer(
             index,
             self._worker,
             stage.weights,
-            config.sums[index],
-            config.stops[index],
+            config.table.sums[index],
+            config.table.stops[index],
             self._all_reduce(members),
             self._comm(),
             self._device,
             self._turns.advance,
-            1 + config.made[index],
+            1 + config.table.made[index],
         )
 
     def _comm(self) -> CommThread:
         """Return the thread in which the stages' sums take turns."""
         if not self._comm_thread:
             name = f"pipekit sums of worker {self._worker}"
-            self._comm_thread = CommThread(name, self._device, self._config.workers)
+            self._comm_thread = CommThread(name, self._device, self._config.table.workers)
         return self._comm_thread
 
     def _tie(self, number: int, tie: Tie) -> TiedGradients:
         """Return what shares the gradients of weights that stages share, of which some are here."""
-        stage_workers = self._config.stage_workers
+        stage_workers = self._config.table.stage_workers
         return TiedGradients(
             number,
             tie,
@@ -265,7 +250,7 @@ class UpdateSynchronizer:
             return None
         numbers: list[int | None] = []
         for index, stage in self._stages.items():
-            first = self._worker == config.stage_workers[index][0]  # the others' are the same
+            first = self._worker == config.table.stage_workers[index][0]  # the others' are the same
             numbers += stage.numbers if first else [None] * len(stage.numbers)
         return GlobalUpdate(
             config.updates.clip_norm,

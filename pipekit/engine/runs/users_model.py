@@ -1,21 +1,99 @@
-"""What a user changes in the model between calls, or within one, and in the loss within one."""
+"""The user's own model and loss beside a pipeline's copies: changes are taken over, or noticed."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import torch
 from torch import nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.function_state import FunctionState
 from pipekit.layers.python_state import Attribute, Attributes
+from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 
 _BETWEEN = "change it between calls (restart=False keeps the pipeline full)"
 
 
-class UserChanges:
-    """Looks for changes that the stages' copies of the model, or of the loss, do not see.
+class UsersWeights:
+    """The parameters of the user's model, edits of which have no effect, and are noticed.
+
+    Attributes:
+        trained: those whose copies the pipeline trains.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._before = model, _flags(model)
+        self._own = dict(model.named_parameters(remove_duplicate=False))
+        self.trained = {weight for weight in model.parameters() if weight.requires_grad}
+        self._versions = _versions(model)
+
+    def choose(self, names: Iterable[str], trained: bool) -> None:
+        """Let the pipeline train, or not, what has these names, or is in modules with them.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        state, own = self._model.state_dict(keep_vars=True), {*self._own.values()}
+        known = {n: e for n, e in state.items() if isinstance(e, nn.Parameter) and e in own}
+        chosen = set[nn.Parameter]()
+        for name in names:
+            found = {e for n, e in known.items() if f"{n}.".startswith(f"{name}.")}
+            if not found:
+                raise ValueError(
+                    f"the model has no parameter {name!r}, nor a module with parameters of that "
+                    f"name: its names are those of state_dict(), {next(iter(known), '')!r} say"
+                )
+            chosen |= found
+        self.trained = self.trained | chosen if trained else self.trained - chosen
+
+    def mark(self, copy: nn.Module) -> None:
+        """Let the parameters of a copy, or of a part of one, be trained, or not, as chosen."""
+        for name, weight in copy.named_parameters(remove_duplicate=False):
+            weight.requires_grad_(self._own[name] in self.trained)
+
+    def compare(self, copies: Callable[[], Iterable[nn.Module]]) -> None:
+        """Warn, once for each change, of what the pipeline's copies do not have."""
+        flags, before, own = _flags(self._model), self._before, self._own
+        self._before = flags
+        changed = [
+            f"{name}.requires_grad"
+            for name, flag in flags.items()
+            if flag != before.get(name, flag) and flag != (own.get(name) in self.trained)
+        ]
+        versions, known = _versions(self._model), self._versions
+        if versions != known:
+            self._versions = versions
+            kept = {n: weight for each in copies() for n, weight in each.named_parameters()}
+            changed += [
+                name
+                for name, weight in self._model.named_parameters()
+                if name in kept
+                and versions.get(name) != known.get(name)
+                and not torch.equal(weight.to(kept[name].device), kept[name])
+            ]
+        if changed:
+            warnings.warn(
+                f"the model has changed since Pipeline(model) copied it, {changed[0]} say, and the "
+                f"copy has not: build the pipeline afterwards, or tell it by its load_state_dict() "
+                f"or requires_grad_()",
+                stacklevel=7,
+            )
+
+
+def _flags(model: nn.Module) -> dict[str, bool]:
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: weight.requires_grad for name, weight in named}
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return numbers that an edit of a weight, or another tensor in its place, changes."""
+    named = model.named_parameters()
+    return {name: (id(each), each._version) for name, each in named if not each.is_inference()}
+
+
+class UsersAttributes:
+    """The attributes of the user's modules, whose changes the stages' copies do not see.
 
     Args:
         original: the user's layers.

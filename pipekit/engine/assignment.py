@@ -1,0 +1,108 @@
+"""The assignment of one worker, and its report after a run."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pipekit.engine.execution.passes import PassConfig
+from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.observers.record import WorkerRecord
+from pipekit.plans import Recompute
+from pipekit.schedules import Message, Steps
+from pipekit.schedules.lowering.validation import Validation
+
+
+class NotBuilt(Exception):
+    """A stage could not be built: none has begun to train."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerAssignment:
+    """The assignment of one worker; it can be sent to another process.
+
+    Attributes:
+        index: its number.
+        steps: its steps, in order.
+        device: where it computes.
+        stages: sources of the stages that it trains.
+        inference: instead of these, the stages that it only runs forward.
+        incoming: each other worker's messages to it, in the order in which they leave; only where
+            they are received in that order, through torch.distributed.
+        validation: when late updates are validated, or None.
+    """
+
+    index: int
+    steps: Steps
+    device: torch.device
+    stages: Sequence[StageSource] = ()
+    inference: Sequence[PassConfig] = ()
+    incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
+    validation: Validation | None = None
+
+    @property
+    def recompute(self) -> dict[int, Recompute]:
+        """The mode of each of the stages that it trains."""
+        return {stage.index: stage.recompute for stage in self.stages}
+
+    def build(self) -> dict[int, Stage]:
+        """Return the stages that it trains, by index.
+
+        Raises:
+            NotBuilt: the function that makes an optimizer or a scheduler raised an error, for
+                example.
+        """
+        try:
+            return {stage.index: stage.build(self.device) for stage in self.stages}
+        except Exception as error:
+            raise NotBuilt(error) from error.__cause__
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """The report of a worker after a run.
+
+    Attributes:
+        rows: of each microbatch.
+        weight_slots: the number of weight versions in memory, over its stages.
+        stages: those that it has trained, as they stand after the run.
+        record: of events and memory, as configured.
+        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
+        most_pending: the most microbatches that waited for their backward at once.
+        sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
+        loss_scales: of each update, if losses are scaled.
+        skipped: updates that were not made, likewise.
+        results: on the last stage, (microbatch, result or output), in inference or if outputs are
+            kept.
+        end: the first microbatch after the run; the table may have more.
+        error: of a layer or the loss, if the run ended by it with whole updates.
+        traceback: of this error, as text, if it comes from another process.
+        notes: of this error, likewise.
+    """
+
+    rows: Sequence[int]
+    weight_slots: int
+    stages: Sequence[StageSource] = ()
+    record: WorkerRecord = field(default_factory=WorkerRecord)
+    losses: Iterable[tuple[int, float]] = ()
+    most_pending: int = 0
+    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    loss_scales: list[float] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    results: list[tuple[int, Any]] = field(default_factory=list)
+    end: int = sys.maxsize
+    error: BaseException | None = None
+    traceback: str = ""
+    notes: Sequence[str] = ()
+
+
+def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
+    """Return the error that ended a run: of several, the one of the earliest microbatch."""
+    failed = [report for report in reports if report.error is not None]
+    return min(failed, key=lambda report: report.end).error if failed else None
