@@ -93,6 +93,7 @@ class Record(BaseModel, frozen=True):
     value: Any
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
+    shown: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
     contradiction: str = ""
@@ -221,7 +222,7 @@ class Outcome:
         unit = "" if self.claim.record else f" {self.claim.unit}"
         parts = [f"paper {self.claim.value} {self.claim.unit}".strip()]
         if self.record is not None:
-            parts.append(f"ours {self.ours}{unit} ({self.record.label})")
+            parts.append(f"ours {self.record.shown or self.ours + unit} ({self.record.label})")
         if self.ratio:
             parts.append(f"ratio {self.ratio}")
         parts += filter(None, [self.label_note, f"criterion: {self.claim.check}", self.why])

@@ -93,6 +93,7 @@ class TestRecord:
             "value",
             "repeats",
             "invalid",
+            "shown",
             "shown_only",
             "causes",
             "contradiction",
