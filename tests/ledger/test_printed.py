@@ -26,8 +26,8 @@ ROW = "pipedream-table1-vgg16-8A"
 def run(tmp_path: Path) -> Path:
     """Return a run in which three cells of PipeDream's Table 1 have our values."""
     links = claims.Cause("the fitted bandwidth", 6.513, "simulated", "the printed one")
-    both = {"results_dir": tmp_path, "causes": [links]}
-    claims.record(f"{ROW}-pp-speedup", 3.9625, "simulated", **both)
+    speedup = f"{ROW}-pp-speedup"
+    claims.record(speedup, 3.9625, "simulated", results_dir=tmp_path, causes=[links])
     claims.record(f"{ROW}-comm-reduction", [84.2, 0.0], "emulated", results_dir=tmp_path)
     claims.record(f"{ROW}-config", 1.0, "simulated", results_dir=tmp_path, shown="7-1")
     return tmp_path

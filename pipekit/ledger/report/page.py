@@ -17,6 +17,8 @@ from pipekit.ledger.report.printed import ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 
+MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb", "gpus"
+"""What a record's provenance says of the machine, which many records share."""
 _PICTURES = {".svg", ".png"}
 
 
@@ -72,6 +74,8 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         not_run=Status.NOT_RUN,
         kinds=kinds(outcomes).to_dict("records"),
         runs=_runs(outcomes),
+        machine=MACHINE,
+        machines=_machines(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
@@ -129,6 +133,12 @@ def _figure(outcome: Outcome) -> Path | None:
         return None
     path = outcome.record.folder / Path(outcome.record.figure).name
     return path if path.suffix in _PICTURES and path.exists() else None
+
+
+def _machines(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the machines that recorded a value, each in a line."""
+    origins = [outcome.record.provenance for outcome in outcomes if outcome.record is not None]
+    return sorted({", ".join(f"{key} {origin.get(key)}" for key in MACHINE) for origin in origins})
 
 
 def _runs(outcomes: Iterable[Outcome]) -> list[str]:

@@ -76,9 +76,11 @@ def ours(outcome: Outcome) -> str:
     claim, record = outcome.claim, outcome.record
     if record is None:
         return ""
+    if record.shown:
+        return record.shown
     own = _own(claim, record.value)
-    if record.shown or own is not None:
-        return record.shown or _as_printed(claim, own)
+    if own is not None:
+        return _as_printed(claim, own)
     return f"{show(record.value)}: {claim.record}" if claim.record else show(record.value)
 
 
