@@ -168,7 +168,9 @@ class Notebook:
         """
         if name:
             frame.to_csv(self.folder / f"{name}.csv", index=index)
+        floats = [name for name, kind in frame.dtypes.items() if kind == "float"]
         shown = frame.style.format(precision=precision, na_rep="–")
+        shown = shown.format(f"{{:z.{precision}f}}", subset=floats, na_rep="–")  # no "-0.00"
         for column, text in (formats or {}).items():
             shown = shown.format(text, subset=column)
         shown = shown if index else shown.hide(axis="index")

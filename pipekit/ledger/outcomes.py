@@ -329,14 +329,19 @@ def count(outcomes: Iterable[Outcome]) -> dict[Status, int]:
 
 
 def show(value: Any) -> str:
-    """Return a recorded value as text, numbers with four significant digits."""
+    """Return a recorded value as text, numbers with four significant digits.
+
+    What is smaller than the rounding of float32 says no more than that.
+    """
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+            if 0 < abs(value) < 1e-7:
+                return "<1e-7"
+            return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:z.4g}"
         case list():
             return ", ".join(f"[{show(v)}]" if isinstance(v, list) else show(v) for v in value)
     return str(value)

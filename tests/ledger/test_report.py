@@ -14,7 +14,7 @@ import pytest
 
 from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
-from pipekit.ledger.outcomes import judge
+from pipekit.ledger.outcomes import judge, show
 from pipekit.ledger.report import destination, links, scoreboard, write
 from pipekit.ledger.report.scoreboard import NOTHING, sentences
 
@@ -214,6 +214,14 @@ def test_criteria_in_words(check: str, words: str) -> None:
 def test_a_target_of_its_own_is_named() -> None:
     claim = replace(load()[SPEEDUP], check="within [7, 0.5]", target=[95, 0])
     assert judge(claim, None).passes_if == "value 1 within 7 of 95, 0, value 2 within 0.5 of 95, 0"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.98e-8, "<1e-7"), (-0.0, "0"), (3.14159, "3.142"), ([12_345.6, True], "12,346, yes")],
+)
+def test_values_are_written_for_readers(value: Any, text: str) -> None:
+    assert show(value) == text
 
 
 def unreached(paper: str) -> tuple[int, int]:

@@ -147,4 +147,4 @@ def _as_printed(claim: Claim, number: float) -> str:
     """Return a number of ours with the decimals and the suffix of the paper's."""
     form = _PRINTED.fullmatch(claim.value)
     assert form is not None
-    return f"{number / _SUFFIXES[form[2]]:,.{len(form[1])}f}{form[2]}"
+    return f"{number / _SUFFIXES[form[2]]:z,.{len(form[1])}f}{form[2]}"
