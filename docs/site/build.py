@@ -57,6 +57,7 @@ def main() -> int:
     static.mkdir()
     shutil.copy(ROOT / "docs/site/site.css", static)
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
+    shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE)
     runs = {job: page for page, job in notebooks.items() if job}
     (static / "report.html").write_text(report.page(ROOT, static, runs))
@@ -119,8 +120,8 @@ def linked(text: str, folder: Path) -> str:
         name = path.relative_to(ROOT).as_posix()
         if path.suffix == ".md" and (path.parent.name == "docs" or path.name == "CONTRIBUTING.md"):
             return f"](/{path.stem.lower()}.md{found[2] or ''})"
-        if path.suffix == ".svg":
-            return f"](/{name.removeprefix('results/')})"
+        if path.suffix in (".svg", ".png", ".gif"):
+            return f"](/{name.removeprefix('results/').removeprefix('docs/')})"
         if name.startswith("notebooks"):
             page = name.removeprefix("notebooks/") if path.is_file() else "index.md"
             return f"](/gallery/{page})"

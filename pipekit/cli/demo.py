@@ -21,9 +21,9 @@ HOW = {
 """A sentence about each method while it trains."""
 NEXT = """Next:
   pipekit schedule gpipe flush pipedream 2bw       the schedules of four methods, drawn
-  jupyter lab notebooks/explore/puzzles.ipynb      find the methods yourself
+  python -m pipekit.explore.puzzles                find the methods yourself, in a browser
   docs/start.md                                    train by a schedule of your own
-(pipekit and jupyter are in .venv/bin: source .venv/bin/activate)"""
+(they are in .venv/bin: source .venv/bin/activate)"""
 DRAWN_BATCHES = 4
 """Of the timelines: more make bars too narrow to read."""
 

@@ -13,7 +13,7 @@ from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.printed import ours, printed_tables
+from pipekit.ledger.report.printed import cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 
@@ -56,7 +56,7 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html``, and as CSV report, scores, kinds and what_if; return the first.
+    """Write ``report.html``, and as CSV report, scores, kinds, what_if and printed.
 
     The page loads nothing from a network; its figures and links are files of the runs, where they
     lie: who moves the page moves its folder.
@@ -90,6 +90,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
     kinds(outcomes).to_csv(folder / "kinds.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)
+    cells(outcomes).to_csv(folder / "printed.csv", index=False)
     return html
 
 

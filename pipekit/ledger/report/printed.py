@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pandas as pd
+
 from pipekit.ledger.criteria import is_number
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, CONTRADICTION, Outcome, Status, show
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, CONTRADICTION, Cause, Outcome, Status, show
 
 _LEAST_ROWS = 2
 _PRINTED = re.compile(r"\d+\.?(\d*)([MB]?)")
@@ -67,6 +69,20 @@ def printed_tables(outcomes: Iterable[Outcome]) -> list[PrintedTable]:
     return [table for table in tables if table is not None]
 
 
+def cells(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row a cell that is a number: id, paper, ours, status, cause, and ours so changed."""
+    rows = []
+    for table in printed_tables(outcomes):
+        for claim, outcome in ((o.claim, o) for row in table.rows for o in row.cells.values()):
+            own = None if outcome.record is None else _own(claim, outcome.record.value)
+            if own is not None:
+                changed = _changed(outcome)
+                otherwise = None if changed is None else _own(claim, changed.value)
+                status = outcome.status.value
+                rows.append((claim.id, claim.printed, own, status, outcome.cause, otherwise))
+    return pd.DataFrame(rows, columns=["id", "paper", "ours", "status", "cause", "changed"])
+
+
 def ours(outcome: Outcome) -> str:
     """Return our value of a cell as text: its own number, with the digits that the paper prints.
 
@@ -86,15 +102,20 @@ def ours(outcome: Outcome) -> str:
 
 def because(outcome: Outcome) -> tuple[str, str]:
     """Return the cause of a miss, with the change in brackets, and our value so changed."""
-    assert outcome.record is not None
     if outcome.cause == CAUSE_UNKNOWN:
         return "no experiment has found it", ""
-    if outcome.cause == CONTRADICTION:
-        return f"{CONTRADICTION}, {outcome.record.contradiction}", ""
-    cause = next(each for each in outcome.record.causes if each.name == outcome.cause)
+    cause = _changed(outcome)
+    if cause is None:
+        return f"{CONTRADICTION}, {outcome.record and outcome.record.contradiction}", ""
     own = _own(outcome.claim, cause.value)
     name = f"{cause.name} ({cause.changed})" if cause.changed else cause.name
     return name, "" if own is None else _as_printed(outcome.claim, own)
+
+
+def _changed(outcome: Outcome) -> Cause | None:
+    """Return the experiment that explains a miss, if one does."""
+    causes = outcome.record.causes if outcome.record else ()
+    return next((each for each in causes if each.name == outcome.cause), None)
 
 
 def _table(paper: str, name: str, cells: Sequence[Outcome]) -> PrintedTable | None:
