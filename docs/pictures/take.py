@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from pipekit.ledger import claims
 from pipekit.ledger.report import write
@@ -25,7 +25,7 @@ def main() -> None:
         explorer(browser, Path(folder))
         page = browser.new_page(viewport={"width": 1280, "height": 760})
         page.goto(write(claims.outcomes(ROOT / "results/reference/papers"), Path(folder)).as_uri())
-        page.screenshot(path=HERE / "report.png")
+        taken(page).save(HERE / "report.png")
         browser.close()
 
 
@@ -43,9 +43,14 @@ def explorer(browser: Browser, folder: Path) -> None:
     frames = []
     for _ in range(FRAMES):
         canvas.press(".")
-        frames.append(Image.open(io.BytesIO(page.screenshot())).quantize(32))
+        frames.append(taken(page))
     first, *rest = frames
     first.save(HERE / "explorer.gif", save_all=True, append_images=rest, duration=FRAME_MS, loop=0)
+
+
+def taken(page: Page) -> Image.Image:
+    """Return a picture of what a page shows, in few colours."""
+    return Image.open(io.BytesIO(page.screenshot())).quantize(32)
 
 
 if __name__ == "__main__":

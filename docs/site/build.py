@@ -35,6 +35,7 @@ PAGES = (
     "cost",
     "methods",
     "why_slow",
+    "own_notebook",
     "core",
     "staleness",
     "papers",
@@ -102,7 +103,8 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    pages = toctree(["start", "train", "your_model", "cost", "methods", "why_slow"], "Use it")
+    use = ["start", "train", "your_model", "cost", "methods", "why_slow", "own_notebook"]
+    pages = toctree(use, "Use it")
     see = ["course/index", "play", "methods/index", "gallery/index", "staleness", "papers"]
     pages += toctree(see, "See it")
     pages += toctree(
