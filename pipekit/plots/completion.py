@@ -41,20 +41,15 @@ def check(figure: go.Figure) -> None:
     Call it on a figure of made-up numbers before a training of hours. With kaleido installed there
     is nothing to refuse.
     """
-    if (refused := not_drawn(figure)) and not is_drawn_by_a_browser(figure):
+    if (named := not_drawn(figure)) and not find_spec("kaleido"):
         raise ValueError(
-            f"the SVG of this figure cannot show {', '.join(refused)}: leave it out, or install "
+            f"the SVG of this figure cannot show {', '.join(named)}: leave it out, or install "
             "kaleido (pip install kaleido) and Chrome, which draw any plotly figure"
         )
 
 
-def is_drawn_by_a_browser(figure: go.Figure) -> bool:
-    """Return whether kaleido draws a figure, since matplotlib cannot and it is installed."""
-    return bool(not_drawn(figure)) and find_spec("kaleido") is not None
-
-
 def not_drawn(figure: go.Figure) -> list[str]:
-    """Return the names of all in a figure that matplotlib does not draw here."""
+    """Return the names of all in a figure that is left to kaleido."""
     return list(dict.fromkeys(_refused(figure)))
 
 
@@ -110,15 +105,13 @@ def _refused(figure: go.Figure) -> Iterator[str]:
             yield f"a scatter in mode {trace.mode!r}"
         if trace.fill not in FILLS and trace.stackgroup is None:
             yield f"the fill {trace.fill!r}"
-        if not isinstance(trace.marker.symbol, str | None) or trace.marker.symbol not in (
-            None,
-            *MARKERS,
-        ):
-            yield f"the marker {trace.marker.symbol!r}"
+        marker = trace.marker
+        if any(np.ndim(each) for each in (marker.size, marker.color, marker.symbol)):
+            yield "markers of several sizes, colours or symbols in one trace"
+        elif marker.symbol not in (None, *MARKERS):
+            yield f"the marker {marker.symbol!r}"
         if trace.line.dash not in (None, *DASHES):
             yield f"the dash {trace.line.dash!r}"
-        if any(isinstance(each, tuple | list) for each in (trace.marker.size, trace.marker.color)):
-            yield "markers of several sizes or colours in one trace"
     for name in ("shapes", "images"):
         if figure.layout[name]:
             yield f"the layout's {name}"

@@ -36,13 +36,14 @@ def save(
     import matplotlib  # here, since what draws in the browser needs none of it
 
     from pipekit.plots import static
-    from pipekit.plots.completion import is_drawn_by_a_browser
+    from pipekit.plots.completion import check, not_drawn
 
     stem = Path(path_stem)
     paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}
     stem.parent.mkdir(parents=True, exist_ok=True)
     data.to_csv(paths["csv"], index=False)
-    if is_drawn_by_a_browser(figure):
+    check(figure)
+    if not_drawn(figure):
         figure.write_image(paths["svg"])
         return paths
     with matplotlib.rc_context(SVG):

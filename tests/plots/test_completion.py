@@ -100,7 +100,7 @@ def test_a_single_series_needs_no_legend() -> None:
         (go.Figure(go.Scatter(y=[1], error_y={"array": [1]})), "error bars"),
         (go.Figure(go.Scatter(y=[1], mode="text")), "mode 'text'"),
         (go.Figure(go.Scatter(y=[1], marker={"symbol": "star"})), "the marker 'star'"),
-        (go.Figure(go.Scatter(y=[1], marker={"size": [3]})), "several sizes"),
+        (go.Figure(go.Scatter(y=[1], marker={"size": [3]})), "markers of several sizes"),
         (go.Figure(go.Scatter(y=[1])).add_hline(1), "the layout's shapes"),
     ],
 )
