@@ -16,7 +16,7 @@ BALANCE = 7, 7
 """Layers of each stage, which take about equally long on a CPU."""
 HOW = {
     "model-parallel": "Model parallelism has no pipeline: one worker computes, the other waits.",
-    "pipedream": "PipeDream has: both compute, and minibatches in flight keep their weights.",
+    "pipedream": "PipeDream has one: both compute, and minibatches in flight keep their weights.",
 }
 """A sentence about each method while it trains."""
 NEXT = """Next:

@@ -56,7 +56,7 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html``, and as CSV report, scores, kinds, what_if and printed.
+    """Write ``report.html``, and as CSV report, scores, kinds, what_if, printed; return the first.
 
     The page loads nothing from a network; its figures and links are files of the runs, where they
     lie: who moves the page moves its folder.
