@@ -282,6 +282,17 @@ class TestScoreboard:
         assert "paper 7.04 x ours 7 x (simulated)" in board
         assert len(re.findall("<article", scoreboard(claims.outcomes(run)))) == 4
 
+    def test_the_papers_table_comes_first_and_its_cells_lead_to_their_cards(
+        self, run: Path
+    ) -> None:
+        table, _, cards = scoreboard(claims.outcomes(run)).partition("<details")
+        assert "VGG16, 8 workers, Cluster-A" in table
+        assert "7.04 / 7.00 ✔" in shown_text(table)
+        assert "2.99 / 0.90 ✘" in shown_text(table)
+        assert "9.86 / not run ○" in shown_text(table)
+        for cell in re.findall(r'href="#([^"]+)"', table):
+            assert f'id="{cell}"' in cards or cell not in (SPEEDUP, RATIO, CONFIG)
+
     def test_what_a_notebook_wrote_is_text_not_markup(self, run: Path) -> None:
         assert "<script" not in scoreboard(claims.outcomes(run))
 

@@ -29,8 +29,8 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
 
     The papers' tables come first, then misses and what is undecided; all else is folded.
     """
-    recorded = [outcome for outcome in outcomes if outcome.record is not None]
-    tables = printed_tables(recorded)
+    every = [*outcomes]
+    recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
     inside = set[str]().union(*(table.claims for table in tables))
     cells = [outcome for outcome in recorded if outcome.claim.id in inside]
     having = {
