@@ -1,9 +1,11 @@
-"""Take the README's pictures of the explorer and the report: ``python docs/pictures/take.py``."""
+"""Take the README's pictures of the explorer and the report: ``python -m tests.browser.pictures``."""
 
 import io
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -11,11 +13,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from pipekit.ledger import claims
 from pipekit.ledger.report import write
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs/pictures"
 FRAMES, FRAME_MS, WIDTH_PX = 30, 333, 880
-
-sys.path.append(str(ROOT / "docs/site"))
-import play  # noqa: E402 # a script of the site, which is no package
 
 
 def main() -> None:
@@ -25,12 +25,14 @@ def main() -> None:
         explorer(browser, Path(folder))
         page = browser.new_page(viewport={"width": 1280, "height": 760})
         page.goto(write(claims.outcomes(ROOT / "results/reference/papers"), Path(folder)).as_uri())
-        taken(page).save(HERE / "report.png")
+        taken(page).save(PICTURES / "report.png")
         browser.close()
 
 
 def explorer(browser: Browser, folder: Path) -> None:
     """Film the site's page, on which PipeDream-Flush plays above GPipe."""
+    sys.path.append(str(ROOT / "docs/site"))  # whose scripts are no package
+    play: Any = import_module("play")
     play.METHODS = {name: play.METHODS[name] for name in ("flush", "gpipe")}
     (folder / "play.html").write_text(
         "<!doctype html><meta charset=utf-8>" + play.body(folder / "_static")
@@ -45,7 +47,9 @@ def explorer(browser: Browser, folder: Path) -> None:
         canvas.press(".")
         frames.append(taken(page))
     first, *rest = frames
-    first.save(HERE / "explorer.gif", save_all=True, append_images=rest, duration=FRAME_MS, loop=0)
+    first.save(
+        PICTURES / "explorer.gif", save_all=True, append_images=rest, duration=FRAME_MS, loop=0
+    )
 
 
 def taken(page: Page) -> Image.Image:
