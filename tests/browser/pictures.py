@@ -25,7 +25,7 @@ def main() -> None:
         explorer(browser, Path(folder))
         page = browser.new_page(viewport={"width": 1280, "height": 760})
         page.goto(write(claims.outcomes(ROOT / "results/reference/papers"), Path(folder)).as_uri())
-        taken(page).save(PICTURES / "report.png")
+        taken(page, colours=256).save(PICTURES / "report.png")
         browser.close()
 
 
@@ -45,16 +45,16 @@ def explorer(browser: Browser, folder: Path) -> None:
     frames = []
     for _ in range(FRAMES):
         canvas.press(".")
-        frames.append(taken(page))
+        frames.append(taken(page, colours=64))
     first, *rest = frames
     first.save(
         PICTURES / "explorer.gif", save_all=True, append_images=rest, duration=FRAME_MS, loop=0
     )
 
 
-def taken(page: Page) -> Image.Image:
-    """Return a picture of what a page shows, in few colours."""
-    return Image.open(io.BytesIO(page.screenshot())).quantize(32)
+def taken(page: Page, colours: int) -> Image.Image:
+    """Return a picture of what a page shows, in so many colours."""
+    return Image.open(io.BytesIO(page.screenshot())).quantize(colours)
 
 
 if __name__ == "__main__":
