@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 STAMP := .venv/.installed
 # One more than the cores of a small machine: tests wait, too, for what they start or emulate.
 PARALLEL := -n 3 --dist worksteal
+gb = $(shell awk -F, '$$1 == "$(1)" { print $$2 }' results/reference/first_steps/installs.csv)
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 # Each process would rewrite the asserts of all tests anew where bytecode is not kept.
@@ -107,7 +108,8 @@ $(STAMP): pyproject.toml
 	  echo "pipekit needs Python 3.11 or newer, and '$(PYTHON)' is" \
 	    "$$($(PYTHON) --version 2>/dev/null || echo missing); name a newer one: make PYTHON=python3.12 ..." >&2; \
 	  exit 1; }
-	@echo "installing into .venv (about 2 minutes the first time)"
+	@echo "installing into .venv: $(call gb,make) GB, since PyPI's torch brings CUDA along (measured)"
+	@echo "without torch, $(call gb,pip install .) GB play, plan, simulate, draw and explain: pip install ."
 	@$(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

@@ -25,6 +25,7 @@ import typer
 
 from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.outcomes import Status
+from pipekit.ledger.report.printed import cells
 from pipekit.ledger.report.tables import kinds, scores
 
 GOLDEN = Path("results/reference/papers/claims.csv")
@@ -63,6 +64,7 @@ def main(
     judged = outcomes(beside)
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)
+    cells(judged).to_csv(beside / "printed.csv", index=False)
 
 
 def renewed(golden: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:

@@ -30,6 +30,12 @@ def bytes_text(number: float) -> str:
     return written(number, BYTES)
 
 
+def memory_text(number: float) -> str:
+    """Return a device's memory as text: "16 GiB", or decimal where that is no whole number."""
+    gib = number / 2**30
+    return f"{gib:,.0f} GiB" if gib.is_integer() else bytes_text(number)
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Return numbers as text, say one a worker: "4 3 2 1"."""
     return " ".join(map(str, numbers))

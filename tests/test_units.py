@@ -20,3 +20,10 @@ def test_bytes_are_written_in_the_largest_unit_that_has_one(number: float, text:
 
 def test_numbers_one_a_worker() -> None:
     assert units.listed((4, 3, 2, 1)) == "4 3 2 1"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(16 * 2**30, "16 GiB"), (16e9, "16 GB"), (0.5 * 2**30, "536.9 MB")]
+)
+def test_a_devices_memory_is_written_as_its_name_has_it(number: float, text: str) -> None:
+    assert units.memory_text(number) == text

@@ -39,6 +39,7 @@ PAGES = (
     "why_slow",
     "hang",
     "predictions",
+    "own_notebook",
     "core",
     "staleness",
     "papers",
@@ -63,6 +64,7 @@ def main() -> int:
     static.mkdir()
     shutil.copy(ROOT / "docs/site/site.css", static)
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
+    shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE)
     runs = {job: page for page, job in notebooks.items() if job}
     (static / "report.html").write_text(report.page(ROOT, static, runs))
@@ -111,10 +113,8 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    pages = toctree(
-        ["start", "train", "your_model", "cost", "methods", "hang", "why_slow", "predictions"],
-        "Use it",
-    )
+    use = ["start", "train", "your_model", "cost", "methods", "hang", "why_slow", "predictions"]
+    pages = toctree([*use, "own_notebook"], "Use it")
     see = [
         "why_pipelines_idle",
         "course/index",
@@ -144,8 +144,8 @@ def linked(text: str, folder: Path) -> str:
             return f"](/course/{path.stem.lower()}.md)"
         if path.suffix == ".md" and (path.parent.name == "docs" or path.name == "CONTRIBUTING.md"):
             return f"](/{path.stem.lower()}.md{found[2] or ''})"
-        if path.suffix == ".svg":
-            return f"](/{name.removeprefix('results/')})"
+        if path.suffix in (".svg", ".png", ".gif"):
+            return f"](/{name.removeprefix('results/').removeprefix('docs/')})"
         if name.startswith("notebooks"):
             page = name.removeprefix("notebooks/") if path.is_file() else "index.md"
             return f"](/gallery/{page})"

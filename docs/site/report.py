@@ -1,4 +1,4 @@
-"""The newest run's report as a page of the site: its links lead to the site's own pages."""
+"""The newest run's report as a page of the site: its links and pictures are the site's own."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NO_RUN = "<!doctype html><title>No report</title><p>No run is here yet: <code>make papers</code>"
-_HREF = re.compile(r'href="([^"#]+)(#[^"]*)?"')
+_ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
 
 def page(root: Path, static: Path, gallery: Mapping[str, str]) -> str:
@@ -20,7 +20,7 @@ def page(root: Path, static: Path, gallery: Mapping[str, str]) -> str:
     run = newest[-1].parent
 
     def target(link: re.Match[str]) -> str:
-        path = Path(link[1])
+        path = Path(link[2])
         to: str | None = None
         if path.suffix in (".ipynb", ".html"):
             page = gallery.get(path.stem)
@@ -29,6 +29,6 @@ def page(root: Path, static: Path, gallery: Mapping[str, str]) -> str:
             to = Path("report", *path.parts[-2:]).as_posix()
             (static / to).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(run / path, static / to)
-        return f'href="{to}{link[2] or ""}"' if to else ""
+        return f'{link[1]}="{to}{link[3] or ""}"' if to else ""
 
-    return _HREF.sub(target, newest[-1].read_text(encoding="utf-8"))
+    return _ADDRESS.sub(target, newest[-1].read_text(encoding="utf-8"))

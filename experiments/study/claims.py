@@ -55,6 +55,7 @@ class Found:
     label: str = ""
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
+    shown: str = ""
     shown_only: str = ""
     contradiction: str = ""
     known_error: Error = 0.0

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import torch
@@ -57,7 +58,8 @@ class Trainings(Generic[S]):
 
     They run side by side, each in a process on one core: the stages of so small a network wait for
     one another more than they compute.  The folder keeps a JSON file of each training that is done.
-    ``train`` carries out one; it is a function of a module, or a ``functools.partial`` of one.
+    ``train`` carries out one. What it does besides its settings is not looked at: who changes the
+    function deletes the folder.
     """
 
     def __init__(self, train: Callable[[S], Course], folder: Path) -> None:
@@ -102,7 +104,8 @@ def side_by_side(trainings: Sequence[Callable[[], None]]) -> None:
         ProcessPoolExecutor(cores, forkserver(), initializer=_begin) as pool,
         progress_bar(total=len(trainings), desc="training", unit="run") as bar,
     ):
-        for done in as_completed([pool.submit(each) for each in trainings]):
+        by_value = (cloudpickle.dumps(each) for each in trainings)  # a notebook's function, too
+        for done in as_completed([pool.submit(_call, each) for each in by_value]):
             done.result()
             bar.update()
 
@@ -149,6 +152,10 @@ def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> 
             lambda each: each.std() if np.isfinite(each).all() else math.nan
         )
     return pd.DataFrame(found).reset_index().assign(label="measured")
+
+
+def _call(training: bytes) -> None:
+    cloudpickle.loads(training)()
 
 
 def _columns(settings: Any) -> dict[str, Any]:

@@ -8,15 +8,22 @@ import typer
 
 if TYPE_CHECKING:
     from pipekit.engine import Run
+    from pipekit.schedules import Schedule
+    from pipekit.traces import Trace
 
 STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
 BALANCE = 7, 7
 """Layers of each stage, which take about equally long on a CPU."""
 HOW = {
-    "flush": "PipeDream-Flush lets the pipeline run empty before each update:",
-    "pipedream": "PipeDream never does: it keeps the weights that minibatches in flight have read:",
+    "model-parallel": "Model parallelism has no pipeline: one worker computes, the other waits.",
+    "pipedream": "PipeDream has one: both compute, and minibatches in flight keep their weights.",
 }
 """A sentence about each method while it trains."""
+NEXT = """Next:
+  pipekit schedule gpipe flush pipedream 2bw       the schedules of four methods, drawn
+  python -m pipekit.explore.puzzles                find the methods yourself, in a browser
+  docs/start.md                                    train by a schedule of your own
+(they are in .venv/bin: source .venv/bin/activate)"""
 DRAWN_BATCHES = 4
 """Of the timelines: more make bars too narrow to read."""
 
@@ -32,8 +39,8 @@ def demo(
 ) -> None:
     """Train a small convolutional network on real digits by two methods, half a minute in all.
 
-    PipeDream-Flush drains the pipeline after each batch. PipeDream does not: it keeps the
-    weights for each minibatch in flight. Both run on this machine, a worker a stage.
+    Model parallelism has one minibatch at a time in the stages; PipeDream has a pipeline of
+    them. Both run on this machine, a worker a stage.
 
     \b
     [b]Example[/b]
@@ -64,12 +71,31 @@ def demo(
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
     path = plots.save(plots.compare(*drawn), output / "timelines", numbers)["svg"]
-    flush, pipedream = (run.trace.bubbles().loc["all", "steady"] for run in runs)
+    idle = [_idle(run.trace) for run in runs]
+    planned = [_idle(_schedule(method).take(2 * STAGES * DRAWN_BATCHES)) for method in HOW]
     typer.echo(
-        f"From one update to the next, workers were idle for {flush:.0%} of the time with a flush "
-        f"and for {pipedream:.0%} without one (measured)."
+        f"Workers were idle for {idle[0]:.0%} of the time without a pipeline and for {idle[1]:.0%} "
+        f"with one (measured). It would be {planned[0]:.0%} and {planned[1]:.0%} if stages took "
+        "equally long, messages no time, and nothing else ran here (exact)."
     )
-    typer.echo(f"The first {DRAWN_BATCHES} batches as they ran: {path}")
+    typer.echo(f"The first {DRAWN_BATCHES} batches as they ran: {path.resolve()}")
+    typer.echo(NEXT)
+
+
+def _schedule(method: str) -> "Schedule":
+    from pipekit.schedules.methods.by_name import METHODS
+
+    schedule: Schedule = METHODS[method](STAGES, MICROBATCHES)
+    return schedule
+
+
+def _idle(source: "Trace | Schedule") -> float:
+    """Return the share of the time between updates in which workers wait."""
+    from pipekit.schedules import Schedule
+    from pipekit.traces import Trace
+
+    trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
+    return float(trace.bubbles().loc["all", "steady"])
 
 
 def _trained(method: str, seed: int) -> "tuple[Run, float]":
@@ -77,7 +103,6 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
     import torch
 
     import pipekit
-    from pipekit.schedules.methods.by_name import METHODS
     from pipekit.workloads import WORKLOADS
 
     workload = WORKLOADS["convnet"]
@@ -85,7 +110,7 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
     torch.manual_seed(seed)
     pipeline = pipekit.Pipeline(
         workload.build(),
-        METHODS[method](STAGES, MICROBATCHES),
+        _schedule(method),
         balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,

@@ -54,6 +54,7 @@ def plan(
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile
     from pipekit.reading import printable
+    from pipekit.units import plural
 
     costs = Profile.load(profile)
     given = {
@@ -67,6 +68,9 @@ def plan(
     used = chosen_cluster(cluster, workers, bandwidth, memory)
     best = best_plan(costs, used, method, progress=not quiet, **options)
     typer.echo(best)
+    if spare := used.workers - best.workers:
+        verb = "stay" if spare > 1 else "stays"
+        typer.echo(f"  {plural(spare, 'worker')} of {used.workers} {verb} idle in this plan")
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")
     if output is not None:

@@ -62,7 +62,8 @@ def see(
     memory, capacity = trace.memory, worker.memory_bytes
     assert memory is not None
     full = [f"worker {number}" for number, peak in enumerate(memory.peak_bytes) if peak > capacity]
-    verdict = f"does not fit {', '.join(full)}" if full else "fits"
+    room = f"the {units.memory_text(capacity)} of a {device}"
+    verdict = f"does not fit {room} ({', '.join(full)})" if full else f"fits {room}"
     peaks = [f"peak {units.written(peak, units.BYTES)}" for peak in memory.peak_bytes]
     title = f"{model} by {schedule.name} {verdict}"
     cuts = ", ".join(map(str, planned.balance))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit import plots
+from pipekit.choices import require_choice
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
@@ -35,15 +36,16 @@ def see(
         table: a row a result, such as the CSV that a grid of experiments leaves.
         label: the kind of its numbers: measured, emulated, simulated or exact.
         value: the column of the numbers; ``across`` and ``down`` are the columns of the axes.
-        only: the rows that count: :data:`EVERY`, or "column = value".
+        only: the rows that count: :data:`EVERY`, or "column = value", several with commas.
         better: "less" or "more": which cell is framed.
     """
     if across == down:
         raise ValueError(f"both axes are {across!r}: choose another column for one of them")
     chosen = table
-    if only != EVERY:
-        column, _, wanted = only.partition(" = ")
-        chosen = table[table[column].astype(str) == wanted]
+    for condition in () if only == EVERY else only.split(", "):
+        column, _, wanted = condition.partition(" = ")
+        require_choice("the column of a condition", column, [*table.columns])
+        chosen = chosen[chosen[column].astype(str) == wanted]
     found = chosen[np.isfinite(chosen[value])]  # a training that diverged has no number
     if found.empty:
         raise ValueError(f"no row with {only} has a number in {value!r}")
@@ -62,39 +64,57 @@ def see(
         unit=value,
         missing="no run",
     )
+    mixed = _mixed(found, across, down)
     text = (
         f"{better.capitalize()} is better: {best['mean']:.4g} at {across} {best[across]}, "
         f"{down} {best[down]} (mean of {best['count']:.0f} rows); {len(found)} of {len(table)} "
-        "rows are drawn."
+        f"rows are drawn. A cell is the mean over {', '.join(mixed) or 'nothing else'}."
     )
     return View(text=text, plots={"sweep": Plot(figure, full)}, table=cells, caption=only)
 
 
-def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
+def _mixed(rows: pd.DataFrame, *axes: str) -> list[str]:
+    """Return the settings that differ within cells; a column that the others give is a result."""
+    mixed = [name for name in axes_of(rows) if name not in axes]
+    for name in reversed([*mixed]):
+        rest = [other for other in mixed if other != name]
+        if len(rows[[*axes, *rest]].drop_duplicates()) == len(
+            rows[[*axes, *mixed]].drop_duplicates()
+        ):
+            mixed = rest
+    return mixed
+
+
+def controls(table: pd.DataFrame, only: str = EVERY) -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`; ``only`` is one more choice of rows."""
     axes, values = columns(table)
     rows = [f"{column} = {each}" for column in axes for each in sorted(table[column].unique())]
     return {
         "value": choice("value", values),
         "across": choice("across", axes),
         "down": choice("down", axes),
-        "only": choice("only", [EVERY, *rows]),
+        "only": choice("only", dict.fromkeys([only, EVERY, *rows])),
         "better": choice("better", BETTER),
     }
 
 
 def columns(table: pd.DataFrame) -> tuple[list[str], list[str]]:
     """Return the columns that can be axes, and the columns of numbers."""
-    steps = table.nunique()
-    whole = table.dropna(axis="columns").columns
-    axes = [name for name in whole if 2 <= steps[name] <= MOST_STEPS]
-    values = [name for name in table.select_dtypes("number") if steps[name] > 1]
+    axes = axes_of(table)
+    values = [name for name in table.select_dtypes("number") if table[name].nunique() > 1]
     if len(axes) < 2 or not values:
         raise ValueError(
             f"a sweep's table needs two columns with 2 to {MOST_STEPS} different values, and one "
             f"of numbers; this one has {', '.join(table.columns)}"
         )
     return axes, values
+
+
+def axes_of(table: pd.DataFrame) -> list[str]:
+    """Return the columns of several values that are settings, and not results."""
+    steps = table.nunique()
+    whole = table.dropna(axis="columns").columns
+    return [name for name in whole if 2 <= steps[name] <= MOST_STEPS]
 
 
 def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **start: Any) -> None:
@@ -105,4 +125,5 @@ def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **
     rows = read_table(table)
     axes, values = columns(rows)
     begun = {"value": values[-1], "across": axes[0], "down": axes[1]} | start
-    explore(partial(see, rows, label, **begun), partial(controls, rows), interactive, results_dir)
+    shown = partial(controls, rows, begun.get("only", EVERY))
+    explore(partial(see, rows, label, **begun), shown, interactive, results_dir)

@@ -31,6 +31,7 @@ def record(
     figure: str | None = None,
     repeats: Sequence[Any] = (),
     invalid: str = "",
+    shown: str = "",
     shown_only: str = "",
     causes: Sequence[Cause] = (),
     contradiction: str = "",
@@ -53,6 +54,7 @@ def record(
         repeats: all values of which ``value`` is the mean or median, each of its shape; a criterion
             within their spread leaves the claim undecided, see :mod:`pipekit.ledger.spread`.
         invalid: why the value says nothing, say an emulation that its host was too slow for.
+        shown: ours in the paper's own terms, say a plan, where ``value`` is another quantity.
         shown_only: why the value is shown but not judged, say that it rests on the claim itself.
         causes: the experiments made to explain a miss, each our value with one thing changed; the
             first that meets the criterion is the miss's cause, see :attr:`Outcome.cause`.
@@ -78,6 +80,7 @@ def record(
         value=_plain(value, id),
         repeats=tuple(_plain(repeat, id) for repeat in repeats),
         invalid=invalid,
+        shown=shown,
         shown_only=shown_only,
         causes=tuple(replace(cause, value=_plain(cause.value, id)) for cause in causes),
         contradiction=contradiction,

@@ -93,6 +93,7 @@ class Record(BaseModel, frozen=True):
     value: Any
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
+    shown: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
     contradiction: str = ""
@@ -221,7 +222,7 @@ class Outcome:
         unit = "" if self.claim.record else f" {self.claim.unit}"
         parts = [f"paper {self.claim.value} {self.claim.unit}".strip()]
         if self.record is not None:
-            parts.append(f"ours {self.ours}{unit} ({self.record.label})")
+            parts.append(f"ours {self.record.shown or self.ours + unit} ({self.record.label})")
         if self.ratio:
             parts.append(f"ratio {self.ratio}")
         parts += filter(None, [self.label_note, f"criterion: {self.claim.check}", self.why])
@@ -328,14 +329,19 @@ def count(outcomes: Iterable[Outcome]) -> dict[Status, int]:
 
 
 def show(value: Any) -> str:
-    """Return a recorded value as text, numbers with four significant digits."""
+    """Return a recorded value as text, numbers with four significant digits.
+
+    What is smaller than the rounding of float32 says no more than that.
+    """
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+            if 0 < abs(value) < 1e-7:
+                return "<1e-7"
+            return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:z.4g}"
         case list():
             return ", ".join(f"[{show(v)}]" if isinstance(v, list) else show(v) for v in value)
     return str(value)

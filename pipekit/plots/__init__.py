@@ -1,17 +1,20 @@
 """Pictures of schedules, runs and results: plotly figures, each saved as a static SVG and a CSV."""
 
 from pipekit.plots.breakdown import breakdown
+from pipekit.plots.completion import check
 from pipekit.plots.grid import grid
 from pipekit.plots.in_flight import in_flight, in_flight_table
+from pipekit.plots.intervals import intervals, spreads
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
 from pipekit.plots.save import save
-from pipekit.plots.series import bands, curves, intervals, points
+from pipekit.plots.series import bands, curves, points
 from pipekit.plots.timeline import compare, timeline
 
 __all__ = [
     "bands",
     "breakdown",
+    "check",
     "compare",
     "curves",
     "grid",
@@ -22,5 +25,6 @@ __all__ = [
     "moving",
     "points",
     "save",
+    "spreads",
     "timeline",
 ]

@@ -91,7 +91,7 @@ def memory(
             theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
             text += f"<br>{theirs} {other_name or other.label}"
         if capacity is not None:
-            name = f"capacity, {units.written(capacity, units.BYTES)}"
+            name = f"capacity, {units.memory_text(capacity)}"
             dashed = {"color": style.GREY, "dash": "dash", "width": 1.5}
             here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}

@@ -4,14 +4,21 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pipekit.plots import style
-from pipekit.plots.events import event_styles, summary
+from pipekit.plots.events import event_styles
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
 PLAY_S, REST_S = 10.0, 3.0
 """How long a run plays, and how long it then stands still."""
 ROW_PX, BAR_PX, TITLE_PX, GAP_PX = 20, 17, 24, 12
-LEFT_PX, WIDTH_PX = 66, 960
+LEFT_PX, WIDTH_PX, EDGE_PX = 58, 480, 3
+"""Of the labels, of the picture (a phone shows three quarters of it), of an update at its end."""
+
+INK = (
+    "<style>.ink { fill: #59626d } "
+    "@media (prefers-color-scheme: dark) { .ink { fill: #b3bcc6 } }</style>"
+)
+"""The text's colours, since no grey is read on light and on dark pages alike."""
 
 
 def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> str:
@@ -37,26 +44,28 @@ def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> s
     longest = max(trace.makespan_s for trace in traces)
     top, parts = 0, []
     for trace, name in zip(traces, names, strict=True):
-        parts += [_text(0, top + 16, summary(trace, name), style.GREY, 14)]
+        title = f"{name}: bubble {trace.bubble:.1%} of makespan ({trace.label})"
+        parts += [_text(0, top + 16, title, 13)]
         parts += _rows(trace, longest, top + TITLE_PX)
         top += TITLE_PX + trace.workers * ROW_PX + GAP_PX
-    cursor = "".join(_animated(end, LEFT_PX, WIDTH_PX, 0, 1) for end in ("x1", "x2"))
+    end = WIDTH_PX - EDGE_PX
+    cursor = "".join(_animated(name, LEFT_PX, end, 0, 1) for name in ("x1", "x2"))
     now = (
-        f'<line x1="{WIDTH_PX}" x2="{WIDTH_PX}" y1="{TITLE_PX}" y2="{top - GAP_PX}" '
+        f'<line x1="{end}" x2="{end}" y1="{TITLE_PX}" y2="{top - GAP_PX}" '
         f'stroke="{style.GREY}">{cursor}</line>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {top}" '
-        f'font-family="{style.NARROW_FONTS}">\n' + "\n".join([*parts, now]) + "\n</svg>\n"
+        f'font-family="{style.NARROW_FONTS}">\n{INK}\n' + "\n".join([*parts, now]) + "\n</svg>\n"
     )
 
 
 def _rows(trace: Trace, longest: float, top: float) -> Iterator[str]:
     """Yield a trace's rows: idle time, and the events on it."""
-    scale = (WIDTH_PX - LEFT_PX) / longest
+    scale = (WIDTH_PX - EDGE_PX - LEFT_PX) / longest
     for worker in range(trace.workers):
         y = top + worker * ROW_PX
-        yield _text(0, y + 13, f"worker {worker}", style.GREY, 12)
+        yield _text(0, y + 13, f"worker {worker}", 12)
         width = trace.makespan_s * scale
         yield (
             f'<rect x="{LEFT_PX}" y="{y}" width="{width:.1f}" height="{BAR_PX}" '
@@ -94,5 +103,5 @@ def _animated(what: str, low: float, high: float, begin: float, end: float) -> s
     )
 
 
-def _text(x: float, y: float, text: str, color: str, size: int) -> str:
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, size: int) -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" class="ink">{escape(text)}</text>'

@@ -20,12 +20,15 @@ def save(
     """Write ``<stem>.svg`` and ``<stem>.csv``, making the folder if it is missing.
 
     The SVG is drawn from the plotly figure without a browser engine, and a figure saved again gives
-    the same bytes.
+    the same bytes. Only what matplotlib does not draw here is left to kaleido, if it is installed.
 
     Args:
-        figure: of bars, lines, areas and markers, made by :mod:`pipekit.plots`.
+        figure: of bars, lines, areas and markers, made by :mod:`pipekit.plots` or by plotly.
         path_stem: the files' path without its suffix.
         data: what the figure shows, say ``trace.frame``.
+
+    Raises:
+        ValueError: the figure holds what cannot be drawn, see :func:`pipekit.plots.check`.
 
     Returns:
         The paths written, under "svg" and "csv".
@@ -33,10 +36,16 @@ def save(
     import matplotlib  # here, since what draws in the browser needs none of it
 
     from pipekit.plots import static
+    from pipekit.plots.completion import check, not_drawn
 
     stem = Path(path_stem)
     paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}
     stem.parent.mkdir(parents=True, exist_ok=True)
+    data.to_csv(paths["csv"], index=False)
+    check(figure)
+    if not_drawn(figure):
+        figure.write_image(paths["svg"])
+        return paths
     with matplotlib.rc_context(SVG):
         static.draw(figure).savefig(
             paths["svg"],
@@ -47,5 +56,4 @@ def save(
                 "Date": None,
             },
         )
-    data.to_csv(paths["csv"], index=False)
     return paths

@@ -1,7 +1,6 @@
-"""Charts of one panel with several series: curves, bands, points, intervals."""
+"""Charts of one panel with several series: curves, bands, points."""
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,14 @@ import plotly.graph_objects as go
 
 from pipekit.plots import style
 
-PLOT_PX, SQUARE_PX, ROW_PX, BOTTOM_PX = 300, 400, 34, 52
-"""Of a panel, a square one, a row of intervals, and what is below."""
+PLOT_PX, SQUARE_PX, BOTTOM_PX = 300, 400, 52
+"""Of a panel, a square one, and what is below."""
 CHARACTER_PX = 8
 BAND_OPACITY = 0.14
 """Several lie on one another, and all lines are seen through them."""
 LEAST_TICKS = 3
 PAD = 0.05
 """Free room beside what is outermost, as a share of the axis."""
-SHARE = 0.6
-"""Of a row of intervals, which its series divide among them."""
-REACH = 1.0
-"""Of the means' spread, on either side, the most that an interval may take; what reaches further
-leaves the picture."""
 
 
 def series(
@@ -53,9 +47,10 @@ def series(
         height=plot_px + style.MARGIN_PX["t"] + BOTTOM_PX,
     )
     for position, (name, rows) in enumerate(frame.groupby(color, sort=False)):
-        figure.add_scatter(
-            x=rows[x].to_numpy(), y=rows[y].to_numpy(), name=str(name), **look(position)
-        )
+        drawn = look(position)
+        if len(rows) == 1 and drawn["mode"] == "lines":  # a line of one point is nothing to see
+            drawn = marked(position)
+        figure.add_scatter(x=rows[x].to_numpy(), y=rows[y].to_numpy(), name=str(name), **drawn)
     figure.update_xaxes(style.axis(x_title or x))
     figure.update_yaxes(style.axis(y_title or y))
     return figure
@@ -147,7 +142,7 @@ def points(
     """Draw a marker for each row; each value of column ``color`` has its own colour and symbol.
 
     Args:
-        frame: one row a point.
+        frame: one row a point; a column of names is an axis with a place for each.
         x, y, color, title, label, x_title, y_title: as for :func:`curves`.
         diagonal: also draw y = x, in a square panel with equal ranges, to compare both columns.
         log: whether both axes are logarithmic.
@@ -157,13 +152,18 @@ def points(
     """
     titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": y_title}
     plot_px = SQUARE_PX if diagonal else PLOT_PX
-    figure = series(frame, x, y, color, _marker, **titles, plot_px=plot_px)
-    ranges = [_range(frame[[column]], log) for column in (x, y)]
+    figure = series(frame, x, y, color, marked, **titles, plot_px=plot_px)
+    ranges = [
+        _range(frame[[column]], log) if pd.api.types.is_numeric_dtype(frame[column]) else None
+        for column in (x, y)
+    ]
     if diagonal:
-        ranges = [_range(frame[[x, y]], log)] * 2
-        _diagonal(figure, ranges[0], log)
+        both = _range(frame[[x, y]], log)
+        ranges = [both, both]
+        _diagonal(figure, both, log)
     for axis, ends in zip((figure.layout.xaxis, figure.layout.yaxis), ranges, strict=True):
-        axis.update(_log_axis(ends) if log else {}, range=ends)
+        if ends is not None:
+            axis.update(_log_axis(ends) if log else {}, range=ends)
     return figure
 
 
@@ -171,7 +171,8 @@ def _line(position: int) -> dict[str, Any]:
     return {"mode": "lines", "line": style.line(position)}
 
 
-def _marker(position: int) -> dict[str, Any]:
+def marked(position: int) -> dict[str, Any]:
+    """Return how plotly draws the markers of the series at a position."""
     return {"mode": "markers", "marker": style.marker(position)}
 
 
@@ -215,68 +216,3 @@ def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
         if len(ticks) >= LEAST_TICKS:
             break
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
-
-
-def intervals(
-    frame: pd.DataFrame,
-    row: str,
-    mean: str,
-    low: str,
-    high: str,
-    color: str,
-    *,
-    title: str,
-    label: str,
-    x_title: str | None = None,
-    known: Sequence[str] = (),
-) -> go.Figure:
-    """Draw a marker and a line from ``low`` to ``high`` for each row of the frame, beside zero.
-
-    Args:
-        frame: one row a mean.
-        row: the column that names the figure's rows, in the order in which they first appear.
-        mean: the column of the markers.
-        low, high: the columns of the intervals' ends.
-        color, title, label, x_title: as for :func:`curves`.
-        known: the series of several figures, each of which is to look alike in all of them; by
-            default those of the frame, in the order in which they first appear.
-
-    Raises:
-        ValueError: the frame is empty or lacks a column.
-    """
-    style.require(frame, (row, mean, low, high, color))
-    names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
-    of_row = {name: [k for k in kinds if k in {*own[color]}] for name, own in frame.groupby(row)}
-    looks = [*known] or kinds
-    apart = SHARE / len(kinds)
-    placed = frame.assign(
-        place=[
-            names.index(name) + apart * (of_row[name].index(kind) - (len(of_row[name]) - 1) / 2)
-            for name, kind in zip(frame[row], frame[color], strict=True)
-        ]
-    )
-    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": None}
-    figure = series(
-        placed, mean, "place", color, lambda k: _marker(looks.index(kinds[k])), **titles
-    )
-    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
-        ends = zip(own[low], own[high], strict=True)
-        figure.add_scatter(
-            x=[*chain.from_iterable((start, end, None) for start, end in ends)],
-            y=[*chain.from_iterable((place, place, None) for place in own["place"])],
-            line={"color": trace.marker.color, "width": 1.5},
-            **quiet,
-        )
-    rows = style.rows(names)
-    zero = {"color": style.GREY, "width": 1}
-    figure.add_scatter(x=[0, 0], y=rows["range"][::-1], line=zero, **quiet)
-    least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
-    spread = (most - least) or 1.0
-    start = max(least - REACH * spread, min(0.0, frame[low].min()))
-    end = min(most + REACH * spread, max(0.0, frame[high].max()))
-    figure.update_xaxes(range=[start - PAD * spread, end + PAD * spread])
-    figure.update_yaxes(rows)
-    height = ROW_PX * len(names) + style.MARGIN_PX["t"] + BOTTOM_PX
-    longest = max(len(str(name)) for name in names)
-    return figure.update_layout(height=height, margin={"l": 32 + CHARACTER_PX * longest})

@@ -1,4 +1,4 @@
-"""A plotly figure of ours, drawn again by matplotlib.
+"""A plotly figure, drawn again by matplotlib.
 
 The plotly figure is the one description; this reads sizes, places, colours and text off it, so that
 the static picture cannot differ from the live one.  plotly's own export needs a browser engine.
@@ -19,6 +19,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, MultipleLocator, NullLocator
 
 from pipekit.plots import style
+from pipekit.plots.completion import (
+    DASHES,
+    HATCHES,
+    MARKERS,
+    completed,
+    in_legend,
+    legend_columns,
+)
 
 PT = 0.75
 """Points in a CSS pixel."""
@@ -26,30 +34,18 @@ BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64
 """How wide a digit is in DejaVu Sans, a wide font."""
-HATCHES = {"": None, "/": "///", "\\": "\\\\\\", "x": "xxx"}
-MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X"}
-DASHES: dict[str, Any] = {
-    "solid": "-",
-    "dash": (0, (4.5, 2.5)),
-    "dot": (0, (1.2, 1.8)),
-    "dashdot": (0, (5, 2, 1.2, 2)),
-    "longdash": (0, (8, 3)),
-}
 
 
 def draw(figure: go.Figure) -> Figure:
-    """Return the matplotlib figure of a plotly figure of ours.
+    """Return the matplotlib figure of a plotly figure.
 
-    That is one made of horizontal bars, and of scatters that are lines, markers or stacked areas.
+    That is one made of bars, and of scatters that are lines, markers or stacked areas.
 
     Raises:
-        ValueError: the figure holds another kind of trace.
+        ValueError: the figure holds something else, see :func:`.completion.check`.
     """
-    for trace in figure.data:
-        if trace.type not in ("bar", "scatter"):
-            raise ValueError(f"can only draw bars and scatters statically, not {trace.type!r}")
-    layout = figure.layout
-    width, height = layout.width or style.WIDTH_PX, layout.height
+    figure = completed(figure)
+    width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
     tops: dict[tuple[str, str], Any] = defaultdict(float)  # of a panel's stacked areas so far
@@ -71,7 +67,7 @@ def draw(figure: go.Figure) -> Figure:
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:
     """Turn plotly's paper coordinates into fractions of the whole figure."""
     layout = figure.layout
-    width, height, margin = layout.width or style.WIDTH_PX, layout.height, layout.margin
+    width, height, margin = layout.width, layout.height, layout.margin
     return (
         (margin.l + x * (width - margin.l - margin.r)) / width,
         (margin.b + y * (height - margin.t - margin.b)) / height,
@@ -97,8 +93,8 @@ def _panel(canvas: Figure, figure: go.Figure, x_ref: str, y_ref: str) -> Axes:
     if y_axis.range is not None:
         axes.set_ylim(*_ends(y_axis))
     font_pt = figure.layout.font.size * PT
-    _dress(axes.xaxis, x_axis, font_pt, most_ticks=12)
-    _dress(axes.yaxis, y_axis, font_pt, most_ticks=6)
+    _dress(axes.xaxis, x_axis, font_pt, 12, _counts(figure, "x", x_ref))
+    _dress(axes.yaxis, y_axis, font_pt, 6, _counts(figure, "y", y_ref))
     return axes
 
 
@@ -106,7 +102,15 @@ def _ends(axis: Any) -> Any:
     return np.power(10.0, axis.range) if axis.type == "log" else axis.range
 
 
-def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int) -> None:
+def _counts(figure: go.Figure, letter: str, reference: str) -> bool:
+    """Return whether all numbers on an axis are whole, so that ticks between them say nothing."""
+    own = [
+        trace[letter] for trace in figure.data if (trace[f"{letter}axis"] or letter) == reference
+    ]
+    return all(np.asarray(values).dtype.kind in "iu" for values in own)
+
+
+def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int, counts: bool) -> None:
     """Give a matplotlib axis the ticks, grid and title of a plotly one."""
     if theirs.tickvals is not None:
         ours.set_ticks(theirs.tickvals, labels=theirs.ticktext)
@@ -114,31 +118,38 @@ def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int) -> None:
         ours.set_major_locator(MultipleLocator(theirs.dtick))
     elif theirs.type != "log":
         most = theirs.nticks or most_ticks + 1
-        ours.set_major_locator(MaxNLocator(most - 1, steps=[1, 2, 5, 10]))  # plotly's steps
+        ours.set_major_locator(MaxNLocator(most - 1, steps=[1, 2, 5, 10], integer=counts))
     ours.set_minor_locator(NullLocator())
-    ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color)
+    ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color or style.GREY)
+    if theirs.tickangle:
+        ours.set_tick_params(labelrotation=-theirs.tickangle)
     if theirs.showticklabels is False:
         ours.set_tick_params(labelleft=False, labelbottom=False)
     if theirs.showgrid is not False:
-        ours.grid(color=_rgba(theirs.gridcolor), linewidth=0.8)
+        ours.grid(color=_rgba(theirs.gridcolor or style.GRID), linewidth=0.8)
     if theirs.title.text:
-        ours.set_label_text(theirs.title.text, color=theirs.color, fontsize=font_pt)
+        color = theirs.color or style.GREY
+        ours.set_label_text(theirs.title.text, color=color, fontsize=font_pt)
 
 
 def _bars(axes: Axes, trace: Any, width_px: float) -> None:
-    y, base, length = (np.asarray(part, dtype=float) for part in (trace.y, trace.base, trace.x))
+    upright = trace.orientation != "h"
+    parts = (trace.x, trace.base, trace.y) if upright else (trace.y, trace.base, trace.x)
+    y, base, length = (np.asarray(part, dtype=float) for part in parts)
     low, high = y - trace.width / 2, y + trace.width / 2
     corners = [(base, low), (base, high), (base + length, high), (base + length, low)]
+    if upright:
+        corners = [(across, along) for along, across in corners]
     marker = trace.marker
-    axes.add_collection(
-        PolyCollection(
-            list(np.array(corners).transpose(2, 0, 1)),  # a bar's [4, 2] each
-            **_filled(marker.color, marker.pattern),
-            edgecolor=_rgba(marker.line.color or marker.color),
-            linewidth=marker.line.width * PT,
-        ),
-        autolim=False,
+    bars = PolyCollection(
+        list(np.array(corners).transpose(2, 0, 1)),  # a bar's [4, 2] each
+        **_filled(marker.color, marker.pattern),
+        edgecolor=_rgba(marker.line.color or marker.color),
+        linewidth=marker.line.width * PT,
     )
+    (bars.sticky_edges.y if upright else bars.sticky_edges.x).append(0)  # they stand on the axis
+    axes.add_collection(bars)
+    axes.autoscale_view()  # but for an axis whose range is set
     if trace.text is None:
         return
     best, least = BAR_FONT_PX
@@ -193,19 +204,15 @@ def _scatter(axes: Axes, trace: Any) -> None:
 
 
 def _strokes(trace: Any) -> dict[str, Any]:
-    """Return how matplotlib draws a scatter's markers, or else its line."""
-    if trace.mode == "markers":
-        marker = trace.marker
-        return {
-            "color": marker.color,
-            "linestyle": "none",
-            "marker": MARKERS[marker.symbol],
-            "markersize": marker.size * PT,
-            "markeredgewidth": 0,
-        }
-    line = trace.line
-    dash = DASHES[line.dash or "solid"]
-    return {"color": _rgba(line.color), "linestyle": dash, "linewidth": line.width * PT}
+    """Return how matplotlib draws a scatter's line and markers, or one of them."""
+    line, marker = trace.line, trace.marker
+    look: dict[str, Any] = {"color": _rgba(line.color), "linestyle": "none"}
+    if "lines" in trace.mode:
+        look |= {"linestyle": DASHES[line.dash], "linewidth": line.width * PT}
+    if "markers" in trace.mode:
+        look |= {"marker": MARKERS[marker.symbol], "markersize": marker.size * PT}
+        look |= {"markerfacecolor": _rgba(marker.color), "markeredgewidth": 0}
+    return look
 
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
@@ -226,7 +233,7 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
     for note in figure.layout.annotations:
         x, y = _place(figure, note.x, note.y)
         canvas.text(
-            x + (note.xshift or 0) / (figure.layout.width or style.WIDTH_PX),
+            x + (note.xshift or 0) / figure.layout.width,
             y + (note.yshift or 0) / figure.layout.height,
             note.text.replace("<br>", "\n"),
             color=figure.layout.font.color,
@@ -238,10 +245,12 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
 
 def _legend(canvas: Figure, figure: go.Figure) -> None:
     layout = figure.layout
-    shown = [trace for trace in figure.data if trace.showlegend is not False]
-    shown.sort(key=lambda trace: trace.legendrank or 1000)
+    shown = in_legend(figure)
+    if not shown:
+        return
     if layout.legend.orientation == "h":
-        place: dict[str, Any] = {"loc": "lower center", "ncols": len(shown), "columnspacing": 1.2}
+        columns = legend_columns(figure)
+        place: dict[str, Any] = {"loc": "lower center", "ncols": columns, "columnspacing": 1.2}
     else:
         place = {"loc": "upper left", "bbox_to_anchor": _place(figure, 1, 1)}
     canvas.legend(
@@ -270,8 +279,8 @@ def _legend_handle(trace: Any) -> Patch | Line2D:
 
 
 def _rgba(color: str) -> tuple[float, float, float, float]:
-    """Read a CSS colour, ``#rrggbb`` or ``rgba(r,g,b,a)``."""
-    if color.startswith("rgba("):
-        red, green, blue, alpha = map(float, color[5:-1].split(","))
-        return red / 255, green / 255, blue / 255, alpha
+    """Read a CSS colour: a name, ``#rrggbb``, ``rgb(r,g,b)`` or ``rgba(r,g,b,a)``."""
+    if color.startswith("rgb"):
+        red, green, blue, *alpha = map(float, color.partition("(")[2][:-1].split(","))
+        return red / 255, green / 255, blue / 255, alpha[0] if alpha else 1.0
     return to_rgba(color)

@@ -54,8 +54,8 @@ WAITS_FOR_MESSAGE = Style("waits for a message", "rgba(204,121,167,0.45)", "#A04
 """Idle time: a worker's beginning and end, and what it waits for between them."""
 CAUSES = {
     "warm-up": Style("warm-up", "#D9D9D9", "#757575", 0, "\\"),
-    "activation": OPS["FORWARD"]._replace(name="waits for an activation", pattern="/"),
-    "gradient": OPS["BACKWARD"]._replace(name="waits for a gradient"),
+    "activation": Style("waits for an activation", "#D5ECF9", "#2A7CAB", 0, "/"),
+    "gradient": Style("waits for a gradient", "#D3F0E6", "#00704F", 0, "\\"),
     "transfer": Style("transfer", "#CC79A7", "#8A3F69", 0, "x"),
     "sum": Style("waits for a sum", "#E69F00", "#8F6200", 0, "/"),
     "global stop": Style("global stop", "#D55E00", "#7E3800", 0, "x"),

@@ -1,6 +1,7 @@
 """The site's page on which the explorer of timelines is alive, opened from a folder."""
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,7 +79,15 @@ def test_a_click_says_why_and_both_play_together(page: Page) -> None:
     titled(page, "PipeDream-Flush", "GPipe")
     first, second = (page.locator(".pipekit-timeline > canvas").nth(n) for n in range(2))
     first.click(position={"x": 330, "y": 20})
-    expect(page.locator(".pipekit-tip:visible")).to_contain_text("worker 0")
+    told = page.locator(".pipekit-tip:visible")
+    expect(told).to_contain_text("worker 0")
+    expect(told).to_contain_text(re.compile(r"in sum: \d+ passes one after another"))
+    expect(told).to_be_in_viewport(ratio=1)
+    tools = page.locator(".pipekit-tools").first.bounding_box()
+    box = told.bounding_box()
+    assert tools is not None
+    assert box is not None
+    assert box["y"] >= tools["y"] + tools["height"], "the reasons cover the controls"
     first.press("Escape")
     painted = int(second.get_attribute("data-painted") or 0)
     first.press(",")

@@ -13,8 +13,8 @@ def seen(**setting: Any) -> Timeline:
 
 def test_the_title_says_whether_it_fits_the_device() -> None:
     fits, full = (seen(rows=rows) for rows in (1, 64))
-    assert fits.name == "gpt-355M by PipeDream-2BW fits"
-    assert "does not fit worker 0, worker 1" in full.name
+    assert fits.name == "gpt-355M by PipeDream-2BW fits the 16 GiB of a V100 16GB"
+    assert "does not fit the 16 GiB of a V100 16GB (worker 0, worker 1" in full.name
     assert fits.capacity == DEVICES["V100 16GB"].memory_bytes
     assert fits.memory
 

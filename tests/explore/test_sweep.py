@@ -27,6 +27,11 @@ def test_a_cell_is_the_mean_of_its_rows_and_the_best_is_named() -> None:
         "Less is better: 1 at optimizer adam, method flush (mean of 1 rows)"
     )
     assert "4 of 5 rows" in view.text
+    assert "the mean over seed." in view.text
+    one = sweep.see(TABLE, "measured", **SETTING, only="seed = 0, method = 2bw").text
+    assert "2 of 5 rows" in one
+    with pytest.raises(ValueError, match="did you mean 'seed'"):
+        sweep.see(TABLE, "measured", **SETTING, only="seeds = 0")
     title = view.plots["sweep"].figure.layout.title.text
     assert title == "loss, mean of all rows (measured)"
 

@@ -92,6 +92,7 @@ class TestRecord:
             "value",
             "repeats",
             "invalid",
+            "shown",
             "shown_only",
             "causes",
             "contradiction",

@@ -125,3 +125,14 @@ def test_a_papers_notebook_opens_with_what_was_found(notebook: NotebookNode) -> 
     assert code[2].source == "nb.scoreboard()"
     assert [cell.metadata.jupyter.source_hidden for cell in code[:3]] == [True] * 3
     assert all(cell.cell_type == "code" for cell in notebook.cells[1:4]), "no prose before it"
+
+
+def test_the_template_of_ones_own_has_thirty_lines() -> None:
+    cells = nbformat.read(ROOT / "notebooks/own.ipynb", as_version=4).cells
+    lines = [line for c in cells if c.cell_type == "code" for line in c.source.splitlines()]
+    assert sum(bool(line.strip()) for line in lines) <= 30
+
+
+def test_no_cell_has_more_than_30_lines(notebook: NotebookNode) -> None:
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert max(len(source.splitlines()) for source in cells) <= 30

@@ -58,7 +58,7 @@ def test_steps_stay_steps() -> None:
 
 
 def test_other_traces_are_refused() -> None:
-    with pytest.raises(ValueError, match="only draw bars and scatters statically, not 'pie'"):
+    with pytest.raises(ValueError, match="cannot show a trace of type 'pie'"):
         static.draw(go.Figure(go.Pie(values=[1])))
 
 

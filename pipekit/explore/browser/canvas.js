@@ -88,7 +88,12 @@ function render({ model, el }) {
     const causes = (s.why?.causes ?? []).filter((_, number) => s.gaps.cause.includes(number));
     const gaps = causes.map((cause) => (colored === "cause" ? cause.own : cause.style)).filter((style) => style.pattern);
     const named = new Map([...shown, ...gaps, ...(picture.memory?.styles ?? [])].reverse().map((style) => [style.name, style]));
-    s.named = [...named.values()].reverse(); // the first of a name
+    const looks = new Map(); // what looks alike has one swatch: an update, and the weights that it makes
+    for (const style of [...named.values()].reverse()) { // the first of a name
+      const look = [style.color, style.edge, style.pattern].join();
+      looks.set(look, looks.has(look) ? { ...style, name: `${looks.get(look).name}, ${style.name}` } : style);
+    }
+    s.named = [...looks.values()];
     legend.replaceChildren(...s.named.map(swatch));
     legend.hidden = !(picture.legend || colored !== "op");
   }
@@ -224,8 +229,9 @@ function render({ model, el }) {
     show(lines, event);
   }
 
-  function show(lines, { offsetX: x, offsetY: y }, isBelow = false) { // all bars, which are drawn on, or the mouse
+  function show(lines, { offsetX: x, offsetY: y }, isPinned = false) { // below the controls, or at the mouse
     tip.hidden = !lines;
+    tip.classList.toggle("pipekit-pinned", isPinned);
     if (!lines) return;
     const [first, ...rest] = lines;
     tip.replaceChildren();
@@ -233,7 +239,8 @@ function render({ model, el }) {
     for (const line of rest) element(tip, "div").textContent = line;
     const left = x + 16 + tip.offsetWidth > s.width ? x - tip.offsetWidth - 12 : x + 16;
     tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${canvas.offsetTop + (isBelow ? s.height - AXIS_PX / 2 : y + 14)}px`;
+    tip.style.top = `${canvas.offsetTop + y + 14}px`;
+    if (isPinned) tip.scrollIntoView({ block: "nearest" });
   }
 
   function pin(event) { // a click says why, all the way, until the next one
@@ -278,9 +285,12 @@ function render({ model, el }) {
   }
 
   function reasons(i) { // the chain of them, the latest first
-    const found = [];
-    for (let at = i; at >= 0 && found.length < MOST_REASONS; at = s.waited?.[at] ?? -1) found.push(because(at));
-    return s.waited ? ["why:", ...found] : [];
+    if (!s.waited) return [];
+    const chain = [];
+    for (let at = i; at >= 0; at = s.waited[at]) chain.push(at);
+    const first = chain.at(-1), more = chain.length - MOST_REASONS;
+    const sum = `in sum: ${chain.length} passes one after another, since ${label(first)} began at ${tidied(s.bars.start[first])} ${s.picture.unit}`;
+    return [sum, ...chain.slice(0, MOST_REASONS).map(because), ...(more > 0 ? [`and ${more} more, back to ${label(first)}`] : [])];
   }
 
   function tellMemory(x, y) {

@@ -94,8 +94,8 @@ def told(executed: Path) -> Path:
 def write_page(executed: Path) -> Path:
     """Write ``<executed>.html``, which follows the reader's light or dark; return its path.
 
-    Code that the notebook hides is folded, and figures are their SVGs. Nothing is loaded, but
-    MathJax where there is a network. :func:`.links.anchor` finds a cell.
+    Code that the notebook hides is folded, and figures are their SVGs. Nothing is loaded from a
+    network, but MathJax for a notebook with formulas. :func:`.links.anchor` finds a cell.
     """
     from nbconvert import HTMLExporter  # here, since it takes a second that no report needs
 

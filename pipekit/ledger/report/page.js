@@ -1,11 +1,6 @@
-// Thumbnails show the figures below, which are embedded once.
-for (const small of document.querySelectorAll("img[data-of]")) {
-  small.src = document.querySelector(`#${small.dataset.of} img`).src;
-}
-
 const form = document.getElementById("filters");
 const papers = [...document.querySelectorAll("section[data-paper]")];
-const figures = [...document.querySelectorAll(".telling li")];
+const tables = [...document.querySelectorAll(".printed-table")];
 
 function state() {
   const chosen = new URLSearchParams();
@@ -24,6 +19,10 @@ function restore() {
   const statuses = chosen.get("status")?.split(",");
   for (const box of form.status) box.checked = statuses === undefined || statuses.includes(box.value);
   form.text.value = chosen.get("text") ?? "";
+}
+
+function hides(link) {
+  return document.getElementById(link.hash.slice(1)).closest("[hidden]") !== null;
 }
 
 function filter() {
@@ -47,18 +46,21 @@ function filter() {
     section.hidden = inPaper === 0 || (paper !== "" && section.dataset.paper !== paper);
     shown += section.hidden ? 0 : inPaper;
   }
-  for (const item of figures) {
-    const figure = document.getElementById(item.dataset.figure);
-    item.hidden = figure.closest("[hidden]") !== null;
+  for (const table of tables) {
+    for (const row of table.querySelector("tbody").rows) row.hidden = [...row.querySelectorAll("a")].every(hides);
+    table.hidden = [...table.querySelector("tbody").rows].every(row => row.hidden);
   }
   for (const cause of document.querySelectorAll(".cause")) {
     const links = [...cause.querySelectorAll("a")];
-    for (const link of links) {
-      const card = document.getElementById(link.hash.slice(1));
-      link.parentElement.hidden = card.closest("[hidden]") !== null;
-    }
+    for (const link of links) link.parentElement.hidden = hides(link);
     cause.hidden = links.every(link => link.parentElement.hidden);
   }
+  // These count the claims of a paper, or all: of others they say nothing.
+  for (const score of document.querySelectorAll(".score[data-paper]")) {
+    score.hidden = paper !== "" && score.dataset.paper !== paper;
+  }
+  const whole = state().size === 0;
+  for (const told of document.querySelectorAll(".whole")) told.hidden = !whole;
   form.shown.value = shown;
 }
 

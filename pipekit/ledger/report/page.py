@@ -1,11 +1,11 @@
-"""The report's page: a card a claim, by paper and figure, that needs nothing but itself."""
+"""The report's page: the papers' tables with ours, and a card a claim, by paper and figure."""
 
-import base64
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, groupby, zip_longest
 from itertools import count as count_up
+from itertools import groupby
 from pathlib import Path
 from re import match
 
@@ -13,21 +13,13 @@ from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.scoreboard import template
+from pipekit.ledger.report.printed import cells, ours, printed_tables
+from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 
-TITLES = {
-    "pipedream": "PipeDream",
-    "gpipe": "GPipe",
-    "torchgpipe": "torchgpipe",
-    "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
-    "megatron": "Megatron-LM's interleaved schedule",
-}
-
-FIRST_FIGURES = 10
-"""Of the first screen."""
-
-_MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
+MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb", "gpus"
+"""What a record's provenance says of the machine, which many records share."""
+_PICTURES = {".svg", ".png"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +29,6 @@ class Group:
     anchor: str
     figure: Path | None
     outcomes: tuple[Outcome, ...]
-
-    @property
-    def source(self) -> str:
-        """The figure as a data URI: an image of its own, so that ids of two SVGs cannot clash."""
-        if self.figure is None:
-            return ""
-        data = base64.b64encode(self.figure.read_bytes()).decode()
-        return f"data:{_MEDIA[self.figure.suffix]};base64,{data}"
 
     @property
     def paper(self) -> str:
@@ -57,15 +41,6 @@ class Group:
         found = dict.fromkeys(_place(outcome.claim) for outcome in self.outcomes)
         named = [place for place in found if place.startswith(("Figure", "Table"))]
         return ", ".join(named or list(found)[:1])
-
-    def count(self, status: Status) -> int:
-        """Return how many of its claims have a status."""
-        return sum(outcome.status is status for outcome in self.outcomes)
-
-    @property
-    def decided(self) -> int:
-        """How many of its claims passed or missed."""
-        return self.count(Status.PASS) + self.count(Status.MISS)
 
 
 def destination(folder: Path) -> Path:
@@ -81,20 +56,26 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html``, and as CSV report, scores, kinds and what_if; return the first.
+    """Write ``report.html``, and as CSV report, scores, kinds, what_if, printed; return the first.
 
-    The page loads neither from a network nor a file; its links lead to the run's own files.
+    The page loads nothing from a network; its figures and links are files of the runs, where they
+    lie: who moves the page moves its folder.
     """
     groups, tried = _groups(outcomes), experiments(outcomes)
     page = template("page.html.j2").render(
         papers={paper: [*own] for paper, own in groupby(groups, lambda group: group.paper)},
-        telling=telling(group for group in groups if group.figure),
+        tables=printed_tables(outcomes),
+        ours=ours,
+        sources={g.anchor: _source(g.figure, folder) for g in groups if g.figure},
         causes=_causes(outcomes),
         what_if=changes(tried).to_dict("records"),
         summaries=summaries(outcomes),
         counts=count(outcomes),
+        not_run=Status.NOT_RUN,
         kinds=kinds(outcomes).to_dict("records"),
         runs=_runs(outcomes),
+        machine=MACHINE,
+        machines=_machines(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
         meaning=MEANING,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
@@ -109,15 +90,13 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
     kinds(outcomes).to_csv(folder / "kinds.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)
+    cells(outcomes).to_csv(folder / "printed.csv", index=False)
     return html
 
 
-def telling(figures: Iterable[Group]) -> list[Group]:
-    """Return the figures of the first screen: those that decide most claims, papers in turn."""
-    decisive = sorted(figures, key=lambda figure: -figure.decided)
-    papers = dict.fromkeys(figure.paper for figure in decisive)
-    each = ([figure for figure in decisive if figure.paper == paper] for paper in papers)
-    return [figure for figure in chain(*zip_longest(*each)) if figure][:FIRST_FIGURES]
+def _source(figure: Path, folder: Path) -> str:
+    """Return the address of a figure's file, from the page."""
+    return Path(os.path.relpath(figure, folder.resolve())).as_posix()
 
 
 def _groups(outcomes: Iterable[Outcome]) -> list[Group]:
@@ -154,7 +133,13 @@ def _figure(outcome: Outcome) -> Path | None:
     if outcome.record is None or outcome.record.figure is None:
         return None
     path = outcome.record.folder / Path(outcome.record.figure).name
-    return path if path.suffix in _MEDIA and path.exists() else None
+    return path if path.suffix in _PICTURES and path.exists() else None
+
+
+def _machines(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the machines that recorded a value, each in a line."""
+    origins = [outcome.record.provenance for outcome in outcomes if outcome.record is not None]
+    return sorted({", ".join(f"{key} {origin.get(key)}" for key in MACHINE) for origin in origins})
 
 
 def _runs(outcomes: Iterable[Outcome]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a notebook found, for its first screen: three sentences, and a card a claim."""
+"""What a notebook found, for its first screen: three sentences, tables, and a card a claim."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,18 +8,34 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
+from pipekit.ledger.report.printed import ours, printed_tables
 from pipekit.units import plural
 
+TITLES = {
+    "pipedream": "PipeDream",
+    "gpipe": "GPipe",
+    "torchgpipe": "torchgpipe",
+    "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
+    "megatron": "Megatron-LM's interleaved schedule",
+}
+
+NAMED_CAUSES = 3
+"""In the sentence of causes; the others are counted."""
 NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
     """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark.
 
-    Misses and what is undecided come first; what is met and what cannot be is folded.
+    The papers' tables come first, then misses and what is undecided; all else is folded.
     """
-    recorded = [outcome for outcome in outcomes if outcome.record is not None]
-    having = {status: [o for o in recorded if o.status is status] for status in Status}
+    every = [*outcomes]
+    recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
+    inside = set[str]().union(*(table.claims for table in tables))
+    cells = [outcome for outcome in recorded if outcome.claim.id in inside]
+    having = {
+        status: [o for o in recorded if o.status is status and o not in cells] for status in Status
+    }
     doubtful = having[Status.MISS] + having[Status.UNDECIDED] + having[Status.INVALID]
     others = having[Status.REPORTED] + having[Status.PRESET] + having[Status.OUT_OF_REACH]
     groups = {
@@ -27,10 +43,14 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
         "met": having[Status.PASS],
         Status.REFUTED.counted: having[Status.REFUTED],
         "not judged": others,
+        "cells of the tables": cells,
     }
     return str(
         template("scoreboard.html.j2").render(
             sentences=sentences(recorded) or [NOTHING],
+            tables=tables,
+            ours=ours,
+            titles=TITLES,
             groups={name: members for name, members in groups.items() if members},
             unknown=CAUSE_UNKNOWN,
         )
@@ -45,7 +65,10 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
     counts = [f"{statuses[each]} {each.counted}" for each in Status if statuses[each]]
     causes = Counter(outcome.cause for outcome in recorded if outcome.cause)
     unknown = causes.pop(CAUSE_UNKNOWN, 0)
-    reasons = [f"{cause} ({plural(number, 'claim')})" for cause, number in causes.most_common()]
+    commonest = causes.most_common(NAMED_CAUSES)
+    reasons = [f"{cause} ({plural(number, 'claim')})" for cause, number in commonest]
+    if rarer := len(causes) - len(commonest):
+        reasons.append(plural(rarer, "other cause"))
     if unknown:
         reasons.append(f"no experiment has found it ({plural(unknown, 'claim')})")
     labels = Counter(outcome.record.label for outcome in recorded if outcome.record)

@@ -42,6 +42,17 @@ def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path:
     assert frame["loss"].isna().tolist() == [True, True, False]
 
 
+@pytest.mark.slow
+def test_a_function_of_a_notebook_trains_in_processes_though_no_module_has_it(
+    tmp_path: Path,
+) -> None:
+    def here(setting: Setting) -> Course:
+        return Course.of({}, loss=[float(setting.seed)])
+
+    frame = Trainings(here, tmp_path).run([Setting("a", 0), Setting("a", 1)])
+    assert frame["loss"].tolist() == [0, 1]
+
+
 def test_a_file_that_is_no_training_is_refused_by_name(tmp_path: Path) -> None:
     trainings = Trainings(train, tmp_path)
     trainings.file(Setting("a", 0)).write_text('{"points": {"epoch": ["zero"]}}')

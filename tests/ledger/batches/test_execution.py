@@ -18,6 +18,7 @@ from pipekit.ledger.report.links import anchor
 from tests.engine.transports.test_loopback import exposed
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
+LOADED = re.compile(r'<script[^>]+src="([^"]+)')
 HIDDEN = {"tags": ["parameters", "hide-input"], "jupyter": {"source_hidden": True}}
 
 
@@ -63,10 +64,17 @@ def test_a_cell_is_found_by_its_id(page: str) -> None:
     assert f'id="{anchor("cell-bars")}"' in page
 
 
-def test_figures_are_there_and_only_mathjax_is_loaded(page: str) -> None:
+def test_figures_are_there_and_nothing_is_loaded(page: str) -> None:
     assert "data:image/svg+xml;base64," in page
-    assert all("mathjax" in each for each in re.findall(r'<script[^>]+src="([^"]+)', page))
+    assert LOADED.findall(page) == []
     assert "mermaid" not in "".join(re.findall(r"<script.*?</script>", page, re.S))
+
+
+def test_formulas_are_set_by_mathjax(tmp_path: Path) -> None:
+    path = tmp_path / "formula.ipynb"
+    nbformat.write(new_notebook(cells=[new_markdown_cell("$x^2$")]), path)
+    (loaded,) = LOADED.findall(execution.write_page(path).read_text(encoding="utf-8"))
+    assert "mathjax" in loaded
 
 
 def test_both_themes_are_there(page: str) -> None:

@@ -1,0 +1,108 @@
+"""Means in a line from a low to a high value, a row a category."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import style
+from pipekit.plots.series import BOTTOM_PX, CHARACTER_PX, PAD, marked, series
+
+ROW_PX = 34
+"""Of a row."""
+SHARE = 0.6
+"""Of a row of intervals, which its series divide among them."""
+REACH = 1.0
+"""Of the means' spread, on either side, the most that an interval may take; what reaches further
+leaves the picture."""
+
+
+def intervals(
+    frame: pd.DataFrame,
+    row: str,
+    mean: str,
+    low: str,
+    high: str,
+    color: str,
+    *,
+    title: str,
+    label: str,
+    x_title: str | None = None,
+    known: Sequence[str] = (),
+    zero: bool = True,
+) -> go.Figure:
+    """Draw a marker and a line from ``low`` to ``high`` for each row of the frame.
+
+    Args:
+        frame: one row a mean.
+        row: the column that names the figure's rows, in the order in which they first appear.
+        mean: the column of the markers.
+        low, high: the columns of the intervals' ends.
+        color, title, label, x_title: as for :func:`curves`.
+        known: the series of several figures, each of which is to look alike in all of them; by
+            default those of the frame, in the order in which they first appear.
+        zero: whether the axis has zero, with a line, beside the intervals.
+
+    Raises:
+        ValueError: the frame is empty or lacks a column.
+    """
+    style.require(frame, (row, mean, low, high, color))
+    names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
+    of_row = {name: [k for k in kinds if k in {*own[color]}] for name, own in frame.groupby(row)}
+    looks = [*known] or kinds
+    apart = SHARE / len(kinds)
+    placed = frame.assign(
+        place=[
+            names.index(name) + apart * (of_row[name].index(kind) - (len(of_row[name]) - 1) / 2)
+            for name, kind in zip(frame[row], frame[color], strict=True)
+        ]
+    )
+    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": None}
+    figure = series(placed, mean, "place", color, lambda k: marked(looks.index(kinds[k])), **titles)
+    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
+        ends = zip(own[low], own[high], strict=True)
+        figure.add_scatter(
+            x=[*chain.from_iterable((start, end, None) for start, end in ends)],
+            y=[*chain.from_iterable((place, place, None) for place in own["place"])],
+            line={"color": trace.marker.color, "width": 1.5},
+            **quiet,
+        )
+    rows = style.rows(names)
+    shown = [0.0] if zero else []
+    if zero:
+        figure.add_scatter(
+            x=[0, 0], y=rows["range"][::-1], line={"color": style.GREY, "width": 1}, **quiet
+        )
+    least, most = min([*shown, frame[mean].min()]), max([*shown, frame[mean].max()])
+    spread = (most - least) or (frame[high] - frame[low]).max() or 1.0
+    start = max(least - REACH * spread, min([*shown, frame[low].min()]))
+    end = min(most + REACH * spread, max([*shown, frame[high].max()]))
+    figure.update_xaxes(range=[start - PAD * spread, end + PAD * spread])
+    figure.update_yaxes(rows)
+    height = ROW_PX * len(names) + style.MARGIN_PX["t"] + BOTTOM_PX
+    longest = max(len(str(name)) for name in names)
+    return figure.update_layout(height=height, margin={"l": 32 + CHARACTER_PX * longest})
+
+
+def spreads(
+    frame: pd.DataFrame, row: str, value: str, color: str, *, title: str, label: str, **how: Any
+) -> go.Figure:
+    """Draw each category's mean, in a line from its least value to its greatest.
+
+    Args:
+        frame: one row a value, say a seed's accuracy.
+        row: the column of the categories, which name the figure's rows.
+        value: the column of the numbers.
+        color, title, label: as for :func:`curves`.
+        how: further arguments of :func:`intervals`.
+
+    Raises:
+        ValueError: the frame is empty or lacks a column.
+    """
+    style.require(frame, (row, value, color))
+    found = frame.groupby([row, color], sort=False)[value].agg(["mean", "min", "max"]).reset_index()
+    known: dict[str, Any] = {"x_title": value, "zero": False, **how}
+    return intervals(found, row, "mean", "min", "max", color, title=title, label=label, **known)

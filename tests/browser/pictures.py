@@ -1,0 +1,61 @@
+"""Take the README's pictures of the explorer and the report: ``python -m tests.browser.pictures``."""
+
+import io
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from pipekit.ledger import claims
+from pipekit.ledger.report import write
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs/pictures"
+FRAMES, FRAME_MS, WIDTH_PX = 30, 333, 880
+
+
+def main() -> None:
+    """Write ``explorer.gif``, ten seconds of two methods that play, and ``report.png``."""
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        explorer(browser, Path(folder))
+        page = browser.new_page(viewport={"width": 1280, "height": 760})
+        page.goto(write(claims.outcomes(ROOT / "results/reference/papers"), Path(folder)).as_uri())
+        taken(page, colours=256).save(PICTURES / "report.png")
+        browser.close()
+
+
+def explorer(browser: Browser, folder: Path) -> None:
+    """Film the site's page, on which PipeDream-Flush plays above GPipe."""
+    sys.path.append(str(ROOT / "docs/site"))  # whose scripts are no package
+    play: Any = import_module("play")
+    play.METHODS = {name: play.METHODS[name] for name in ("flush", "gpipe")}
+    (folder / "play.html").write_text(
+        "<!doctype html><meta charset=utf-8>" + play.body(folder / "_static")
+    )
+    page = browser.new_page(viewport={"width": WIDTH_PX, "height": 560})
+    page.goto((folder / "play.html").as_uri())
+    page.locator("canvas[data-explained=true]").nth(1).wait_for()
+    canvas = page.locator(".pipekit-timeline > canvas").first
+    canvas.focus()
+    frames = []
+    for _ in range(FRAMES):
+        canvas.press(".")
+        frames.append(taken(page, colours=64))
+    first, *rest = frames
+    first.save(
+        PICTURES / "explorer.gif", save_all=True, append_images=rest, duration=FRAME_MS, loop=0
+    )
+
+
+def taken(page: Page, colours: int) -> Image.Image:
+    """Return a picture of what a page shows, in so many colours."""
+    return Image.open(io.BytesIO(page.screenshot())).quantize(colours)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The papers' tables with ours: cells are claims, rows conditions, columns quantities."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipekit.ledger import claims
+from pipekit.ledger.ledger import load
+from pipekit.ledger.outcomes import Outcome
+from pipekit.ledger.report.printed import PrintedTable, ours, printed_tables
+
+PRINTED = {  # Table 1 of PipeDream, read off the paper: network, machines, cluster; BSP, PipeDream
+    "VGG16, 4 workers, Cluster-A": ("1.47", "2-1-1", "3.14", "2.13", "90"),
+    "VGG16, 8 workers, Cluster-A": ("2.35", "7-1", "7.04", "2.99", "95"),
+    "VGG16, 16 workers, Cluster-A": ("3.28", "9-5-1-1", "9.86", "3.00", "91"),
+    "VGG16, 8 workers, Cluster-B": ("1.36", "7-1", "6.98", "5.12", "95"),
+    "Inception-v3, 8 workers, Cluster-A": ("7.66", "8", "7.66", "1.00", "0"),
+    "Inception-v3, 8 workers, Cluster-B": ("4.74", "7-1", "6.88", "1.45", "47"),
+    "S2VT, 4 workers, Cluster-A": ("1.10", "2-1-1", "3.34", "3.01", "95"),
+}
+ROW = "pipedream-table1-vgg16-8A"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run in which three cells of PipeDream's Table 1 have our values."""
+    links = claims.Cause("the fitted bandwidth", 6.513, "simulated", "the printed one")
+    speedup = f"{ROW}-pp-speedup"
+    claims.record(speedup, 3.9625, "simulated", results_dir=tmp_path, causes=[links])
+    claims.record(f"{ROW}-comm-reduction", [84.2, 0.0], "emulated", results_dir=tmp_path)
+    claims.record(f"{ROW}-config", 1.0, "simulated", results_dir=tmp_path, shown="7-1")
+    return tmp_path
+
+
+def table(folder: Path, name: str = "pipedream Table 1") -> PrintedTable:
+    tables = {f"{each.paper} {each.name}": each for each in printed_tables(claims.outcomes(folder))}
+    return tables[name]
+
+
+def test_table_1_is_the_papers(run: Path) -> None:
+    found = {
+        ", ".join(row.names): tuple(cell.claim.value for cell in row.cells.values())
+        for row in table(run).rows
+    }
+    assert found == PRINTED
+    assert [*table(run).units.values()] == ["x", "replicas per stage", "x", "x", "%"]
+
+
+def test_a_cell_has_our_own_number_as_the_paper_prints_its(run: Path) -> None:
+    eight = table(run).rows[1].cells
+    assert [ours(cell) for cell in eight.values()] == ["", "7-1", "3.96", "", "84"]
+
+
+def test_a_row_names_each_misss_cause_and_what_ours_is_without_it(run: Path) -> None:
+    assert table(run).rows[1].causes == {
+        "the fitted bandwidth (the printed one)": ["PipeDream speedup over one machine 6.51"],
+        "no experiment has found it": ["traffic cut vs BSP"],
+    }
+
+
+def test_conditions_of_all_rows_are_said_once(tmp_path: Path) -> None:
+    claims.record("gpipe-table1-pipeline-4-params", 1_055_832_376, "exact", results_dir=tmp_path)
+    found = table(tmp_path, "gpipe Table 1")
+    assert found.common == "224x224, batch 128"
+    assert found.rows[3].names == ("AmoebaNet-D (12,544)", "pipeline-4")
+    assert ours(found.rows[3].cells["parameter count"]) == "1.06B"
+
+
+def test_what_stands_beside_a_table_and_tables_without_a_judged_cell_are_left_out(
+    run: Path,
+) -> None:
+    tables = printed_tables(claims.outcomes(run))
+    assert [each.name for each in tables] == ["Table 1"]
+    assert "pipedream-table1-ratio-consistency" not in tables[0].claims
+
+
+def test_a_value_of_another_quantity_keeps_the_ledgers_words(tmp_path: Path) -> None:
+    claim = load()["torchgpipe-table1-dep-memory"]
+    record = claims.record(claim.id, [4.0, 1.0, 2.0, 1.5], "exact", results_dir=tmp_path)
+    assert ours(record) == "4, 1, 2, 1.5: the 4 rows in order"
+    assert isinstance(record, Outcome)
+    assert ours(replace(record, record=None)) == ""
