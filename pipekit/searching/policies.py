@@ -1,57 +1,37 @@
-"""Orders to begin with: where the stages can be, and policies of what a free worker takes first."""
+"""Orders to begin with: policies of what a free worker takes first."""
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
 
 from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.searching.problem import Orders, Problem
 
-Placement = tuple[int, ...]
-"""The worker of each stage."""
-_ROUNDS = 200
-"""Changes in a row that make nothing better, after which a placement is left as it is."""
-_DEPTHS = (0.5, 1.0, 1.5, 2.0, math.inf)
-_PATIENCES = (0.0, 0.5, 1.0)
+Choice = tuple[int, ...]
+"""Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
+_DEPTHS = (math.inf, 2.0, 1.5, 1.0, 0.5)
+"""By how many 1F1B has in flight on a straight pipeline of so many workers."""
+_PATIENCES = (0.5, 0.0, 1.0)
+_FORWARDS_FIRST = (False, True)
 
 
-def improved(
-    start: Sequence[int], workers: int, cost: Callable[[Placement], float], seed: int
-) -> Placement:
-    """Return a placement of less cost: stages change places, or move to another worker."""
-    chance = random.Random(seed)
-    best, least = tuple(start), cost(tuple(start))
-    failed = 0
-    while failed < _ROUNDS:
-        changed = list(best)
-        one, other = chance.sample(range(len(changed)), 2)
-        if chance.random() < 0.5:
-            changed[one], changed[other] = changed[other], changed[one]
-        else:
-            changed[one] = chance.randrange(workers)
-        failed += 1
-        if len(set(changed)) < workers or tuple(changed) == best:
-            continue
-        each = cost(tuple(changed))
-        if each < least:
-            best, least, failed = tuple(changed), each, 0
-    return best
+def counts(workers: int) -> Choice:
+    """Return how many values each part of a choice has."""
+    return tuple(map(len, (_DEPTHS, _waiting(workers), _PATIENCES, _FORWARDS_FIRST)))
 
 
-def policies(problem: Problem) -> Iterator[Policy]:
-    """Yield policies to begin with, in which all workers do alike."""
-    workers, stages = problem.workers, problem.stages
-    # As many as 1F1B has in flight on a straight pipeline, of so many workers.
+def policy_of(choice: Choice, workers: int, stages: int) -> Policy:
+    """Return a policy in which all workers do alike."""
+    depth, waits, patience, forwards = choice
     straight = [(stages - stage) * workers / stages for stage in range(stages)]
-    waiting = (*sorted({0, 1, workers // 2, workers}), math.inf)
-    for times, waits, patience, forwards in product(_DEPTHS, waiting, _PATIENCES, (False, True)):
-        yield Policy(
-            tuple(max(1.0, times * count) for count in straight),
-            (waits,) * workers,
-            (patience,) * workers,
-            (forwards,) * workers,
-        )
+    return Policy(
+        tuple(max(1.0, _DEPTHS[depth] * count) for count in straight),
+        (_waiting(workers)[waits],) * workers,
+        (_PATIENCES[patience],) * workers,
+        (_FORWARDS_FIRST[forwards],) * workers,
+    )
+
+
+def _waiting(workers: int) -> list[float]:
+    return [math.inf, *sorted({0, 1, workers // 2, workers})]
 
 
 def greedy(problem: Problem, policy: Policy) -> Orders:
