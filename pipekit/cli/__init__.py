@@ -19,6 +19,7 @@ from pipekit.cli.explain import explain
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.schedule import schedule
+from pipekit.cli.search import search
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
 from pipekit.extras import with_remedy
@@ -64,7 +65,20 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 
-_COMMANDS = demo, schedule, profile, plan, simulate, train, explain, run, report, claim, cluster
+_COMMANDS = (
+    demo,
+    schedule,
+    profile,
+    plan,
+    simulate,
+    search,
+    train,
+    explain,
+    run,
+    report,
+    claim,
+    cluster,
+)
 for command in _COMMANDS:
     app.command(help=_help(command))(command)
 
@@ -88,8 +102,8 @@ def _pipekit(
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
     one of them: [b]claim[/b]).
-    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
-    really slow links ([b]cluster[/b]).
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), find a schedule for it
+    ([b]search[/b]), and train over really slow links ([b]cluster[/b]).
     """
 
 

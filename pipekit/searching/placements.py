@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from pipekit.searching.policies import Choice, counts, greedy, policy_of
+from pipekit.searching.policies import LENGTHS, Choice, greedy, policy_of
 from pipekit.searching.problem import Orders, Problem
 
 Placement = tuple[int, ...]
@@ -63,9 +63,7 @@ def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator
         seed: of the random choices.
     """
     chance, number = random.Random(seed), count()
-    first = space.problem(starts[0])
-    parts, worst = counts(first.workers), sum(first.takes)
-    default = (0,) * len(parts)
+    default, worst = (0,) * len(LENGTHS), sum(space.problem(starts[0]).takes)
     queue = [(space.bound(each) * worst, next(number), each, default) for each in starts]
     queue.sort()
     seen, tried, known = set(starts), set[tuple[Placement, Choice]](), 0
@@ -74,8 +72,8 @@ def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator
         known += 1
         if parents and (space.near is None or chance.random() < _NEW_CHOICE):
             _, placement, choice = chance.choice(parents)
-            part = chance.randrange(len(parts))
-            choice = (*choice[:part], chance.randrange(parts[part]), *choice[part + 1 :])
+            part = chance.randrange(len(choice))
+            choice = (*choice[:part], chance.randrange(LENGTHS[part]), *choice[part + 1 :])
         else:
             parent = chance.choice(parents) if parents else None
             for _ in range(_NEAR if parent and space.near else 0):
@@ -93,8 +91,7 @@ def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator
         known, made = 0, None
         if space.near is None or not parents or space.bound(placement) < parents[0].makespan:
             problem = space.problem(placement)
-            policy = policy_of(choice, problem.workers, problem.stages)
-            made = shortest(problem, greedy(problem, policy))
+            made = shortest(problem, greedy(problem, policy_of(choice, problem)))
         yield made
         parents.append(_Solution(made.makespan if made else worst, placement, choice))
         parents = sorted(parents)[:_PARENTS]

@@ -9,29 +9,25 @@ Choice = tuple[int, ...]
 """Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
 _DEPTHS = (math.inf, 2.0, 1.5, 1.0, 0.5)
 """By how many 1F1B has in flight on a straight pipeline of so many workers."""
+_WAITING = (math.inf, 1.0, 0.5, 0.0)
+"""By how many workers there are."""
 _PATIENCES = (0.5, 0.0, 1.0)
 _FORWARDS_FIRST = (False, True)
+LENGTHS: Choice = tuple(map(len, (_DEPTHS, _WAITING, _PATIENCES, _FORWARDS_FIRST)))
+"""How many there are to choose from."""
 
 
-def counts(workers: int) -> Choice:
-    """Return how many values each part of a choice has."""
-    return tuple(map(len, (_DEPTHS, _waiting(workers), _PATIENCES, _FORWARDS_FIRST)))
-
-
-def policy_of(choice: Choice, workers: int, stages: int) -> Policy:
+def policy_of(choice: Choice, problem: Problem) -> Policy:
     """Return a policy in which all workers do alike."""
-    depth, waits, patience, forwards = choice
+    depth, waiting, patience, forwards = choice
+    workers, stages = problem.workers, problem.stages
     straight = [(stages - stage) * workers / stages for stage in range(stages)]
     return Policy(
         tuple(max(1.0, _DEPTHS[depth] * count) for count in straight),
-        (_waiting(workers)[waits],) * workers,
+        (_WAITING[waiting] * workers,) * workers,
         (_PATIENCES[patience],) * workers,
         (_FORWARDS_FIRST[forwards],) * workers,
     )
-
-
-def _waiting(workers: int) -> list[float]:
-    return [math.inf, *sorted({0, 1, workers // 2, workers})]
 
 
 def greedy(problem: Problem, policy: Policy) -> Orders:

@@ -1,8 +1,9 @@
 """The best schedule that can be found for these costs, links and bytes."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
@@ -49,6 +50,16 @@ class Searched:
     def gap(self) -> float:
         """By which part of the bound it is longer, at most, than the shortest schedule there is."""
         return self.makespan_s / self.bound_s - 1 if self.bound_s else math.inf
+
+    def to_json(self) -> str:
+        """Return everything: the table as CSV, the workers of each stage, and the numbers."""
+        record = asdict(self) | {
+            "label": "simulated",
+            "schedule": self.schedule.to_csv(),
+            "stage_workers": self.schedule.stage_workers,
+            "gap": self.gap,
+        }
+        return json.dumps(record, indent=1) + "\n"
 
     def __str__(self) -> str:
         found = f"in step {self.step:,}, after {self.seconds:.1f} s" if self.step else "by name"
