@@ -1,7 +1,8 @@
 """Stages dealt out to workers in a loop, as interleaved 1F1B and Megatron-LM have them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +16,12 @@ from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
+_FEW = 10_000
+"""So many splits are all tried."""
 _SHAKES = 40
 """How often the stages are cut by costs with noise before they are improved again."""
-_NOISE = 0.1
-"""By how much costs differ then, as a share of them."""
+_NOISE = (0.03, 0.1, 0.3, 1.0)
+"""Of the logarithms of these costs, one of these standard deviations."""
 _POWER = 16
 """Of a worker's load in the sum that stands for the most: large ones decide, and others count."""
 _NEAR = 1 + 1e-3
@@ -36,9 +39,9 @@ def interleaved(
 ) -> Plan:
     """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
 
-    With one chunk a worker this is the optimum, by dynamic programming.  With more, all cuts that
-    as many stages in a row as there are workers have between them are optimal for each such row,
-    from many beginnings: tests compare that with an integer program.  Links do not count.
+    With one chunk a worker this is the optimum, by dynamic programming.  With more, few
+    splits are all tried; of many, each row of as many stages as there are workers is cut optimally
+    in turn, from several beginnings.  Tests compare both with the optimum.  Links do not count.
 
     A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
     stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
@@ -147,15 +150,22 @@ class _Loop:
 
     def best(self) -> list[int]:
         """Return the layers of each stage, of the best split found."""
+        even = best_split(self.seconds, self._stages, np.maximum)
         if self._stages == self._workers:
             fits = np.stack([self._bytes(stage) <= self._limit for stage in range(self._stages)])
-            return best_split(np.where(fits, self.seconds, np.inf), self._stages, np.maximum)
+            split = best_split(np.where(fits, self.seconds, np.inf), self._stages, np.maximum)
+            return split if min(split) else even  # it has empty stages if nothing fits
+        layers = len(self.seconds) - 1
+        if comb(layers - 1, self._stages - 1) <= _FEW:
+            cuts = combinations(range(1, layers), self._stages - 1)
+            every = ([b - a for a, b in pairwise((0, *each, layers))] for each in cuts)
+            return min(every, key=self._cost)
         chance = np.random.default_rng(0)
-        best = self._improved(best_split(self.seconds, self._stages, np.maximum))
+        best = self._improved(even)
         for _ in range(_SHAKES):
             if self._cost(best) <= (0.0, self.bound * _NEAR):
                 break
-            noise = chance.uniform(1 - _NOISE, 1 + _NOISE, self.seconds.shape)
+            noise = chance.lognormal(0.0, chance.choice(_NOISE), self.seconds.shape)
             shaken = self._swept(best, self.seconds * noise)
             best = min(best, self._improved(shaken), key=self._cost)
         return best
