@@ -16,7 +16,7 @@ from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
-_FEW = 10_000
+_FEW = 2_000
 """So many splits are all tried."""
 _SHAKES = 40
 """How often the stages are cut by costs with noise before they are improved again."""

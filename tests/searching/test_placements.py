@@ -44,13 +44,13 @@ def searched(**how: Any) -> pk.searching.Searched:
 
 
 def test_it_places_stages_as_well_as_a_person() -> None:
-    by_hand = searched(placement=BY_HAND, seconds=1.0)
+    by_hand = searched(placement=BY_HAND, seconds=0.3)
     assert by_hand.makespan_s == 82.0
-    assert searched(seconds=4.0).makespan_s <= by_hand.makespan_s
+    assert searched(seconds=1.2).makespan_s <= by_hand.makespan_s
 
 
 def test_more_time_is_never_worse_and_the_bound_holds() -> None:
-    each = [searched(seconds=seconds, seed=3) for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)]
+    each = [searched(seconds=seconds, seed=3) for seconds in (0.05, 0.1, 0.2, 0.4, 0.8)]
     times = [found.makespan_s for found in each]
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0]
@@ -76,7 +76,7 @@ def test_a_named_method_is_found_in_step_0() -> None:
     assert "found by name" in str(found)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6))
 def test_no_schedule_on_any_placement_is_shorter_than_the_bound(seed: int) -> None:
     chance = random.Random(seed)
@@ -109,7 +109,7 @@ def test_workers_that_are_alike_change_their_numbers_in_groups() -> None:
     assert renumbered((1, 0), []) == (1, 0)
 
 
-@pytest.mark.parametrize("cluster", [SERVERS, flat(4, 1.0), None], ids=str)
+@pytest.mark.parametrize("cluster", [SERVERS, flat(4, 1.0), None], ids=["servers", "flat", "free"])
 def test_placements_that_are_alike_have_the_same_bound(cluster: Cluster | None) -> None:
     judge = Judge(with_head(5, 2.0), Plan.by_hand([1] * 5), cluster, None, 4, 0.0)
     for placement in permutations((0, 1, 2, 3, 3)):
