@@ -24,6 +24,8 @@ _NOISE = (0.03, 0.1, 0.3, 1.0)
 """Of the logarithms of these costs, one of these standard deviations."""
 _POWER = 16
 """Of a worker's load in the sum that stands for the most: large ones decide, and others count."""
+_EVEN, _OVER = 1e-2, 1e12
+"""What the squares of the stages' seconds count beside, and bytes over the limit."""
 _NEAR = 1 + 1e-3
 """Loads that are longer than a bound by less than this factor are not improved."""
 
@@ -97,7 +99,13 @@ def interleaved(
 
 
 class _Cost(NamedTuple):
-    """How bad a split is, the worst first."""
+    """How bad a split is.
+
+    Attributes:
+        excess: bytes over the limit of a worker, as a share of that.
+        longest: seconds of the busiest worker.
+        uneven: the sum of the squares of the stages' seconds: long ones fill and drain slowly.
+    """
 
     excess: float
     longest: float
@@ -188,9 +196,10 @@ class _Loop:
         return np.asarray(constant.sum(axis=0) + most)
 
     def _cost(self, balance: Sequence[int]) -> _Cost:
-        loads = self.loads(balance)
+        stops = np.cumsum(balance)
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
-        return _Cost(excess, float(loads.max()), float((loads**2).sum()))
+        uneven = (self.seconds[stops - balance, stops] ** 2).sum()
+        return _Cost(excess, float(self.loads(balance).max()), float(uneven))
 
     def _improved(self, balance: list[int]) -> list[int]:
         """Return a split that sweeps over all rows of stages make no better."""
@@ -214,9 +223,10 @@ class _Loop:
             costs = []
             for stage in range(row.start, row.stop):
                 others = taken[:, stage % self._workers]
-                load = (seconds[layers, layers] + others[0]) / unit
+                own = seconds[layers, layers] / unit
+                load = own + others[0] / unit
                 over = (self._bytes(stage)[layers, layers] + others[1]) / self._limit - 1
-                costs.append(load**_POWER + np.maximum(over, 0) * 1e12)
+                costs.append(load**_POWER + _EVEN * own**2 + _OVER * np.maximum(over, 0))
             balance[row] = best_split(np.stack(costs), self._workers, np.add)
         return balance
 

@@ -51,7 +51,7 @@ class Question:
     placement: Placement | None
 
 
-class Rounds:
+class SearchRounds:
     """The search for one question's answer.
 
     Attributes:

@@ -13,7 +13,7 @@ from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.bound import anywhere, bound
 from pipekit.searching.budget import Budget
 from pipekit.searching.judge import Judge
-from pipekit.searching.rounds import Question, Rounds
+from pipekit.searching.rounds import Question, SearchRounds
 from pipekit.searching.versions import (
     Versions,
     by_2bw,
@@ -132,7 +132,7 @@ def search(
     leasts = [_least(judge, each, batches, two_directions) for each in asked]
     for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
         budget.allow(1 / (len(asked) - number), seconds)
-        rounds = Rounds(judge, question, budget, seed)
+        rounds = SearchRounds(judge, question, budget, seed)
         rounds.run(least)
         if (best := rounds.best) is None:
             continue
