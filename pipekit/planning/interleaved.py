@@ -63,6 +63,11 @@ def interleaved(
         ValueError: there are more stages than layers, or no split is found that fits the memory.
     """
     stages = cluster.workers * chunks
+    if not 0 <= predictors <= len(profile) - 2:
+        raise ValueError(
+            f"{predictors} predictors do not fit between the first and the last of "
+            f"{len(profile)} layers: use 0 to {len(profile) - 2}"
+        )
     require_stages(stages, len(profile) - max(0, predictors - 1))
     ranges = LayerRanges(profile)
     loop = _Loop(ranges, cluster, stages, microbatches, predictors, optimizer_states)
@@ -153,8 +158,7 @@ class _Loop:
         self._constant, self._each = parts[0], parts[1] - parts[0]
         one = _one_batch(stages, microbatches, self._workers)
         self.held = [*_held(one, stages // self._workers)]
-        total = float(self.seconds[0, -1]) if predictors < 2 else float(sums[0, -1])
-        self.bound = max(total / self._workers, float(np.diag(sums, 1).max()))
+        self.bound = max(float(sums[0, -1]) / self._workers, float(np.diag(sums, 1).max()))
 
     def best(self) -> list[int]:
         """Return the layers of each stage, of the best split found."""

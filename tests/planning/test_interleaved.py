@@ -154,3 +154,5 @@ def test_stages_are_written_for_other_tools() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="use at most 5 stages"):
         interleaved(chain([1.0] * 5), flat(3, 1.0), chunks=2)
+    with pytest.raises(ValueError, match="use 0 to 3"):
+        interleaved(chain([1.0] * 5), flat(2, 1.0), predictors=4)
