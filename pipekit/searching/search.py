@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
@@ -53,7 +53,7 @@ class Searched:
 
     def to_json(self) -> str:
         """Return everything: the table as CSV, the workers of each stage, and the numbers."""
-        record = asdict(self) | {
+        record = vars(self) | {
             "label": "simulated",
             "schedule": self.schedule.to_csv(),
             "stage_workers": self.schedule.stage_workers,
