@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -143,17 +143,48 @@ class Plan:
             ValueError: there are fewer layers than that, a stage has replicas (Megatron-LM's data
                 parallelism has nothing to do with the layout), or layers run in another order.
         """
+        self._require_chain("Megatron-LM")
+        return write_layout(self.balance, predictors)
+
+    def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
+        """Return each stage's modules: torchtitan's ``parallelism.module_fqns_per_model_part``.
+
+        Args:
+            names: the modules of each layer, one or several; by default Llama's: the first layer is
+                the embedding, the last one the norm and the output.
+
+        Raises:
+            ValueError: there is not an entry for each layer, or the plan is no chain of stages on a
+                worker each.
+        """
+        self._require_chain("torchtitan")
+        if names is None:
+            blocks = (f"layers.{block}" for block in range(self.layers - 2))
+            names = ["tok_embeddings", *blocks, ["norm", "output"]]
+        if len(names) != self.layers:
+            raise ValueError(f"{len(names)} names do not fit a plan of {self.layers} layers")
+        each = [[name] if isinstance(name, str) else list(name) for name in names]
+        return [[*chain(*each[stage.first : stage.stop])] for stage in self.stages]
+
+    def split_points(self, names: Sequence[str | Sequence[str]] | None = None) -> list[str]:
+        """Return the module at which each stage but the first begins.
+
+        As keys of ``split_spec`` of ``torch.distributed.pipelining.pipeline``, each with
+        ``SplitPoint.BEGINNING``; see :meth:`to_torchtitan` for the arguments.
+        """
+        return [modules[0] for modules in self.to_torchtitan(names)[1:]]
+
+    def _require_chain(self, tool: str) -> None:
+        """Raise ValueError unless layers run in the model's order, on one worker a stage."""
         if self.order:
             raise ValueError(
-                "the plan's layers run in another order than the model's: Megatron-LM keeps "
-                "the model's"
+                f"the plan's layers run in another order than the model's: {tool} keeps the model's"
             )
         if max(self.replicas) > 1:
             raise ValueError(
-                f"the plan has {self.config} workers a stage: Megatron-LM's layout has one each, "
+                f"the plan has {self.config} workers a stage: {tool}'s layout has one each, "
                 f"and data parallelism beside it (plan.with_replicas({[1] * len(self.stages)}))"
             )
-        return write_layout(self.balance, predictors)
 
     def with_replicas(self, replicas: Sequence[int]) -> "Plan":
         """Return the plan with other numbers of workers a stage."""

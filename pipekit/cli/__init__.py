@@ -21,6 +21,7 @@ from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.published import published
 from pipekit.cli.schedule import schedule
+from pipekit.cli.search import search
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
 from pipekit.extras import with_remedy
@@ -73,6 +74,7 @@ _COMMANDS = (
     profile,
     plan,
     simulate,
+    search,
     train,
     explain,
     run,
@@ -104,9 +106,9 @@ def _pipekit(
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
     one of them: [b]claim[/b]).
-    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), see how far
-    predictions of other people's trainings are off ([b]published[/b]), and train over really slow
-    links ([b]cluster[/b]).
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), find a schedule for it
+    ([b]search[/b]), see how far predictions of other people's trainings are off
+    ([b]published[/b]), and train over really slow links ([b]cluster[/b]).
     """
 
 

@@ -1,5 +1,6 @@
 """Options that several commands share, and how they print tables and write pictures."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pipekit.clusters import Cluster
+    from pipekit.plans import Plan
+    from pipekit.profiling import Profile
 
 ClusterName = Annotated[
     str | None,
@@ -57,6 +60,29 @@ METHOD = (
     f"{METHODS}; a file with a picture or a CSV table; or package.module:function of yours, which "
     f"takes (stages, microbatches)."
 )
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
+    ),
+]
+PlanMicrobatches = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches",
+        min=1,
+        help="Number in a batch; by default the plan's, if it cuts batches, or 8.",
+    ),
+]
+OptimizerStates = Annotated[
+    float,
+    typer.Option(
+        "--optimizer-states",
+        min=0,
+        help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
+        "SGD, 1 with momentum, 2 for Adam.",
+    ),
+]
 STAGES = (
     "Number of stages, a worker each; two share a worker in "
     + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
@@ -94,6 +120,22 @@ def chosen_cluster(
     if bandwidth is None or workers is None:
         raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
     return flat(workers, bandwidth, memory)
+
+
+def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
+    """Return the plan of a file, or so many stages of equal time."""
+    import pipekit
+    from pipekit.clusters import flat
+    from pipekit.plans import Plan
+
+    if plan is not None:
+        return Plan.load(plan)
+    return pipekit.plan(costs, flat(stages, math.inf), "balance")
+
+
+def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
+    """Return the number in a batch."""
+    return asked or (plan.microbatches if plan.microbatches > 1 else 8)
 
 
 def table(

@@ -15,7 +15,10 @@ def plan(
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
     method: Annotated[
-        str, typer.Option(help="pipedream, parallel_pipelines (PipeDream-2BW's) or balance.")
+        str,
+        typer.Option(
+            help="pipedream, parallel_pipelines (PipeDream-2BW's), balance or interleaved."
+        ),
     ] = "pipedream",
     straight: Annotated[
         bool, typer.Option("--straight", help="For pipedream: one worker a stage.")
@@ -26,8 +29,12 @@ def plan(
     stages: Annotated[
         int | None, typer.Option(help="For balance: number of stages, by default one a worker.")
     ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(min=1, help="For interleaved: stages a worker, 1 by default.")
+    ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="For balance: number in a batch, 1 by default.")
+        int | None,
+        typer.Option(help="For balance and interleaved: number in a batch, 1 by default."),
     ] = None,
     optimizer_states: Annotated[
         float | None,
@@ -50,6 +57,8 @@ def plan(
       pipekit plan gpt.json --cluster 2bw-v100 \\
         --method parallel_pipelines --max-batch 512
       pipekit plan vgg16.json --cluster local --method balance --output plan.json
+      pipekit plan gpt.json --workers 8 --bandwidth 50e9 --method interleaved --chunks 2 \\
+        --microbatches 32
     """
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile
@@ -61,6 +70,7 @@ def plan(
         "replicate": False if straight else None,
         "max_batch": max_batch,
         "stages": stages,
+        "chunks": chunks,
         "microbatches": microbatches,
         "optimizer_states": optimizer_states,
     }
@@ -73,6 +83,9 @@ def plan(
         typer.echo(f"  {plural(spare, 'worker')} of {used.workers} {verb} idle in this plan")
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")
+    if method == "interleaved":
+        typer.echo(f"  --pipeline-model-parallel-layout {best.to_megatron_layout()}")
+        typer.echo(f"  parallelism.module_fqns_per_model_part = {best.to_torchtitan()}")
     if output is not None:
         best.save(output)
         typer.echo(f"wrote {output}")

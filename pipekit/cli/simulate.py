@@ -1,6 +1,5 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,13 @@ from pipekit.cli.options import (
     ClusterName,
     MemoryBytes,
     MitigationName,
+    OptimizerStates,
+    PlanFile,
+    PlanMicrobatches,
     Workers,
     chosen_cluster,
+    chosen_microbatches,
+    chosen_plan,
     require_suffix,
     save_figure,
     table,
@@ -36,34 +40,17 @@ def simulate(
         ),
     ],
     profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
-        ),
-    ] = None,
+    plan: PlanFile = None,
     stages: Annotated[
         int, typer.Option(min=1, help="Without a plan: number of stages, a worker each.")
     ] = 4,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number in a batch; by default the plan's, if it cuts batches, or 8."
-        ),
-    ] = None,
+    microbatches: PlanMicrobatches = None,
     batches: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 4,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
-    optimizer_states: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
-            "SGD, 1 with momentum, 2 for Adam.",
-        ),
-    ] = 0,
+    optimizer_states: OptimizerStates = 0,
     validate: Annotated[
         str | None,
         typer.Option(
@@ -94,19 +81,13 @@ def simulate(
         --output timeline.svg
     """
     import pipekit
-    from pipekit.clusters import flat
-    from pipekit.plans import Plan
     from pipekit.profiling import Profile
     from pipekit.schedules.methods.by_name import METHODS
 
     require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
-    used = (
-        Plan.load(plan)
-        if plan is not None
-        else pipekit.plan(costs, flat(stages, math.inf), "balance")
-    )
-    count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
+    used = chosen_plan(costs, plan, stages)
+    count = chosen_microbatches(microbatches, used)
     schedule = chosen_schedule(method, used.replicas, count, batches, None)
     if method in METHODS:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])

@@ -19,6 +19,7 @@ from pipekit.plots.series import series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
+from pipekit.searching.search import Searched
 from pipekit.searching.search import search as shortest
 from pipekit.simulation import simulate
 
@@ -145,7 +146,7 @@ class _Curve(NamedTuple):
     """The shortest schedule found under each cap, and the named methods, the most frugal first."""
 
     caps: list[float]
-    found: list[Found]
+    found: list[Searched]
     named: list[Found]
 
     @property
@@ -175,13 +176,13 @@ def _curve(setting: _Setting) -> _Curve:
     named = sorted(map(judge.found, able), key=lambda each: max(each.peak_bytes))
     least, most = (max(named[at].peak_bytes) for at in (0, -1))
     caps: list[float] = np.geomspace(least, most, CAPS).tolist()
-    found: list[Found] = []
+    found: list[Searched] = []
     for cap in caps:
-        table = shortest(
+        best = shortest(
             profile, plan, links, cap, microbatches=microbatches, workers=workers, seconds=SECONDS
         )
         # What was found under a lower cap stays, unless this is shorter.
-        found.append(min([*found[-1:], judge.found(table)], key=lambda each: each.makespan_s))
+        found.append(min([*found[-1:], best], key=lambda each: each.makespan_s))
     return _Curve(caps, found, named)
 
 

@@ -22,17 +22,19 @@ def balance_by_cost(costs: Sequence[float], stages: int) -> list[int]:
 def best_split(stage_costs: Floats, stages: int, combine: Any) -> list[int]:
     """Return how many layers each stage gets, such that the combined costs are least.
 
-    ``stage_costs[i, j]`` is the cost of layers i to j - 1 as one stage, infinite where j <= i;
-    ``combine`` is ``np.maximum`` or ``np.add``, over the costs of all stages.
+    ``stage_costs[i, j]`` is the cost of layers i to j - 1 as one stage, infinite where j <= i, or
+    ``stage_costs[s, i, j]`` that of stage s; ``combine`` is ``np.maximum`` or ``np.add``, over the
+    costs of all stages.
     """
-    layers = len(stage_costs) - 1
-    best = np.full((stages + 1, layers + 1), np.inf)  # [k, i]: layers from i on in k stages
-    best[0, layers] = 0
-    for k in range(1, stages + 1):
-        best[k] = combine(stage_costs, best[k - 1]).min(axis=1)
+    costs = np.broadcast_to(stage_costs, (stages, *stage_costs.shape[-2:]))
+    layers = costs.shape[-1] - 1
+    best = np.full((stages + 1, layers + 1), np.inf)  # [s, i]: layers from i on in stages from s on
+    best[stages, layers] = 0
+    for stage in reversed(range(stages)):
+        best[stage] = combine(costs[stage], best[stage + 1]).min(axis=1)
     split, first = [], 0
-    for k in range(stages, 0, -1):
-        stop = int(combine(stage_costs[first], best[k - 1]).argmin())
+    for stage in range(stages):
+        stop = int(combine(costs[stage, first], best[stage + 1]).argmin())
         split.append(stop - first)
         first = stop
     return split

@@ -1,8 +1,18 @@
 """Which layers run on which workers: the planners of the papers, predicting in closed form."""
 
 from pipekit.planning.balance import balance, balanced
+from pipekit.planning.interleaved import interleaved
 from pipekit.planning.pipedream import pipedream
 from pipekit.planning.plan import PLANNERS, plan
 from pipekit.planning.sweep import parallel_pipelines, sweep
 
-__all__ = ["PLANNERS", "balance", "balanced", "parallel_pipelines", "pipedream", "plan", "sweep"]
+__all__ = [
+    "PLANNERS",
+    "balance",
+    "balanced",
+    "interleaved",
+    "parallel_pipelines",
+    "pipedream",
+    "plan",
+    "sweep",
+]

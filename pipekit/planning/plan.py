@@ -7,13 +7,19 @@ from typing import Any
 
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import balanced
+from pipekit.planning.interleaved import interleaved
 from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = MappingProxyType(
-    {"pipedream": pipedream, "parallel_pipelines": parallel_pipelines, "balance": balanced}
+    {
+        "pipedream": pipedream,
+        "parallel_pipelines": parallel_pipelines,
+        "balance": balanced,
+        "interleaved": interleaved,
+    }
 )
 
 
@@ -31,7 +37,8 @@ def plan(
         profile: costs of each layer; for "parallel_pipelines" there may be several, by rows.
         cluster: the workers and their links.
         method: "pipedream", "parallel_pipelines" (PipeDream-2BW's) or "balance" (GPipe's and
-            torchgpipe's, :func:`balanced`); each has a function of its own here.
+            torchgpipe's, :func:`balanced`) or "interleaved" (Megatron-LM's loop); each has a
+            function of its own here.
         progress: whether to show a bar, if it takes more than a second.
         options: the planner's own, such as ``cost="released"`` or ``max_batch``.
 

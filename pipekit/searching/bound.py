@@ -3,9 +3,36 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import accumulate, repeat
 
 from pipekit.searching.problem import Problem
+
+
+def anywhere(problem: Problem, times: int = 1, copies: int = 1) -> float:
+    """Return a time that no order is shorter than wherever stages are: the most of three.
+
+    - One microbatch has to go all the way there and back.
+    - Some worker has at least its share of all the work.
+    - Some worker has the costliest stage, and waits until a microbatch has come to its first.
+
+    Args:
+        problem: of any placement, and one batch.
+        times: how many batches follow one another.
+        copies: how many workers a stage may be on.
+    """
+    forward, inputs, weights, whole = problem.seconds
+    least = [min(pair) for pair in zip(inputs, whole, strict=True)]
+    count = times * problem.microbatches
+    work = [
+        count * (f + min(i + w, b))
+        for f, i, w, b in zip(forward, inputs, weights, whole, strict=True)
+    ]
+    arrivals = [0.0, *accumulate(forward)]
+    longest = [sum(forward) + sum(least), sum(work) / problem.workers]
+    for stage, own in enumerate(work):
+        with_earlier = (arrivals[each] + work[each] for each in range(stage))
+        longest.append(own / copies + min([arrivals[stage], *with_earlier]) * (copies == 1))
+    return max(longest)
 
 
 def bound(problem: Problem, times: int = 1) -> float:

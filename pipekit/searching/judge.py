@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
 
 import pandas as pd
 
@@ -84,6 +86,22 @@ class Judge:
                 constant[worker] += weights + cost.whole.buffer_bytes
         rooms = [cap - other for cap, other in zip(self.caps, constant, strict=True)]
         return Problem.of(homes, self._costs, self._cluster, rooms, reads)
+
+    def placed(
+        self, placement: Sequence[int], microbatches: int, reads: WeightReads | None = None
+    ) -> Problem:
+        """Return the problem of so many microbatches on one worker for each stage."""
+        return self.problem(tuple((worker,) * microbatches for worker in placement), reads)
+
+    @cached_property
+    def alike(self) -> list[int]:
+        """Sizes of groups of workers that can change places, outermost first; none: no two can."""
+        workers = len(self.caps)
+        levels = self._cluster.levels if self._cluster else ()
+        sizes = list(accumulate((level.width for level in levels), mul, initial=1))[:-1] or [1]
+        sizes = [size for size in sizes if size < workers]
+        is_even = all(workers % size == 0 for size in sizes) and len(set(self.caps)) == 1
+        return sizes[::-1] if is_even else []
 
     @cached_property
     def _costs(self) -> list[StageCosts]:

@@ -10,12 +10,12 @@ Beside that, backwards on the path are split, or made whole.
 
 import math
 import random
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.schedules import Op
+from pipekit.searching.bound import bound
 from pipekit.searching.problem import KINDS, Orders, Problem, Timing
 
 _FAR = 10
@@ -26,7 +26,8 @@ _PATIENCE = 300
 """Moves without a better makespan after which the search goes back to the best orders."""
 _EXCHANGED = 0.1
 """How often a backward is split or made whole, in place of a move."""
-_CLOSE = 1 + 1e-9
+CLOSE = 1 + 1e-9
+"""Seconds that differ by less than this factor are equal."""
 
 
 class _Move(NamedTuple):
@@ -37,45 +38,46 @@ class _Move(NamedTuple):
     destination: int
 
 
-def improve(
-    problem: Problem,
-    orders: Orders,
-    deadline: float,
-    seed: int = 0,
-    least: float = 0.0,
-) -> Orders:
-    """Return orders that are no longer."""
-    return _TabuSearch(problem, orders, seed).run(deadline, least)
+class TabuSearch:
+    """Orders, and the best that moves have made of them.
 
+    Attributes:
+        problem: whose passes they have.
+        orders: the shortest so far, which are no longer than those it began with.
+        makespan: of these.
+    """
 
-class _TabuSearch:
-    def __init__(self, problem: Problem, orders: Orders, seed: int) -> None:
-        self._problem, self._chance = problem, random.Random(seed)
+    def __init__(self, problem: Problem, orders: Orders, seed: int = 0) -> None:
+        self.problem, self._chance = problem, random.Random(seed)
         self._needs, self._followers = problem.needs, _followers(problem)
         self._tabu: dict[tuple[int, int], int] = {}  # until which move a pair keeps its order
-        self._moves = 0
+        self._moves = self._last = 0  # in all, and up to the last good one
         self._begin(_copied(orders))
+        self.orders, self.makespan = _copied(orders), self._timing.makespan
+        self._least = bound(problem) * CLOSE
 
-    def run(self, deadline: float, least: float) -> Orders:
-        best, shortest = _copied(self._orders), self._timing.makespan
-        last = 0
-        while time.monotonic() < deadline and shortest > least * _CLOSE:
-            self._moves += 1
-            if self._chance.random() < _EXCHANGED:
-                self._exchange()
-            elif self._moves - last > _PATIENCE or not self._step(shortest):
-                self._tabu.clear()
-                self._begin(_copied(best))
-                for _ in range(self._chance.randint(1, 8)):
-                    self._shake()
-                last = self._moves
-            if self._timing.makespan < shortest / _CLOSE:
-                best, shortest = _copied(self._orders), self._timing.makespan
-                last = self._moves
-        return best
+    @property
+    def is_least(self) -> bool:
+        """Whether no orders of the problem's passes are shorter."""
+        return self.makespan <= self._least
+
+    def move(self) -> None:
+        """Change the orders once."""
+        self._moves += 1
+        if self._chance.random() < _EXCHANGED:
+            self._exchange()
+        elif self._moves - self._last > _PATIENCE or not self._step():
+            self._tabu.clear()
+            self._begin(_copied(self.orders))
+            for _ in range(self._chance.randint(1, 8)):
+                self._shake()
+            self._last = self._moves
+        if self._timing.makespan < self.makespan / CLOSE:
+            self.orders, self.makespan = _copied(self._current), self._timing.makespan
+            self._last = self._moves
 
     def _begin(self, orders: Orders) -> None:
-        self._orders = orders
+        self._current = orders
         self._place: dict[int, tuple[int, int]] = {}
         self._held: list[list[float]] = [[] for _ in orders]
         self._complete: list[dict[int, int]] = [{} for _ in orders]
@@ -83,11 +85,11 @@ class _TabuSearch:
         for worker, order in enumerate(orders):
             if order:
                 self._changed(worker)
-        self._time(self._problem.timing(orders))
+        self._time(self.problem.timing(orders))
 
     def _changed(self, worker: int) -> None:
         """Note where a worker's passes are, what it holds before each, where gradients begin."""
-        order, problem = self._orders[worker], self._problem
+        order, problem = self._current[worker], self.problem
         keeps, adds_to, following = problem.keeps, problem.adds_to, self._following
         held, begun, now = [], {}, 0.0
         for number, behind in pairwise(order):
@@ -105,8 +107,8 @@ class _TabuSearch:
 
     def _time(self, timing: Timing) -> None:
         """Note when passes run, and the longest path behind each of them."""
-        self._timing, after = timing, self._problem.after
-        takes = self._problem.takes
+        self._timing, after = timing, self.problem.after
+        takes = self.problem.takes
         # Of a pass that is not there, since a backward is whole or is not, none is behind it.
         tails = self._tails = [-math.inf] * len(takes)
         following, followers = self._following, self._followers
@@ -119,20 +121,20 @@ class _TabuSearch:
                     tail = long
             tails[number] = tail
 
-    def _step(self, shortest: float) -> bool:
+    def _step(self) -> bool:
         """Make the best move that is not forbidden; return whether there is one."""
         found: list[tuple[float, float, _Move]] = []
         for move in self._candidates():
             estimate = self._estimate(move)
-            if estimate == math.inf or (self._is_tabu(move) and estimate >= shortest / _CLOSE):
+            if estimate == math.inf or (self._is_tabu(move) and estimate >= self.makespan / CLOSE):
                 continue
             found.append((estimate, self._chance.random(), move))
         return any(self._make(move) for _, _, move in sorted(found)[:3])
 
     def _shake(self) -> None:
         """Make a move by chance."""
-        worker = self._chance.randrange(len(self._orders))
-        order = self._orders[worker]
+        worker = self._chance.randrange(len(self._current))
+        order = self._current[worker]
         source = self._chance.randrange(len(order)) if order else 0
         destination = min(len(order) - 1, max(0, source + self._chance.randint(-_FAR, _FAR)))
         move = _Move(worker, source, destination)
@@ -141,7 +143,7 @@ class _TabuSearch:
 
     def _exchange(self) -> None:
         """Split a backward of the critical path, or make one whole, if that is no longer."""
-        problem = self._problem
+        problem = self.problem
         parts = [problem.parts(number) for number in self._path()]
         backwards = [each for each in parts if KINDS[each[0]] is not Op.FORWARD]
         if not backwards:
@@ -149,16 +151,16 @@ class _TabuSearch:
         _, stage, k = self._chance.choice(backwards)
         _, inputs, weights, whole = (problem.number(op, stage, k) for op in KINDS)
         worker, _ = self._place.get(whole) or self._place[inputs]
-        before = self._orders[worker]
+        before = self._current[worker]
         if whole in self._place:
             at = before.index(whole)
             changed = [*before[:at], inputs, weights, *before[at + 1 :]]
         else:
             changed = [whole if n == inputs else n for n in before if n != weights]
-        self._orders[worker] = changed
-        timing = problem.timing(self._orders)
+        self._current[worker] = changed
+        timing = problem.timing(self._current)
         if timing.makespan > self._timing.makespan or not problem.fits(worker, changed):
-            self._orders[worker] = before
+            self._current[worker] = before
             return
         for number in (inputs, weights, whole):
             self._place.pop(number, None)
@@ -167,10 +169,10 @@ class _TabuSearch:
 
     def _make(self, move: _Move) -> bool:
         """Carry a move out, unless workers would then wait for one another."""
-        order = self._orders[move.worker]
+        order = self._current[move.worker]
         number = order.pop(move.source)
         order.insert(move.destination, number)
-        timing = self._problem.timing(self._orders)
+        timing = self.problem.timing(self._current)
         if timing.makespan == math.inf:
             order.insert(move.source, order.pop(move.destination))
             return False
@@ -187,7 +189,7 @@ class _TabuSearch:
     def _is_tabu(self, move: _Move) -> bool:
         """Return whether a move puts passes into an order that was changed a short while ago."""
         worker, source, destination = move
-        order, tabu, now = self._orders[worker], self._tabu, self._moves
+        order, tabu, now = self._current[worker], self._tabu, self._moves
         number = order[source]
         if source < destination:
             passed = order[source + 1 : destination + 1]
@@ -217,8 +219,8 @@ class _TabuSearch:
 
     def _path(self) -> list[int]:
         """Return a critical path, from its last pass to the first, any of several."""
-        ends, starts, orders = self._timing.ends, self._timing.starts, self._orders
-        after = self._problem.after
+        ends, starts, orders = self._timing.ends, self._timing.starts, self._current
+        after = self.problem.after
         number = max(
             (order[-1] for order in orders if order),
             key=lambda n: ends[n] + after[self._place[n][0]],
@@ -227,7 +229,7 @@ class _TabuSearch:
         while starts[number] > 0:
             worker, position = self._place[number]
             waits = [
-                need if need in self._place else self._problem.whole_of(need)
+                need if need in self._place else self.problem.whole_of(need)
                 for need, delay in self._needs[number]
                 if ends[need] + delay >= starts[number]
             ]
@@ -240,8 +242,8 @@ class _TabuSearch:
     def _estimate(self, move: _Move) -> float:
         """Return how long the longest path through the passes would be that a move concerns."""
         worker, source, destination = move
-        order, ends, starts = self._orders[worker], self._timing.ends, self._timing.starts
-        takes, tails, number = self._problem.takes, self._tails, order[source]
+        order, ends, starts = self._current[worker], self._timing.ends, self._timing.starts
+        takes, tails, number = self.problem.takes, self._tails, order[source]
         low, high = sorted((source, destination))
         if source < destination:
             # A path from the pass to one that it is put behind would make a circle.
@@ -267,7 +269,7 @@ class _TabuSearch:
         if high + 1 < len(order):
             tail = takes[order[high + 1]] + tails[order[high + 1]]
         else:
-            tail = self._problem.after[worker]
+            tail = self.problem.after[worker]
         longest = 0.0
         for each, head in zip(reversed(segment), reversed(heads), strict=True):
             for other, delay in self._followers[each]:
@@ -282,8 +284,8 @@ class _TabuSearch:
     def _has_room(self, worker: int, low: int, segment: list[int]) -> bool:
         """Return whether a worker has room for passes in a new order from a position on."""
         complete = [stage for stage, at in self._complete[worker].items() if at < low]
-        most = self._problem.most_held(segment, self._held[worker][low], complete)
-        return most <= self._problem.room[worker] * (1 + 1e-12)
+        most = self.problem.most_held(segment, self._held[worker][low], complete)
+        return most <= self.problem.room[worker] * (1 + 1e-12)
 
 
 def _copied(orders: Orders) -> Orders:

@@ -1,57 +1,33 @@
-"""Orders to begin with: where the stages can be, and policies of what a free worker takes first."""
+"""Orders to begin with: policies of what a free worker takes first."""
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
 
 from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.searching.problem import Orders, Problem
 
-Placement = tuple[int, ...]
-"""The worker of each stage."""
-_ROUNDS = 200
-"""Changes in a row that make nothing better, after which a placement is left as it is."""
-_DEPTHS = (0.5, 1.0, 1.5, 2.0, math.inf)
-_PATIENCES = (0.0, 0.5, 1.0)
+Choice = tuple[int, ...]
+"""Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
+_DEPTHS = (math.inf, 2.0, 1.5, 1.0, 0.5)
+"""By how many 1F1B has in flight on a straight pipeline of so many workers."""
+_WAITING = (math.inf, 1.0, 0.5, 0.0)
+"""By how many workers there are."""
+_PATIENCES = (0.5, 0.0, 1.0)
+_FORWARDS_FIRST = (False, True)
+LENGTHS: Choice = tuple(map(len, (_DEPTHS, _WAITING, _PATIENCES, _FORWARDS_FIRST)))
+"""How many there are to choose from."""
 
 
-def improved(
-    start: Sequence[int], workers: int, cost: Callable[[Placement], float], seed: int
-) -> Placement:
-    """Return a placement of less cost: stages change places, or move to another worker."""
-    chance = random.Random(seed)
-    best, least = tuple(start), cost(tuple(start))
-    failed = 0
-    while failed < _ROUNDS:
-        changed = list(best)
-        one, other = chance.sample(range(len(changed)), 2)
-        if chance.random() < 0.5:
-            changed[one], changed[other] = changed[other], changed[one]
-        else:
-            changed[one] = chance.randrange(workers)
-        failed += 1
-        if len(set(changed)) < workers or tuple(changed) == best:
-            continue
-        each = cost(tuple(changed))
-        if each < least:
-            best, least, failed = tuple(changed), each, 0
-    return best
-
-
-def policies(problem: Problem) -> Iterator[Policy]:
-    """Yield policies to begin with, in which all workers do alike."""
+def policy_of(choice: Choice, problem: Problem) -> Policy:
+    """Return a policy in which all workers do alike."""
+    depth, waiting, patience, forwards = choice
     workers, stages = problem.workers, problem.stages
-    # As many as 1F1B has in flight on a straight pipeline, of so many workers.
     straight = [(stages - stage) * workers / stages for stage in range(stages)]
-    waiting = (*sorted({0, 1, workers // 2, workers}), math.inf)
-    for times, waits, patience, forwards in product(_DEPTHS, waiting, _PATIENCES, (False, True)):
-        yield Policy(
-            tuple(max(1.0, times * count) for count in straight),
-            (waits,) * workers,
-            (patience,) * workers,
-            (forwards,) * workers,
-        )
+    return Policy(
+        tuple(max(1.0, _DEPTHS[depth] * count) for count in straight),
+        (_WAITING[waiting] * workers,) * workers,
+        (_PATIENCES[patience],) * workers,
+        (_FORWARDS_FIRST[forwards],) * workers,
+    )
 
 
 def greedy(problem: Problem, policy: Policy) -> Orders:

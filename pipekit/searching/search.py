@@ -1,8 +1,7 @@
 """The best schedule that can be found for these costs, links and bytes."""
 
+import json
 import math
-import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,54 +10,63 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
-from pipekit.searching.bound import bound
-from pipekit.searching.judge import Found, Judge
-from pipekit.searching.local_search import improve
-from pipekit.searching.policies import Placement, greedy, improved, policies
-from pipekit.searching.problem import Homes, Orders, Problem, homes_of
+from pipekit.searching.bound import anywhere, bound
+from pipekit.searching.budget import Budget
+from pipekit.searching.judge import Judge
+from pipekit.searching.rounds import Question, SearchRounds
 from pipekit.searching.versions import (
     Versions,
-    WeightReads,
     by_2bw,
     by_pipedream,
     depths,
     named_with,
     require_versions,
 )
-
-_SHARED_OUT = 3
-"""How many placements are made beside the named methods' where workers have several stages."""
-_POLICIES = 0.25
-"""Of the seconds, the share in which orders are made by policies; local search has the rest."""
-_HEATS = ((6, 0.4), (2, 1.0))
-"""Local search goes on with so many of the best orders, for such a share of the time that is left:
-first many for a short while, then few."""
+from pipekit.units import SECONDS, written
 
 
 @dataclass(frozen=True)
-class _Question:
-    """What is searched for.
+class Searched:
+    """A schedule that was searched for, and how good it is known to be.
 
     Attributes:
-        named: the named methods that are answers, simulated.
-        microbatches: how many, of all batches.
-        reads: which weights are read, of several batches; None: a single one.
-        placement: the worker of each stage; None: that is searched for, too.
+        schedule: the shortest table found.
+        makespan_s: its seconds, simulated.
+        peak_bytes: of each worker, simulated, when the optimizer has its state.
+        bound_s: seconds that no schedule takes less than: on the placement, if that was given, and
+            else on any.
+        step: how many orders had been tried when it was found; 0: it is a named method.
+        seconds: of the search until then.
     """
 
-    named: Sequence[Found]
-    microbatches: int
-    reads: WeightReads | None
-    placement: Placement | None
+    schedule: Schedule
+    makespan_s: float
+    peak_bytes: tuple[float, ...]
+    bound_s: float
+    step: int
+    seconds: float
 
+    @property
+    def gap(self) -> float:
+        """By which part of the bound it is longer, at most, than the shortest schedule there is."""
+        return self.makespan_s / self.bound_s - 1 if self.bound_s else math.inf
 
-@dataclass(frozen=True)
-class _Candidate:
-    """Orders of a problem's passes."""
+    def to_json(self) -> str:
+        """Return everything: the table as CSV, the workers of each stage, and the numbers."""
+        record = vars(self) | {
+            "label": "simulated",
+            "schedule": self.schedule.to_csv(),
+            "stage_workers": self.schedule.stage_workers,
+            "gap": self.gap,
+        }
+        return json.dumps(record, indent=1) + "\n"
 
-    problem: Problem
-    orders: Orders
-    makespan: float
+    def __str__(self) -> str:
+        found = f"in step {self.step:,}, after {self.seconds:.1f} s" if self.step else "by name"
+        return (
+            f"{self.schedule.title}: {written(self.makespan_s, SECONDS)} (simulated), found "
+            f"{found}; none takes less than {written(self.bound_s, SECONDS)} (gap {self.gap:.1%})"
+        )
 
 
 def search(
@@ -76,14 +84,14 @@ def search(
     seconds: float = 10.0,
     optimizer_states: float = 0.0,
     seed: int = 0,
-) -> Schedule:
+) -> Searched:
     """Return the shortest schedule found that fits into memory.
 
     All named methods that fit are simulated first, so that the result is never longer than the best
-    of them.  Then orders are made pass by pass by several policies, for stages in a row, in a loop
-    or in a V, and shared out so that no worker has much more to do than others; the best are
-    improved by local search.  A backward may stand whole or in two parts.  What is returned has
-    been simulated like any other, links with their contention included.
+    of them.  Then placements of the stages and policies are tried, which lead to orders, and the
+    best orders are improved by local search.  A backward may stand whole or in two parts.  What is
+    returned has been simulated like any other, links with their contention included.  More seconds
+    lead to the same steps and then to others: they never make it worse.
 
     Args:
         profile: what each layer costs.
@@ -120,16 +128,18 @@ def search(
         for rule in rules
         for question in _questions(judge, rule, m, batches, two_directions, placement)
     ]
-    found: list[Found] = []
-    end = time.monotonic() + seconds
-    for number, question in enumerate(asked):
-        left = max(0.0, end - time.monotonic()) / (len(asked) - number)
-        best = _Search(judge, question, left, seed).best()
-        if best is None:
+    budget, found = Budget(), list[Searched]()
+    leasts = [_least(judge, each, batches, two_directions) for each in asked]
+    for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
+        budget.allow(1 / (len(asked) - number), seconds)
+        rounds = SearchRounds(judge, question, budget, seed)
+        rounds.run(least)
+        if (best := rounds.best) is None:
             continue
         if batches > 1 and not question.reads:
             best = judge.found(best.schedule.repeat().take(batches))
-        found.append(best)
+        made = best.schedule, best.makespan_s, best.peak_bytes
+        found.append(Searched(*made, min(leasts), rounds.step, rounds.seconds))
     if not found:
         named = [max(each.peak_bytes) for question in asked for each in question.named]
         raise ScheduleError(
@@ -137,7 +147,16 @@ def search(
             f"{min(named, default=math.inf):.4g} bytes on a worker; cut the model into more "
             f"stages, recompute, or use smaller microbatches"
         )
-    return min(found, key=lambda each: each.makespan_s).schedule
+    return min(found, key=lambda each: each.makespan_s)
+
+
+def _least(judge: Judge, question: Question, batches: int, two_directions: bool) -> float:
+    """Return a time that no answer is shorter than."""
+    times = 1 if question.reads else batches
+    if question.placement is not None:
+        return bound(judge.placed(question.placement, question.microbatches), times)
+    one = judge.placed([0] * len(judge.plan.stages), question.microbatches)
+    return anywhere(one, times, copies=1 + two_directions)
 
 
 def _questions(
@@ -147,23 +166,23 @@ def _questions(
     batches: int,
     two_directions: bool,
     placement: Sequence[int] | None,
-) -> Iterator[_Question]:
+) -> Iterator[Question]:
     """Yield what to search for under a rule for versions, with the named methods that follow it."""
     stages, workers = len(judge.plan.stages), len(judge.caps)
     homes = None if placement is None else tuple(placement)
     if rule == "1":
         named = named_schedules(stages, workers, microbatches, two_directions)
-        yield _Question([judge.found(each) for each in named], microbatches, None, homes)
+        yield Question([judge.found(each) for each in named], microbatches, None, homes)
         return
     found = [*map(judge.found, named_with(rule, stages, workers, microbatches, batches))]
     if rule == "2bw":
         reads = by_2bw(stages, microbatches, batches)
-        yield _Question(found, microbatches * batches, reads, homes)
+        yield Question(found, microbatches * batches, reads, homes)
         return
     for each in depths(stages, workers, batches):
         reads = by_pipedream(each, batches)
         own = [one for one in found if reads.are_read_by(one.schedule)]
-        yield _Question(own, batches, reads, homes)
+        yield Question(own, batches, reads, homes)
 
 
 def _require_counts(
@@ -180,118 +199,3 @@ def _require_counts(
         raise ValueError(
             f"placement names a worker for each of {stages} stages, and each of {workers} workers"
         )
-
-
-class _Search:
-    """Named methods, policies, then local search from the best orders."""
-
-    def __init__(self, judge: Judge, question: _Question, seconds: float, seed: int) -> None:
-        self._judge, self._question, self._seed = judge, question, seed
-        now = time.monotonic()
-        self._policies_end, self._end = now + seconds * _POLICIES, now + seconds
-        self._problems = self._placed()
-        self._shortest = math.inf
-
-    def best(self) -> Found | None:
-        """Return the best schedule found that fits, or None."""
-        homes = self._problems if self._question.placement else None
-        able = [
-            each
-            for each in self._question.named
-            if self._judge.fits(each) and (homes is None or homes_of(each.schedule) in homes)
-        ]
-        best = min(able, key=lambda each: each.makespan_s, default=None)
-        self._shortest = best.makespan_s if best else math.inf
-        candidates = [*self._by_names(), *self._by_policies()]
-        improved: list[_Candidate] = []
-        for count, share in _HEATS:
-            candidates = self._improved(_best_of(candidates, count), share)
-            improved += candidates
-        for each in improved:  # some are shorter, some meet less on links
-            made = self._judge.made(each.problem, each.orders)
-            if self._judge.fits(made) and (best is None or made.makespan_s < best.makespan_s):
-                best = made
-        return best
-
-    def _placed(self) -> dict[Homes, Problem]:
-        """Return the problem of each placement that is tried, by where that has the passes."""
-        question = self._question
-        if question.placement is not None:
-            problem = self._problem(question.placement)
-            return {problem.homes: problem}
-        stages, workers = len(self._judge.plan.stages), len(self._judge.caps)
-        looped = self._problem([stage % workers for stage in range(stages)])
-        found = dict.fromkeys(homes_of(each.schedule) for each in question.named)
-        problems = {homes: self._judge.problem(homes, question.reads) for homes in found}
-        problems[looped.homes] = looped
-        if stages > workers:
-            start = [row[0] for row in min(problems.values(), key=bound).homes]
-
-            def least(placement: Placement) -> float:
-                return bound(self._problem(placement, 1), question.microbatches)
-
-            for number in range(_SHARED_OUT):
-                made = self._problem(improved(start, workers, least, self._seed + number))
-                problems[made.homes] = made
-        return problems
-
-    def _problem(self, placement: Sequence[int], microbatches: int | None = None) -> Problem:
-        count = microbatches or self._question.microbatches
-        homes = tuple((worker,) * count for worker in placement)
-        return self._judge.problem(homes, self._question.reads)
-
-    def _by_names(self) -> Iterator[_Candidate]:
-        """Yield the named methods' orders."""
-        for each in self._question.named:
-            problem = self._problems.get(homes_of(each.schedule))
-            if problem is not None:
-                yield from self._candidates(problem, problem.orders(each.schedule))
-
-    def _by_policies(self) -> Iterator[_Candidate]:
-        """Yield orders made by policies, until their time is over, and at least one that fits."""
-        able = [problem for problem in self._problems.values() if _is_one_way(problem)]
-        tried = [(problem, policy) for problem in able for policy in policies(problem)]
-        random.Random(self._seed).shuffle(tried)
-        for problem, policy in tried:
-            if time.monotonic() > self._policies_end and self._shortest < math.inf:
-                return
-            yield from self._candidates(problem, greedy(problem, policy))
-
-    def _improved(self, candidates: Sequence[_Candidate], share: float) -> list[_Candidate]:
-        """Return the candidates after local search, in a share of the time that is left."""
-        found: list[_Candidate] = []
-        now = time.monotonic()
-        end = now + max(0.0, self._end - now) * share
-        for number, each in enumerate(candidates):
-            now = time.monotonic()
-            until = now + max(0.0, end - now) / (len(candidates) - number)
-            seed = self._seed + number
-            orders = improve(each.problem, each.orders, until, seed, bound(each.problem))
-            found.append(_Candidate(each.problem, orders, each.problem.timing(orders).makespan))
-        return found
-
-    def _candidates(self, problem: Problem, orders: Orders) -> Iterator[_Candidate]:
-        """Yield orders that fit, as they are and with neighbouring parts of backwards as one."""
-        if not problem.has(orders):
-            return
-        for each in (orders, problem.merged(orders)):
-            makespan = problem.timing(each).makespan
-            if makespan < math.inf and problem.fit(each):
-                self._shortest = min(self._shortest, makespan)
-                yield _Candidate(problem, each, makespan)
-
-
-def _best_of(candidates: Sequence[_Candidate], count: int) -> list[_Candidate]:
-    """Return the best candidates, of each placement at most half of them."""
-    chosen: list[_Candidate] = []
-    for each in sorted(candidates, key=lambda each: each.makespan):
-        alike = sum(other.problem is each.problem for other in chosen)
-        if alike < max(1, count // 2) or len({id(c.problem) for c in candidates}) == 1:
-            chosen.append(each)
-        if len(chosen) == count:
-            break
-    return chosen
-
-
-def _is_one_way(problem: Problem) -> bool:
-    return all(len(set(row)) == 1 for row in problem.homes)

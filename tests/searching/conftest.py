@@ -1,11 +1,12 @@
 """Searches that are given some seconds end after so many looks at the clock, on every machine."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
+
+from pipekit.searching import budget
 
 LOOK_S = 1e-3
 """By which the clock moves: some moves of the local search take as long."""
@@ -15,5 +16,4 @@ LOOK_S = 1e-3
 def _counted_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[int] = count()
     clock = SimpleNamespace(monotonic=lambda: next(looks) * LOOK_S)
-    for module in ("local_search", "search"):
-        monkeypatch.setattr(import_module(f"pipekit.searching.{module}"), "time", clock)
+    monkeypatch.setattr(budget, "time", clock)

@@ -141,7 +141,7 @@ def test_nothing_is_better_than_what_is_found(number: int, seed: int) -> None:
         with pytest.raises(ScheduleError, match="no schedule was found that fits"):
             search(model, plan, links, cap, **how)
         return
-    found = search(model, plan, links, cap, **how, seconds=0.5)
+    found = search(model, plan, links, cap, **how, seconds=0.5).schedule
     check(found, joint_updates=True)
     trace = simulate(found, model, plan, links)
     assert trace.memory is not None

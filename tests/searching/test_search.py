@@ -39,7 +39,7 @@ def test_it_is_never_longer_than_a_named_method_that_fits(
     profile, plan = unequal(stages, 1), Plan.by_hand([1] * stages)
     cap = 900.0
     how = {"microbatches": m, "workers": workers, "seconds": 0.2, "two_directions": stages == 4}
-    found = pk.search(profile, plan, None, cap, **how)  # type: ignore[arg-type]
+    found = pk.search(profile, plan, None, cap, **how).schedule  # type: ignore[arg-type]
     check(found, joint_updates=True)
     trace = pk.simulate(
         found, profile, plan.with_replicas([len(homes) for homes in found.stage_workers])
@@ -70,7 +70,7 @@ def test_it_is_trained_like_any_other() -> None:
         batches=3,
         seconds=0.2,
     )
-    both(found, network(4), [1] * 4, "threads")
+    both(found.schedule, network(4), [1] * 4, "threads")
 
 
 def test_what_fits_nowhere_is_refused() -> None:
@@ -90,9 +90,7 @@ def test_stages_are_shared_out_as_their_costs_are() -> None:
     layers = [LayerProfile(f"layer {n}", f, 2 * f) for n, f in enumerate((3.0, 1.0, 1.0, 1.0))]
     profile, plan = Profile(tuple(layers)), Plan.by_hand([1] * 4)
     found = pk.search(profile, plan, microbatches=8, workers=2, seconds=0.5)
-    assert found.stage_workers == ((0,), (1,), (1,), (1,))
+    assert found.schedule.stage_workers == ((0,), (1,), (1,), (1,))
     given = pk.search(profile, plan, microbatches=8, workers=2, seconds=0.3, placement=[0, 0, 1, 1])
-    assert given.stage_workers == ((0,), (0,), (1,), (1,))
-    assert pk.simulate(found, profile, plan).makespan_s < 0.8 * (
-        pk.simulate(given, profile, plan).makespan_s
-    )
+    assert given.schedule.stage_workers == ((0,), (0,), (1,), (1,))
+    assert found.makespan_s < 0.8 * given.makespan_s

@@ -30,7 +30,7 @@ def found(
         batches=batches,
         versions=versions,  # type: ignore[arg-type]
         **options,
-    )
+    ).schedule
 
 
 def depths(schedule: Schedule) -> list[int]:
@@ -100,7 +100,7 @@ def test_a_second_version_is_kept_where_there_is_memory_for_it() -> None:
             versions=("1", "2bw"),
             seconds=0.2,
         )
-        return set(check(made).peak_versions)
+        return set(check(made.schedule).peak_versions)
 
     assert versions(400.0) == {2}
     assert versions(250.0) == {1}

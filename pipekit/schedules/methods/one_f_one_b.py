@@ -1,16 +1,16 @@
 """1F1B: one forward, one backward, in turn; with backwards whole or in two parts."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
-def flush(stages: int, microbatches: int) -> Schedule:
+def flush(stages: int, microbatches: int, in_flight: Sequence[int] | None = None) -> Schedule:
     """Return PipeDream-Flush's schedule (PipeDream-2BW, section 3.2, Figure 3).
 
     Every microbatch of batch ``t`` reads version ``t``.  As long as GPipe's, with at most
@@ -18,8 +18,14 @@ def flush(stages: int, microbatches: int) -> Schedule:
 
     Args:
         stages, microbatches: how many stages, one worker each, and microbatches a batch.
+        in_flight: microbatches in flight on each stage; by default as many as stages from it on.
+            More hide links that take time, as in :func:`eager`.
+
+    Raises:
+        ScheduleError: a count is below 1, or ``in_flight`` does not fit the stages.
     """
-    return _in_flight("PipeDream-Flush", stages, microbatches, lambda w: stages - w)
+    depths = depths_of(stages, in_flight)
+    return _in_flight("PipeDream-Flush", stages, microbatches, depths.__getitem__)
 
 
 def eager(stages: int, microbatches: int) -> Schedule:
@@ -79,6 +85,23 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
     """
     in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
     return _in_flight("ZB-H2", stages, microbatches, *in_flight)
+
+
+def depths_of(stages: int, in_flight: Sequence[int] | None) -> Sequence[int]:
+    """Return how many microbatches each stage has in flight: if None, as many as stages from it on.
+
+    Raises:
+        ScheduleError: there is not a count of at least 1 for each stage.
+    """
+    require_positive(stages=stages)
+    if in_flight is None:
+        return range(stages, 0, -1)
+    if len(in_flight) != stages:
+        raise ScheduleError(
+            f"in_flight {list(in_flight)} must name a count for each of {stages} stages"
+        )
+    require_positive(in_flight=min(in_flight))
+    return in_flight
 
 
 def _in_flight(

@@ -5,7 +5,7 @@ from itertools import accumulate
 from math import lcm
 
 from pipekit.schedules.methods.flushed import require_positive
-from pipekit.schedules.methods.one_f_one_b import without_end
+from pipekit.schedules.methods.one_f_one_b import depths_of, without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
@@ -41,9 +41,12 @@ def pipedream(
         stashing: whether a backward reads the weights of its forward.
         vertical_sync: whether all stages read the same version for a minibatch.
         in_flight: minibatches in flight on each replica of each stage; by default
-            :func:`optimal_in_flight`, in which links that take time are not counted.  One
-            more for each link behind a stage hides them, as ``[7, 5, 3, 1]`` on four stages, at the
-            price of as many more versions and of older weights.
+            :func:`optimal_in_flight`, in which links that take time are not counted.  Where stages
+            take equally long, one more for each link behind a stage hides messages that are no
+            longer than a forward, ``[7, 5, 3, 1]`` on four stages, and longer ones in part; two
+            more, ``[10, 7, 4, 1]``, longer ones.  Counts in between can idle more than smaller
+            ones, since passes alternate (docs/methods.md has a table).  Each costs a version, and
+            older weights.
 
     Raises:
         ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
@@ -53,12 +56,7 @@ def pipedream(
     require_positive(stages=len(replicas), replicas=min(replicas, default=1))
     if vertical_sync and not stashing:
         raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
-    in_flight = optimal_in_flight(replicas) if in_flight is None else in_flight
-    if len(in_flight) != len(replicas):
-        raise ScheduleError(
-            f"in_flight {list(in_flight)} must name a count for each of {len(replicas)} stages"
-        )
-    require_positive(in_flight=min(in_flight))
+    in_flight = depths_of(len(replicas), in_flight or optimal_in_flight(replicas))
 
     def version(stage: int, k: int) -> int:
         """Return how many updates a stage has seen when minibatch ``k`` comes forward."""

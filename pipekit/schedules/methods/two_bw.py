@@ -1,16 +1,21 @@
 """PipeDream-2BW: 1F1B without flushes, two weight versions (section 3.1, Figure 2)."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from pipekit.schedules.methods.flushed import require_positive
-from pipekit.schedules.methods.one_f_one_b import alternate, without_end
+from pipekit.schedules.methods.one_f_one_b import alternate, depths_of, without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
 
-def two_bw(stages: int, microbatches: int, flush_after: Collection[int] = ()) -> Schedule:
+def two_bw(
+    stages: int,
+    microbatches: int,
+    flush_after: Collection[int] = (),
+    in_flight: Sequence[int] | None = None,
+) -> Schedule:
     """Return 2BW's schedule: W(t+1) = W(t) - nu * grad f(W(t-1)).
 
     Microbatch ``k`` (from 1, as in the paper) reads version ``max(floor((k-1)/m) - 1, 0)`` on all
@@ -22,15 +27,24 @@ def two_bw(stages: int, microbatches: int, flush_after: Collection[int] = ()) ->
         stages: pipeline depth d, one worker each.
         microbatches: m, the microbatches summed by each update; at least ``stages``.
         flush_after: the batches (from 0) after which there is a flush.
+        in_flight: microbatches in flight on each stage, at most m; by default as many as stages
+            from it on.  More hide links that take time, without older weights.
 
     Raises:
-        ScheduleError: a count is below 1, or ``microbatches < stages``.
+        ScheduleError: a count is below 1, ``microbatches < stages``, or ``in_flight`` does not fit
+            the stages or exceeds m.
     """
     require_positive(stages=stages, microbatches=microbatches)
     if microbatches < stages:
         raise ScheduleError(
             f"2BW needs at least as many microbatches a batch as stages: use microbatches >= "
             f"{stages} (not {microbatches}) or at most {microbatches} stages"
+        )
+    depths = depths_of(stages, in_flight)
+    if max(depths) > microbatches:
+        raise ScheduleError(
+            f"2BW has at most a batch in flight: use microbatches >= {max(depths)} (not "
+            f"{microbatches}) or in_flight of at most {microbatches}"
         )
 
     flushes = sorted({t + 1 for t in flush_after if t >= 0})
@@ -46,13 +60,13 @@ def two_bw(stages: int, microbatches: int, flush_after: Collection[int] = ()) ->
     def flushed(stage: int) -> Iterator[Task]:
         for first, stop in pairwise([0, *flushes]):
             span = range(first * microbatches, stop * microbatches)
-            for op, k in alternate(span, stages - stage):
+            for op, k in alternate(span, depths[stage]):
                 yield from tasks(op, stage, k, first)
 
     def worker(stage: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
         head, period = without_end(
             lambda op, k: tasks(op, stage, since * microbatches + k, since),
-            in_flight=stages - stage,
+            in_flight=depths[stage],
             settled=microbatches,  # the first two batches read one version
             period=microbatches,
         )

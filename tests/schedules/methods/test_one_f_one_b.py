@@ -10,6 +10,7 @@ from pipekit.clusters import flat
 from pipekit.profiling import Profile
 from pipekit.schedules import (
     Op,
+    ScheduleError,
     check,
     eager,
     flush,
@@ -197,3 +198,19 @@ def test_a_single_batch_gains_nothing_by_zb_h2_and_many_do(p: int) -> None:
     )
     assert makespan(zb_h2(p, m).take(batches), EQUAL) == batches * 3 * m + p - 1
     assert makespan(zb_h1(p, m).take(batches), EQUAL) == batches * (3 * m + p - 1)
+
+
+@given(stages, microbatches, st.data())
+def test_flush_has_as_many_in_flight_as_are_asked_for(n: int, m: int, data: st.DataObject) -> None:
+    more = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    depths = [n - s + sum(more[s:]) for s in range(n)]
+    report = check(flush(n, m, in_flight=depths).take(2))
+    assert report.peak_in_flight == tuple(min(m, depth) for depth in depths)
+
+
+def test_counts_in_flight_fit_the_stages() -> None:
+    assert flush(3, 5, in_flight=[5, 3, 1]).head == eager(3, 5).head
+    with pytest.raises(ScheduleError, match="must name a count for each of 3 stages"):
+        flush(3, 5, in_flight=[3, 2])
+    with pytest.raises(ScheduleError, match="in_flight must be a whole number of at least 1"):
+        flush(2, 5, in_flight=[2, 0])

@@ -93,3 +93,24 @@ def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
         if task.op is Op.FORWARD
     }
     assert read == {t: t if t - 1 in flush_after else max(t - 1, 0) for t in range(batches)}
+
+
+@given(stages, st.integers(0, 8), small, st.data())
+def test_more_in_flight_reads_the_same_versions(
+    d: int, more: int, batches: int, data: st.DataObject
+) -> None:
+    m = d + more
+    first = data.draw(st.integers(d, m))
+    depths = [max(d - stage, first - stage) for stage in range(d)]
+    schedule = two_bw(d, m, in_flight=depths).take(batches)
+    report = check(schedule)
+    assert report.peak_in_flight == tuple(min(depth, m * batches) for depth in depths)
+    assert max(report.peak_versions) <= 2
+    assert {*passes(schedule, Op.FORWARD)} == {*passes(two_bw(d, m).take(batches), Op.FORWARD)}
+
+
+def test_no_more_than_a_batch_is_in_flight() -> None:
+    with pytest.raises(ScheduleError, match=r"use microbatches >= 7 \(not 6\) or in_flight"):
+        two_bw(4, 6, in_flight=[7, 5, 3, 1])
+    with pytest.raises(ScheduleError, match="must name a count for each of 4 stages"):
+        two_bw(4, 6, in_flight=[4, 3, 2])

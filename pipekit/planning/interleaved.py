@@ -1,0 +1,259 @@
+"""Stages dealt out to workers in a loop, as interleaved 1F1B and Megatron-LM have them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.clusters import Cluster
+from pipekit.partition.balance import best_split, require_stages
+from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
+from pipekit.plans import Plan, StagePlan
+from pipekit.profiling import Profile
+from pipekit.schedules import OPS, Schedule, flush
+from pipekit.schedules import interleaved as interleaved_1f1b
+
+_FEW = 2_000
+"""So many splits are all tried."""
+_SHAKES = 40
+"""How often the stages are cut by costs with noise before they are improved again."""
+_NOISE = (0.03, 0.1, 0.3, 1.0)
+"""Of the logarithms of these costs, one of these standard deviations."""
+_POWER = 16
+"""Of a worker's load in the sum that stands for the most: large ones decide, and others count."""
+_EVEN, _OVER = 1e-2, 1e12
+"""What the squares of the stages' seconds count beside, and bytes over the limit."""
+_NEAR = 1 + 1e-3
+"""Loads that are longer than a bound by less than this factor are not improved."""
+
+
+def interleaved(
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    chunks: int = 1,
+    microbatches: int = 1,
+    predictors: int = 0,
+    optimizer_states: float = 1,
+) -> Plan:
+    """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
+
+    With one chunk a worker this is the optimum, by dynamic programming.  With more, few
+    splits are all tried; of many, each row of as many stages as there are workers is cut optimally
+    in turn, from several beginnings.  Tests compare both with the optimum.  Links do not count.
+
+    A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
+    stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
+    :func:`pipekit.schedules.interleaved`, has in flight on each.
+
+    Args:
+        profile: costs of a microbatch.
+        cluster: the workers, and how much memory each has.
+        chunks: stages a worker.
+        microbatches: in a batch.
+        predictors: how many layers before the last one stay in one stage, as MTP's have to in
+            Megatron-LM.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
+            plain SGD, 1 with momentum, 2 for Adam.
+
+    Raises:
+        ValueError: there are more stages than layers, or no split is found that fits the memory.
+    """
+    stages = cluster.workers * chunks
+    if not 0 <= predictors <= len(profile) - 2:
+        raise ValueError(
+            f"{predictors} predictors do not fit between the first and the last of "
+            f"{len(profile)} layers: use 0 to {len(profile) - 2}"
+        )
+    require_stages(stages, len(profile) - max(0, predictors - 1))
+    ranges = LayerRanges(profile)
+    loop = _Loop(ranges, cluster, stages, microbatches, predictors, optimizer_states)
+    balance = loop.best()
+    seconds, memory = loop.loads(balance), loop.peaks(balance)
+    if not memory.max() <= cluster.device.memory_bytes:
+        raise ValueError(
+            f"no split was found that fits the {exact_bytes(cluster.device.memory_bytes)} of a "
+            f"worker: give each {exact_bytes(memory.max())}, which the most even one needs, use "
+            f"more workers, or fewer microbatches"
+        )
+    stops = np.cumsum(balance)
+    firsts, each = stops - balance, np.arange(stages)
+    worker = int(seconds.argmax())
+    return Plan(
+        method="interleaved",
+        stages=tuple(
+            StagePlan(int(first), int(stop), 1, "never", float(s), float(m))
+            for first, stop, s, m in zip(
+                firsts,
+                stops,
+                loop.seconds[firsts, stops],
+                memory[each % cluster.workers],
+                strict=True,
+            )
+        ),
+        microbatch_rows=profile.rows,
+        microbatches=microbatches,
+        in_flight=int(loop.held[0].sum(axis=1).max()),
+        predicted_s=float(seconds.max()),
+        why=f"Worker {worker} has the most to do ({milliseconds(seconds.max())}); no split takes "
+        f"less than {milliseconds(loop.bound)}.",
+    )
+
+
+class _Cost(NamedTuple):
+    """How bad a split is.
+
+    Attributes:
+        excess: bytes over the limit of a worker, as a share of that.
+        longest: seconds of the busiest worker.
+        uneven: the sum of the squares of the stages' seconds: long ones fill and drain slowly.
+    """
+
+    excess: float
+    longest: float
+    uneven: float
+
+
+class _Loop:
+    """Splits into stages that are dealt out in a loop.
+
+    Attributes:
+        seconds: of the layers between two cuts as one stage, ``[first, stop]``; infinite where
+            there cannot be one.
+        held: for each worker the microbatches of each of its stages that it has in flight before
+            each of its passes, ``[pass, chunk]``.
+        bound: seconds of the busiest worker that no split goes below.
+    """
+
+    def __init__(
+        self,
+        ranges: LayerRanges,
+        cluster: Cluster,
+        stages: int,
+        microbatches: int,
+        predictors: int,
+        optimizer_states: float,
+    ) -> None:
+        self._workers, self._stages = cluster.workers, stages
+        self._limit = cluster.device.memory_bytes
+        first, stop = ranges.every()
+        sums = ranges.total("forward_s", first, stop) + ranges.total("backward_s", first, stop)
+        self.seconds = np.where(ranges.possible, sums, np.inf)
+        self.seconds[:, ranges.layers - predictors : ranges.layers - 1] = np.inf
+        parts = [
+            ranges.worker_bytes(
+                first,
+                stop,
+                versions=1,
+                optimizer_states=optimizer_states,
+                in_flight=count,
+                kept=count,
+                gradients=ranges.parameter_bytes(first, stop),
+            )
+            for count in (0, 1)
+        ]
+        self._constant, self._each = parts[0], parts[1] - parts[0]
+        one = _one_batch(stages, microbatches, self._workers)
+        self.held = [*_held(one, stages // self._workers)]
+        self.bound = max(float(sums[0, -1]) / self._workers, float(np.diag(sums, 1).max()))
+
+    def best(self) -> list[int]:
+        """Return the layers of each stage, of the best split found."""
+        even = best_split(self.seconds, self._stages, np.maximum)
+        if self._stages == self._workers:
+            fits = np.stack([self._bytes(stage) <= self._limit for stage in range(self._stages)])
+            split = best_split(np.where(fits, self.seconds, np.inf), self._stages, np.maximum)
+            return split if min(split) else even  # it has empty stages if nothing fits
+        layers = len(self.seconds) - 1
+        if comb(layers - 1, self._stages - 1) <= _FEW:
+            cuts = combinations(range(1, layers), self._stages - 1)
+            every = ([b - a for a, b in pairwise((0, *each, layers))] for each in cuts)
+            return min(every, key=self._cost)
+        chance = np.random.default_rng(0)
+        best = self._improved(even)
+        for _ in range(_SHAKES):
+            if self._cost(best) <= (0.0, self.bound * _NEAR):
+                break
+            noise = chance.lognormal(0.0, chance.choice(_NOISE), self.seconds.shape)
+            shaken = self._swept(best, self.seconds * noise)
+            best = min(best, self._improved(shaken), key=self._cost)
+        return best
+
+    def loads(self, balance: Sequence[int]) -> Floats:
+        """Return the seconds of each worker's stages."""
+        stops = np.cumsum(balance)
+        each = self.seconds[stops - balance, stops]
+        loads: Floats = each.reshape(-1, self._workers).sum(axis=0)
+        return loads
+
+    def peaks(self, balance: Sequence[int]) -> Floats:
+        """Return the most bytes of each worker."""
+        stops = np.cumsum(balance)
+        constant, each = (
+            part[stops - balance, stops].reshape(-1, self._workers)
+            for part in (self._constant, self._each)
+        )
+        most = [(counts @ own).max() for counts, own in zip(self.held, each.T, strict=True)]
+        return np.asarray(constant.sum(axis=0) + most)
+
+    def _cost(self, balance: Sequence[int]) -> _Cost:
+        stops = np.cumsum(balance)
+        excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
+        uneven = (self.seconds[stops - balance, stops] ** 2).sum()
+        return _Cost(excess, float(self.loads(balance).max()), float(uneven))
+
+    def _improved(self, balance: list[int]) -> list[int]:
+        """Return a split that sweeps over all rows of stages make no better."""
+        while self._cost(better := self._swept(balance, self.seconds)) < self._cost(balance):
+            balance = better
+        return balance
+
+    def _swept(self, balance: list[int], seconds: Floats) -> list[int]:
+        """Return a split whose rows of stages, one on each worker, have been cut anew in turn."""
+        balance = [*balance]
+        unit = seconds[0, 1:][np.isfinite(seconds[0, 1:])].max() / self._workers
+        for begin in range(self._stages - self._workers + 1):
+            row = slice(begin, begin + self._workers)
+            edges = np.cumsum([0, *balance])
+            layers = slice(edges[row.start], edges[row.stop] + 1)
+            taken = np.zeros((2, self._workers))  # by the workers' other stages: seconds, bytes
+            for stage, (first, stop) in enumerate(pairwise(edges.tolist())):
+                if not row.start <= stage < row.stop:
+                    more = seconds[first, stop], self._bytes(stage)[first, stop]
+                    taken[:, stage % self._workers] += more
+            costs = []
+            for stage in range(row.start, row.stop):
+                others = taken[:, stage % self._workers]
+                own = seconds[layers, layers] / unit
+                load = own + others[0] / unit
+                over = (self._bytes(stage)[layers, layers] + others[1]) / self._limit - 1
+                costs.append(load**_POWER + _EVEN * own**2 + _OVER * np.maximum(over, 0))
+            balance[row] = best_split(np.stack(costs), self._workers, np.add)
+        return balance
+
+    def _bytes(self, stage: int) -> Floats:
+        """Return a stage's bytes when its worker has the most microbatches in flight."""
+        counts = self.held[stage % self._workers]
+        fullest = counts[counts.sum(axis=1).argmax(), stage // self._workers]
+        total: Floats = self._constant + fullest * self._each
+        return total
+
+
+def _one_batch(stages: int, microbatches: int, workers: int) -> Schedule:
+    if stages == workers:
+        return flush(stages, microbatches).take(1)
+    return interleaved_1f1b(stages, microbatches, workers=workers).take(1)
+
+
+def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:
+    """Yield what each worker has in flight before its passes, ``[pass, chunk]``."""
+    for tasks in schedule.workers:
+        changes = np.zeros((len(tasks) + 1, chunks), np.int64)
+        for number, task in enumerate(tasks, start=1):
+            if OPS[task.op].is_pass:
+                forward = OPS[task.op].own is None
+                changes[number, task.stage // len(schedule.workers)] = 1 if forward else -1
+        yield changes.cumsum(axis=0)

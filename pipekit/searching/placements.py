@@ -1,0 +1,144 @@
+"""Where stages are best: placements are bounded, and for the best ones orders are made.
+
+A best-first search: placements near good ones wait in a queue, the most promising first, which have
+a low bound and come from one with short orders.  What a worker takes first is tried beside that.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from pipekit.searching.policies import LENGTHS, Choice, greedy, policy_of
+from pipekit.searching.problem import Orders, Problem
+
+Placement = tuple[int, ...]
+"""The worker of each stage."""
+_PARENTS = 20
+"""How many of the best solutions have others made from them."""
+_NEAR = 8
+"""How many placements are made from one at a time."""
+_NEW_CHOICE = 0.1
+"""How often the policy changes, in place of the placement."""
+_EXHAUSTED = 1000
+"""Draws in a row that are known, after which nothing is taken to be left."""
+
+
+class Candidate(NamedTuple):
+    """Orders of a problem's passes that fit."""
+
+    problem: Problem
+    orders: Orders
+    makespan: float
+
+
+class _Solution(NamedTuple):
+    makespan: float
+    placement: Placement
+    choice: Choice
+
+
+class Space(NamedTuple):
+    """The placements that are searched.
+
+    Attributes:
+        problem: returns the problem of one.
+        bound: returns a time that no orders of that are shorter than.
+        near: returns one like another; None: the placement is given.
+    """
+
+    problem: Callable[[Placement], Problem]
+    bound: Callable[[Placement], float]
+    near: Callable[[Placement, random.Random], Placement] | None
+
+
+def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator[Candidate | None]:
+    """Yield orders for placements and policies never tried before, or None where none fit.
+
+    Args:
+        space: the placements.
+        starts: to begin with.
+        seed: of the random choices.
+    """
+    chance, number = random.Random(seed), count()
+    default, worst = (0,) * len(LENGTHS), sum(space.problem(starts[0]).takes)
+    queue = [(space.bound(each) * worst, next(number), each, default) for each in starts]
+    queue.sort()
+    seen, tried, known = set(starts), set[tuple[Placement, Choice]](), 0
+    parents: list[_Solution] = []
+    while known < _EXHAUSTED:
+        known += 1
+        if parents and (space.near is None or chance.random() < _NEW_CHOICE):
+            _, placement, choice = chance.choice(parents)
+            part = chance.randrange(len(choice))
+            choice = (*choice[:part], chance.randrange(LENGTHS[part]), *choice[part + 1 :])
+        else:
+            parent = chance.choice(parents) if parents else None
+            for _ in range(_NEAR if parent and space.near else 0):
+                placement = space.near(parent.placement, chance)
+                if placement not in seen:
+                    seen.add(placement)
+                    key = space.bound(placement) * parent.makespan
+                    heappush(queue, (key, next(number), placement, parent.choice))
+            if not queue:
+                continue
+            _, _, placement, choice = heappop(queue)
+        if (placement, choice) in tried:
+            continue
+        tried.add((placement, choice))
+        known, made = 0, None
+        if space.near is None or not parents or space.bound(placement) < parents[0].makespan:
+            problem = space.problem(placement)
+            made = shortest(problem, greedy(problem, policy_of(choice, problem)))
+        yield made
+        parents.append(_Solution(made.makespan if made else worst, placement, choice))
+        parents = sorted(parents)[:_PARENTS]
+
+
+def shortest(problem: Problem, orders: Orders) -> Candidate | None:
+    """Return orders as they are, or with neighbouring parts of backwards as one; None: none fit."""
+    if not problem.has(orders):
+        return None
+    able = [each for each in (orders, problem.merged(orders)) if problem.fit(each)]
+    timed = (Candidate(problem, each, problem.timing(each).makespan) for each in able)
+    best = min(timed, key=lambda each: each.makespan, default=None)
+    return best if best and best.makespan < math.inf else None
+
+
+def neighbours(
+    workers: int, groups: Sequence[int]
+) -> Callable[[Placement, random.Random], Placement]:
+    """Return a function that moves a stage to another worker, or lets two change places.
+
+    Each worker keeps a stage.  ``groups`` are as for :func:`renumbered`.
+    """
+
+    def near(placement: Placement, chance: random.Random) -> Placement:
+        changed = [*placement]
+        one, other = (chance.randrange(len(changed)) for _ in range(2))
+        if chance.random() < 0.5:
+            changed[one], changed[other] = changed[other], changed[one]
+        else:
+            changed[one] = chance.randrange(workers)
+        is_full = len(set(changed)) == workers
+        return renumbered(tuple(changed), groups) if is_full else placement
+
+    return near
+
+
+def renumbered(placement: Placement, groups: Sequence[int]) -> Placement:
+    """Return a placement that is alike, its workers numbered in the order of their first stages.
+
+    ``groups`` are the sizes of groups of workers that are alike, outermost first, say servers of 2
+    and workers: (2, 1).  A group gets another number as a whole; without any, all stay.
+    """
+
+    def first(worker: int) -> list[int]:
+        return [[home // size for home in placement].index(worker // size) for size in groups]
+
+    if not groups:
+        return placement
+    ranked = sorted(set(placement), key=first)
+    return tuple(ranked.index(home) for home in placement)

@@ -1,0 +1,168 @@
+"""Rounds of a search, each twice as long as the one before: many starts, some tried, two pursued.
+
+What a round does is counted in steps and not in seconds, so that a longer search begins as a
+shorter one does, and never ends worse.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from pipekit.searching.bound import bound
+from pipekit.searching.budget import Budget
+from pipekit.searching.judge import Found, Judge
+from pipekit.searching.local_search import CLOSE, TabuSearch
+from pipekit.searching.placements import (
+    Candidate,
+    Placement,
+    Space,
+    candidates,
+    neighbours,
+    shortest,
+)
+from pipekit.searching.problem import homes_of
+from pipekit.searching.versions import WeightReads
+
+_STARTS, _MOVES = 32, 16
+"""Of the first round: placements and policies tried, and moves of each of the best."""
+_TRIED, _PURSUED = 6, 2
+"""How many of a round's starts local search tries, and of all that it has tried it pursues."""
+_LEAST_STARTS = 150
+"""How many starts are tried, whatever the time, as long as none fits."""
+
+_Orders = TypeVar("_Orders", Candidate, TabuSearch)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for.
+
+    Attributes:
+        named: the named methods that are answers, simulated.
+        microbatches: how many, of all batches.
+        reads: which weights are read, of several batches; None: a single one.
+        placement: the worker of each stage; None: that is searched for, too.
+    """
+
+    named: Sequence[Found]
+    microbatches: int
+    reads: WeightReads | None
+    placement: Placement | None
+
+
+class SearchRounds:
+    """The search for one question's answer.
+
+    Attributes:
+        best: the shortest schedule so far that fits, or None.
+        step: of the budget, that found it; 0: it is a named method.
+        seconds: of the budget, when that was.
+    """
+
+    def __init__(self, judge: Judge, question: Question, budget: Budget, seed: int) -> None:
+        self._judge, self._question, self._budget, self._seed = judge, question, budget, seed
+        able = [each for each in self._named() if judge.fits(each)]
+        self.best = min(able, key=lambda each: each.makespan_s, default=None)
+        self.step, self.seconds = 0, 0.0
+        self._pool: list[TabuSearch] = []
+        self._starts = self._all_starts()
+
+    def run(self, least: float) -> None:
+        """Search until the time is over, nothing is left, or the best takes the least time."""
+        size = 1
+        while self._goes_on(least) and self._round(size, least):
+            size *= 2
+
+    def _goes_on(self, least: float) -> bool:
+        return self.best is None or self.best.makespan_s > least * CLOSE
+
+    def _round(self, size: int, least: float) -> bool:
+        """Return whether there is time for another round, and anything to do in it."""
+        fresh: list[Candidate] = []
+        tries = 0
+        for tries, start in enumerate(islice(self._starts, _STARTS * size), start=1):
+            if start:
+                fresh.append(start)
+                if self.best is None:
+                    self._take(start)
+            if not self._budget.step() and (self.best or tries > _LEAST_STARTS):
+                return False
+        tried = [self._begun(each) for each in _best_of(fresh, _TRIED)]
+        if not all(self._improved(each, _MOVES * size, least) for each in tried):
+            return False
+        able = [each for each in (*self._pool, *tried) if not each.is_least]
+        self._pool = _best_of(able, 2 * _TRIED)
+        pursued = _best_of(self._pool, _PURSUED)
+        if not all(self._improved(each, 3 * _MOVES * size, least) for each in pursued):
+            return False
+        return tries > 0 or bool(pursued)
+
+    def _begun(self, start: Candidate) -> TabuSearch:
+        self._take(start)
+        self._seed += 1
+        return TabuSearch(start.problem, start.orders, self._seed)
+
+    def _improved(self, entrant: TabuSearch, moves: int, least: float) -> bool:
+        """Make some moves; return whether there is time and need for more."""
+        for _ in range(moves // _MOVES):
+            before = entrant.makespan
+            for _ in range(_MOVES):
+                if entrant.is_least:
+                    break
+                if not self._budget.step():
+                    return False
+                entrant.move()
+            if entrant.makespan < before:
+                self._take(entrant)
+        return self._goes_on(least)
+
+    def _take(self, made: Candidate | TabuSearch) -> None:
+        """Simulate orders that may be the best: messages that meet on links take longer."""
+        if self.best and made.makespan >= self.best.makespan_s / CLOSE:
+            return
+        found = self._judge.made(made.problem, made.orders)
+        if self._judge.fits(found) and (not self.best or found.makespan_s < self.best.makespan_s):
+            self.best = found
+            self.step, self.seconds = self._budget.steps, self._budget.elapsed_s()
+
+    def _named(self) -> list[Found]:
+        """Return the named methods that have the stages where they may be."""
+        given = self._question.placement
+        return [
+            each
+            for each in self._question.named
+            if given is None or each.schedule.stage_workers == tuple((home,) for home in given)
+        ]
+
+    def _all_starts(self) -> Iterator[Candidate | None]:
+        """Yield the named methods' orders, then orders for placements and policies."""
+        judge, question = self._judge, self._question
+        workers, stages = len(judge.caps), len(judge.plan.stages)
+        placements = [question.placement or tuple(stage % workers for stage in range(stages))]
+        for each in self._named():
+            homes = homes_of(each.schedule)
+            problem = judge.problem(homes, question.reads)
+            yield shortest(problem, problem.orders(each.schedule))
+            if all(len(set(row)) == 1 for row in homes):
+                placements.append(tuple(row[0] for row in homes))
+        m, reads = question.microbatches, question.reads
+        space = Space(
+            lambda placement: judge.placed(placement, m, reads),
+            lambda placement: bound(judge.placed(placement, 1), m),
+            None if question.placement else neighbours(workers, judge.alike),
+        )
+        yield from candidates(space, placements, self._seed)
+
+
+def _best_of(every: Sequence[_Orders], count: int) -> list[_Orders]:
+    """Return the best of some orders, of each placement at most half of them."""
+    chosen: list[_Orders] = []
+    is_one = len({each.problem.homes for each in every}) == 1
+    for each in sorted(every, key=lambda each: each.makespan):
+        alike = sum(other.problem.homes == each.problem.homes for other in chosen)
+        if is_one or alike < max(1, count // 2):
+            chosen.append(each)
+        if len(chosen) == count:
+            break
+    return chosen
