@@ -102,7 +102,9 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    pages = toctree(["start", "train", "your_model", "cost", "methods", "why_slow", "predictions"], "Use it")
+    pages = toctree(
+        ["start", "train", "your_model", "cost", "methods", "why_slow", "predictions"], "Use it"
+    )
     see = ["course/index", "play", "methods/index", "gallery/index", "staleness", "papers"]
     pages += toctree(see, "See it")
     pages += toctree(

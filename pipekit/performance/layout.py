@@ -25,6 +25,9 @@ class Layout:
         zero: stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
             gradients, 3 the weights.
         recompute: what runs its forward again before its backward.
+        spreads_vocabulary: whether each pipeline rank has a part of embedding and head (Yeung,
+            Qi et al., Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288), which
+            else are on the first and the last stage.
         method: a name of :data:`pipekit.names.METHODS`.
 
     Raises:
@@ -41,6 +44,7 @@ class Layout:
     microbatches: int = 1
     zero: int = 0
     recompute: Recompute = "nothing"
+    spreads_vocabulary: bool = False
     method: str = "flush"
 
     def __post_init__(self) -> None:

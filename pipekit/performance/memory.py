@@ -34,13 +34,22 @@ def peak_bytes(run: Training) -> list[float]:
         layers = sum(counts[rank :: layout.pp])
         activations = microbatches[rank] * layers / layout.chunks * kept
         again = whole - kept  # of the layer whose forward runs again
-        tables = (rank == 0) + (rank == layout.pp - 1 and not (shape.tied and layout.pp == 1))
-        logits = (rank == layout.pp - 1) * run.framework.logit_held * run.tokens * vocabulary(run)
+        tables, head = _tables(run, rank)
+        logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
         found.append(_states(run, layers, tables) + activations + again + logits)
     return found
 
 
-def _states(run: Training, layers: int, tables: int) -> float:
+def _tables(run: Training, rank: int) -> tuple[float, float]:
+    """Return how many vocabularies of weights a rank has, and of logits."""
+    layout, tied = run.layout, run.shape.tied
+    if layout.spreads_vocabulary:
+        return (2 - tied) / layout.pp, 1 / layout.pp
+    first, last = rank == 0, rank == layout.pp - 1
+    return first + (last and not (tied and layout.pp == 1)), float(last)
+
+
+def _states(run: Training, layers: int, tables: float) -> float:
     """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage."""
     layout, shape, framework = run.layout, run.shape, run.framework
     share = layers / shape.layers

@@ -35,19 +35,18 @@ def step(run: Training) -> Step:
     Raises:
         ValueError: the layout does not suit the model.
     """
-    layout, shape = run.layout, run.shape
-    layer = _mean_layer(run)
-    last = total([_on_host(run, head(run))] * (1 + shape.predictors))
-    last = total([last] + [layer] * shape.predictors)
-    first = _on_host(run, embedding(run))
+    layout = run.layout
+    layer, ends = _mean_layer(run), _vocabulary(run)
+    last = ends[-1].forward_s + ends[-1].backward_s
     counts = layers_of_stages(
-        shape.layers,
+        run.shape.layers,
         layout.stages,
-        (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s),
+        0 if layout.spreads_vocabulary else last / (layer.forward_s + layer.backward_s),
     )
-    passes = [Passes(count * layer.forward_s, count * layer.backward_s) for count in counts]
-    passes[0] = total((first, passes[0]))
-    passes[-1] = total((passes[-1], last))
+    passes = [
+        total((Passes(count * layer.forward_s, count * layer.backward_s), end))
+        for count, end in zip(counts, ends, strict=True)
+    ]
     workers = [
         sum(each.forward_s + each.backward_s for each in passes[rank :: layout.pp])
         for rank in range(layout.pp)
@@ -61,6 +60,31 @@ def step(run: Training) -> Step:
         workers=layout.pp,
         after_s=replicas.seconds(run, max(workers)),
     )
+
+
+def _vocabulary(run: Training) -> list[Passes]:
+    """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
+    layout, predictors = run.layout, run.shape.predictors
+    first = _on_host(run, embedding(run))
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [_mean_layer(run)] * predictors)
+    found = [Passes()] * layout.stages
+    if not layout.spreads_vocabulary:
+        found[0] = total((found[0], first))
+        found[-1] = total((found[-1], last))
+        return found
+    # All ranks need the last stage's output, and sum what they send back.
+    sums = run.links.all_reduce(
+        layout.pp, 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
+    )
+    for rank in range(layout.pp):
+        early, late = rank, layout.stages - layout.pp + rank
+        found[early] = total((found[early], _part(first, layout.pp)))
+        found[late] = total((found[late], _part(last, layout.pp), Passes(sums, sums)))
+    return found
+
+
+def _part(passes: Passes, ranks: int) -> Passes:
+    return Passes(passes.forward_s / ranks, passes.backward_s / ranks)
 
 
 def layers_of_stages(layers: int, stages: int, head: float) -> list[int]:

@@ -11,7 +11,9 @@ _HIDDEN = 0.5
 def parameters(run: Training) -> tuple[float, float]:
     """Return the weights on a rank of the largest stage: those of experts, and all others."""
     shape, layout = run.shape, run.layout
-    tables = 1 if shape.tied or layout.pp > 1 else 2
+    tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
+    if layout.spreads_vocabulary:
+        tables = (2 - shape.tied) / layout.pp
     vocabularies = tables * vocabulary(run) * shape.hidden
     dense = shape.dense_parameters / (layout.tp * layout.pp) + vocabularies
     return shape.expert_parameters / (layout.ep * layout.pp), dense
@@ -30,17 +32,19 @@ def seconds(run: Training, slot_s: float) -> float:
 
 
 def _exchange(run: Training) -> float:
-    """Return seconds to reduce gradients and gather weights (ZeRO 1), or to all-reduce them.
+    """Return seconds to reduce gradients and gather weights, or to all-reduce gradients.
 
-    Both send (n - 1) / n of all gradients, and of all weights, around a ring of n ranks.
+    Both send (n - 1) / n of all bytes twice around a ring of n ranks.  ZeRO 2 reduces gradients
+    after each microbatch, and ZeRO 3 gathers weights for each pass as well.
     """
     layout, links, framework = run.layout, run.links, run.framework
     experts, dense = parameters(run)
     replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
     narrow = BYTES[run.dtype] < 2
-    size = framework.gradient_bytes + (
-        framework.weight_bytes if narrow else framework.wide_weight_bytes
-    )
+    each = framework.weight_bytes if narrow else framework.wide_weight_bytes
+    reduced = layout.microbatches if layout.zero >= 2 else 1
+    gathered = 2 * layout.microbatches if layout.zero == 3 else 1
+    size = reduced * framework.gradient_bytes + gathered * each
     if framework.overlaps_replicas:
         found = links.scatter(replicas, size * dense, layout.tp)
     else:
@@ -52,19 +56,21 @@ def _exchange(run: Training) -> float:
 def _exposed(run: Training, exchange_s: float, slot_s: float) -> float:
     """Return what of the exchange is not hidden behind passes.
 
-    It runs beside the passes of a worker's last microbatches; at least the last layer's is late.
+    It runs beside the passes of a worker's last microbatches, or of all (ZeRO 2 and 3); at least
+    the last layer's is late.
     """
     if not run.framework.overlaps_replicas:
         return exchange_s
     layout = run.layout
-    hidden = _HIDDEN * slot_s * min(layout.microbatches, layout.pp)
+    beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
+    hidden = _HIDDEN * slot_s * beside
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
 
 
 def _tied(run: Training) -> float:
     """Return seconds in which first and last stage sum the gradients of their tied tables."""
     layout, shape = run.layout, run.shape
-    if not shape.tied or layout.pp == 1:
+    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
         return 0.0
     size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
     return run.links.all_reduce(2, size, layout.gpus // layout.pp)

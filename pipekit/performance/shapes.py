@@ -1,5 +1,6 @@
 """What a transformer consists of, by the shapes that were published for it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipekit.choices import require_choice
@@ -123,30 +124,29 @@ class Shape:
     @property
     def dense_parameters(self) -> float:
         """Weights of all blocks but for those of experts."""
-        return sum(
-            count * layer.parameters(self.hidden) for block, count in self.blocks for layer in block
-        )
+        return sum(n * layer.parameters(self.hidden) for layer, n in self.each_layer())
 
     @property
     def expert_parameters(self) -> float:
         """Weights of all experts."""
-        return sum(
-            count * layer.expert_parameters(self.hidden)
-            for block, count in self.blocks
-            for layer in block
-            if isinstance(layer, Experts)
-        )
+        return sum(n * layer.expert_parameters(self.hidden) for layer, n in self.mixtures())
 
     @property
     def active_parameters(self) -> float:
         """Weights that a token visits, the head's among them."""
-        experts = sum(
-            count * layer.expert_parameters(self.hidden) * layer.active / layer.count
-            for block, count in self.blocks
-            for layer in block
-            if isinstance(layer, Experts)
+        visited = sum(
+            n * layer.expert_parameters(self.hidden) * layer.active / layer.count
+            for layer, n in self.mixtures()
         )
-        return self.dense_parameters + experts + self.vocabulary * self.hidden
+        return self.dense_parameters + visited + self.vocabulary * self.hidden
+
+    def each_layer(self) -> Iterator[tuple[Layer, int]]:
+        """Yield each layer of each kind of block, and how many of them there are."""
+        return ((layer, count) for block, count in self.blocks for layer in block)
+
+    def mixtures(self) -> Iterator[tuple[Experts, int]]:
+        """Yield those that are mixtures of experts."""
+        return ((each, n) for each, n in self.each_layer() if isinstance(each, Experts))
 
 
 def gpt(name: str, hidden: int, heads: int, layers: int, vocabulary: int = 50257) -> Shape:
@@ -163,12 +163,6 @@ def llama(
     return Shape(name, hidden, vocabulary, ((block, layers),))
 
 
-def _moe(
-    name: str, hidden: int, layers: int, vocabulary: int, attention: Layer, experts: Experts
-) -> Shape:
-    return Shape(name, hidden, vocabulary, (((attention, experts), layers),))
-
-
 def _deepseek(
     name: str, vocabulary: int, heads: int, dense: int, experts: int, predictors: int
 ) -> Shape:
@@ -179,20 +173,21 @@ def _deepseek(
 
 
 def _nemotron(
-    name: str,
-    hidden: int,
-    counts: tuple[int, int, int],
-    attention: Attention,
-    mamba_heads: int,
-    experts: Experts,
-    predictors: int = 0,
+    name: str, hidden: int, counts: tuple[int, int, int], heads: int, mamba: int, experts: Experts
 ) -> Shape:
-    mixers: tuple[Layer, ...] = Mamba(mamba_heads, 64, 8, 128), experts, attention
+    """Return a hybrid of Mamba, mixtures and attention, a block each."""
+    mixers: tuple[Layer, ...] = Mamba(mamba, 64, 8, 128), experts, Attention(heads, 2, 128)
     blocks = tuple(((mixer,), count) for mixer, count in zip(mixers, counts, strict=True))
-    return Shape(name, hidden, 131072, blocks, predictors=predictors)
+    return Shape(name, hidden, 131072, blocks, predictors=int(experts.latent is not None))
 
 
+_QWEN_30B, _QWEN_235B = Experts(128, 8, 768), Experts(128, 8, 1536)
+_OSS_20B = Experts(32, 4, 2880, fused_activation=False)
 _GPT_OSS = Experts(128, 4, 2880, fused_activation=False)
+_WINDOW, _WHOLE = Attention(64, 8, 64, window=128), Attention(64, 8, 64)
+_NANO = Experts(128, 6, 1856, gated=False, shared_width=3712)
+_SUPER = Experts(512, 22, 2688, gated=False, shared_width=5376, latent=1024)
+_ULTRA = Experts(512, 22, 5120, gated=False, shared_width=10240, latent=2048)
 
 SHAPES = {
     each.name: each
@@ -208,49 +203,23 @@ SHAPES = {
         llama("llama2-70b", 8192, 64, 8, 28672, 80, 32000),
         llama("llama3-8b", 4096, 32, 8, 14336, 32, 128256),
         llama("llama3-70b", 8192, 64, 8, 28672, 80, 128256),
+        llama("llama3.1-8b", 4096, 32, 8, 14336, 32, 128256),
+        llama("llama3.1-70b", 8192, 64, 8, 28672, 80, 128256),
         llama("llama3.1-405b", 16384, 128, 8, 53248, 126, 128256),
         llama("qwen2-7b", 3584, 28, 4, 18944, 28, 152064),
         llama("qwen3-8b", 4096, 32, 8, 12288, 36, 151936),
-        _moe("mixtral-8x7b", 4096, 32, 32000, Attention(32, 8, 128), Experts(8, 2, 14336)),
-        _moe("qwen3-30b-a3b", 2048, 48, 151936, Attention(32, 4, 128), Experts(128, 8, 768)),
-        _moe("qwen3-235b-a22b", 4096, 94, 151936, Attention(64, 4, 128), Experts(128, 8, 1536)),
-        Shape(
-            "gpt-oss-120b",
-            2880,
-            201088,
-            (
-                ((Attention(64, 8, 64, window=128), _GPT_OSS), 18),
-                ((Attention(64, 8, 64), _GPT_OSS), 18),
-            ),
-        ),
+        Shape("qwen3-32b", 5120, 151936, (((Attention(64, 8, 128), MLP(25600)), 64),)),
+        Shape("mixtral-8x7b", 4096, 32000, (((Attention(32, 8, 128), Experts(8, 2, 14336)), 32),)),
+        Shape("mixtral-8x22b", 6144, 32768, (((Attention(48, 8, 128), Experts(8, 2, 16384)), 56),)),
+        Shape("qwen3-30b-a3b", 2048, 151936, (((Attention(32, 4, 128), _QWEN_30B), 48),)),
+        Shape("qwen3-235b-a22b", 4096, 151936, (((Attention(64, 4, 128), _QWEN_235B), 94),)),
+        Shape("gpt-oss-20b", 2880, 201088, (((_WINDOW, _OSS_20B), 12), ((_WHOLE, _OSS_20B), 12))),
+        Shape("gpt-oss-120b", 2880, 201088, (((_WINDOW, _GPT_OSS), 18), ((_WHOLE, _GPT_OSS), 18))),
         _deepseek("deepseek-v3", 129280, heads=128, dense=3, experts=256, predictors=1),
         _deepseek("kimi-k2", 163840, heads=64, dense=1, experts=384, predictors=0),
-        _nemotron(
-            "nemotron-3-nano",
-            2688,
-            (23, 23, 6),
-            Attention(32, 2, 128),
-            64,
-            Experts(128, 6, 1856, gated=False, shared_width=3712),
-        ),
-        _nemotron(
-            "nemotron-3-super",
-            4096,
-            (40, 40, 8),
-            Attention(32, 2, 128),
-            128,
-            Experts(512, 22, 2688, gated=False, shared_width=5376, latent=1024),
-            predictors=1,
-        ),
-        _nemotron(
-            "nemotron-3-ultra",
-            8192,
-            (48, 48, 12),
-            Attention(64, 2, 128),
-            256,
-            Experts(512, 22, 5120, gated=False, shared_width=10240, latent=2048),
-            predictors=1,
-        ),
+        _nemotron("nemotron-3-nano", 2688, (23, 23, 6), 32, 64, _NANO),
+        _nemotron("nemotron-3-super", 4096, (40, 40, 8), 32, 128, _SUPER),
+        _nemotron("nemotron-3-ultra", 8192, (48, 48, 12), 64, 256, _ULTRA),
     )
 }
 """Published models by name: their papers' tables, or the config.json of their release."""

@@ -1,21 +1,16 @@
 """BigScience's trials before BLOOM: A100 nodes of Jean Zay, Megatron-DeepSpeed, 18 to 200 billion
 parameters (chronicles-prequel.md).  Rank only: the authors saw the network vary by 40 %."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
-from experiments.published.sets.vtrain import MACHINE, all_reduces
-from pipekit.performance.collectives import Links
+from experiments.published.sets.vtrain import MACHINE, on_nodes
 from pipekit.performance.constants import Constants
-from pipekit.performance.devices import machine
-from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import Layout
-from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
-from pipekit.performance.training import Training
 
-_NODES = replace(machine("A100 80GB"), network_bandwidth=50e9 / 8)
-"""Four Omni-Path links of 100 Gb/s a node of 8."""
+_NETWORK = 50e9
+"""Bytes/s of a node: four Omni-Path links of 100 Gb/s."""
 _VOCABULARY = 250_880
 _HEAD_WIDTH = 128
 _HIDDEN = 14_400
@@ -65,16 +60,7 @@ def _predicted(row: Row, constants: Constants) -> Prediction:
         zero=int(1 if row.zero_stage is None else row.zero_stage),
         recompute="everything",
     )
-    run = Training(
-        _shape(row),
-        layout,
-        Links(_NODES, all_reduces()),
-        MEGATRON_DEEPSPEED,
-        constants,
-        "float16",
-        row.seq_tokens,
-    )
-    return Prediction(step(run).seconds, "data sheet, vTrain's constants of this device")
+    return on_nodes(_shape(row), layout, _NETWORK, constants, row.seq_tokens)
 
 
 def _measured(values: Values) -> Measured:

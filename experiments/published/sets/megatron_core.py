@@ -1,35 +1,22 @@
 """Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from experiments.published.published_set import Measured, Prediction, PublishedSet, Values
 from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.frameworks import MEGATRON_CORE
-from pipekit.performance.layout import Layout, Recompute, on_gpus
+from pipekit.performance.layout import Layout, on_gpus
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import Experts, Shape, shape
+from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.training import Training
 
-_BASIS = "data sheet, fitted constants"
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
-_MODELS = {
-    "LLAMA3_8B": "llama3-8b",
-    "LLAMA3_70B": "llama3-70b",
-    "LLAMA3.1_405B": "llama3.1-405b",
-    "Qwen3_30B_a3B": "qwen3-30b-a3b",
-    "Qwen3_235B_a22B": "qwen3-235b-a22b",
-    "GPT OSS 120B": "gpt-oss-120b",
-    "DeepSeekV3": "deepseek-v3",
-    "Kimi_K2": "kimi-k2",
-    "Nemotron_3_Nano": "nemotron-3-nano",
-    "Nemotron_3_Super": "nemotron-3-super",
-    "Nemotron_3_Ultra": "nemotron-3-ultra",
-}
 _GRAPHED_FROM = {
     "GPT OSS 120B": "26.06",
     "DeepSeekV3": "26.06",
@@ -67,6 +54,7 @@ class BridgeRow:
     task: str
     model: str
     variant: str | None
+    fsdp: int | None
     system: str
     gpus: int
     precision: str
@@ -84,14 +72,9 @@ class BridgeRow:
         """The device's name."""
         return self.system.removeprefix("DGX-")
 
-    @property
-    def dtype(self) -> str:
-        """The products' dtype: FP8 of any recipe, NVFP4, or BF16."""
-        return dtype(self.precision)
-
 
 def dtype(precision: str) -> str:
-    """Return the dtype of a precision's name."""
+    """Return the products' dtype of a precision's name: FP8 of any recipe, NVFP4, or BF16."""
     name = precision.upper()
     if "FP4" in name:
         return "float4"
@@ -99,26 +82,9 @@ def dtype(precision: str) -> str:
 
 
 def _bridge_shape(row: BridgeRow) -> Shape:
-    known = shape(_MODELS.get(row.model, row.model))
+    name = row.model.lower().replace("_", "-").replace(" ", "-").replace("deepseekv", "deepseek-v")
+    known = shape(name)
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
-
-
-def _bridge_layout(row: BridgeRow) -> Layout:
-    recompute: Recompute = "experts" if (row.model, row.device) in _RECOMPUTED else "nothing"
-    ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
-    return on_gpus(
-        row.gpus,
-        row.global_batch_samples,
-        tp=row.tp or 1,
-        cp=row.cp or 1,
-        pp=row.pp or 1,
-        ep=min(row.ep or 1, ranks),
-        chunks=row.vp or 1,
-        microbatch_samples=row.micro_batch_samples,
-        zero=1,
-        recompute=recompute,
-        method="interleaved" if (row.vp or 1) > 1 and (row.pp or 1) > 1 else "flush",
-    )
 
 
 def _graphs(row: BridgeRow) -> bool:
@@ -128,18 +94,16 @@ def _graphs(row: BridgeRow) -> bool:
 
 
 def _bridge(row: BridgeRow, constants: Constants) -> Prediction:
-    run = Training(
-        _bridge_shape(row),
-        _bridge_layout(row),
-        Links(machine(row.device)),
-        MEGATRON_CORE,
-        constants,
-        row.dtype,
-        row.seq_tokens,
-        trains_weights=row.task != "lora",
-        graphs=_graphs(row),
+    ranks = row.gpus // (row.pp or 1)  # one table prints more expert ranks than a stage has
+    layout = _layout(
+        row,
+        ep=min(row.ep or 1, ranks),
+        zero=3 if (row.fsdp or 0) > 1 else 1,
+        recompute="experts" if (row.model, row.device) in _RECOMPUTED else "nothing",
     )
-    return Prediction(step(run).seconds, _BASIS)
+    frozen, graphs = row.task == "lora", _graphs(row)
+    run = _training(row, _bridge_shape(row), layout, constants)
+    return _prediction(replace(run, trains_weights=not frozen, graphs=graphs))
 
 
 def _bridge_measured(values: Values) -> Measured:
@@ -148,35 +112,9 @@ def _bridge_measured(values: Values) -> Measured:
     return Measured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
 
 
-def _bridge_work(row: BridgeRow) -> float:
-    """Return seconds at the precision's peak (6 FLOPs a token and active weight)."""
-    flops = 6 * _bridge_shape(row).active_parameters * row.global_batch_samples * row.seq_tokens
-    return flops / row.gpus / machine(row.device).peak(row.dtype)
-
-
 def _regression(row: BridgeRow) -> str | None:
     known = row.model == "GPT OSS 120B" and row.release == "26.06.01"
     return "the release notes call it a regression" if known else None
-
-
-BRIDGE = PublishedSet(
-    name="megatron_bridge",
-    file="megatron_bridge/throughput.csv",
-    row=BridgeRow,
-    machine=_fitted,
-    predict=_bridge,
-    measured=_bridge_measured,
-    work=_bridge_work,
-    group=lambda row: f"{row.model}{row.dtype}{row.gpus}{row.ep}{row.pp}",
-    kind=lambda row: "experts" if _has_experts(_bridge_shape(row)) else "dense",
-    anomaly=_regression,
-    efficiencies=EFFICIENCIES,
-    overheads=OVERHEADS,
-)
-
-
-def _has_experts(model: Shape) -> bool:
-    return any(isinstance(layer, Experts) for block, _ in model.blocks for layer in block)
 
 
 @dataclass(frozen=True)
@@ -202,42 +140,67 @@ class MLPerfRow:
         return max(known, key=lambda name: len(name.partition(" ")[0]), default=self.gpu_type)
 
 
-def _mlperf(row: MLPerfRow, constants: Constants, *, model: Shape) -> Prediction:
-    chunks = (row.vp or 1) if row.pp > 1 else 1
-    layout = on_gpus(
-        row.gpus,
-        row.global_batch_samples,
-        tp=row.tp,
-        cp=row.cp or 1,
-        pp=row.pp,
-        chunks=chunks,
-        microbatch_samples=row.micro_batch_samples,
-        zero=1,
-        method="interleaved" if chunks > 1 else "flush",
-    )
-    links = Links(machine(row.device))
-    number = dtype(row.precision)
-    run = Training(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
-    return Prediction(step(run).seconds, _BASIS)
-
-
-def _mlperf_work(row: MLPerfRow, *, model: Shape) -> float:
-    tokens = row.global_batch_samples * row.seq_tokens
-    peak = machine(row.device).peak(dtype(row.precision))
-    return 6 * model.active_parameters * tokens / row.gpus / peak
-
-
 def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
+    def predict(row: MLPerfRow, constants: Constants) -> Prediction:
+        return _prediction(_training(row, model, _layout(row, zero=1), constants))
+
     return PublishedSet(
         name=name,
         file=f"{name}/step_times.csv",
         row=MLPerfRow,
         machine=_fitted,
-        predict=partial(_mlperf, model=model),
+        predict=predict,
         measured=lambda values: Measured(float(values["step_s"])),
-        work=partial(_mlperf_work, model=model),
+        work=partial(_work, model=lambda _: model),
     )
 
 
+def _layout(row: BridgeRow | MLPerfRow, **rest: Any) -> Layout:
+    pp = row.pp or 1
+    chunks = (row.vp or 1) if pp > 1 else 1
+    return on_gpus(
+        row.gpus,
+        row.global_batch_samples,
+        tp=row.tp or 1,
+        cp=row.cp or 1,
+        pp=pp,
+        chunks=chunks,
+        microbatch_samples=row.micro_batch_samples,
+        method="interleaved" if chunks > 1 else "flush",
+        **rest,
+    )
+
+
+def _training(
+    row: BridgeRow | MLPerfRow, model: Shape, layout: Layout, constants: Constants
+) -> Training:
+    links, number = Links(machine(row.device)), dtype(row.precision)
+    return Training(model, layout, links, MEGATRON_CORE, constants, number, row.seq_tokens)
+
+
+def _prediction(run: Training) -> Prediction:
+    return Prediction(step(run).seconds, "data sheet, fitted constants")
+
+
+def _work(row: Any, model: Callable[[Any], Shape]) -> float:
+    """Return a step's seconds at the precision's peak (6 FLOPs a token and active weight)."""
+    flops = 6 * model(row).active_parameters * row.global_batch_samples * row.seq_tokens
+    return float(flops / row.gpus / machine(row.device).peak(dtype(row.precision)))
+
+
+BRIDGE = PublishedSet(
+    name="megatron_bridge",
+    file="megatron_bridge/throughput.csv",
+    row=BridgeRow,
+    machine=_fitted,
+    predict=_bridge,
+    measured=_bridge_measured,
+    work=partial(_work, model=_bridge_shape),
+    group=lambda row: f"{row.model}{dtype(row.precision)}{row.gpus}{row.ep}{row.pp}",
+    kind=lambda row: "experts" if any(_bridge_shape(row).mixtures()) else "dense",
+    anomaly=_regression,
+    efficiencies=EFFICIENCIES,
+    overheads=OVERHEADS,
+)
 LLAMA_405B = _mlperf_set("mlperf_405b", shape("llama3.1-405b"))
 GPT3 = _mlperf_set("mlperf_gpt3", shape("gpt3-175b"))

@@ -9,14 +9,13 @@ from pipekit.performance.collectives import Curve, Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
-from pipekit.performance.layout import Recompute, on_gpus
+from pipekit.performance.layout import Layout, Recompute, on_gpus
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import gpt
+from pipekit.performance.shapes import Shape, gpt
 from pipekit.performance.training import Training
 from pipekit.reading import read_table
 
-_NODES = replace(machine("A100 80GB"), network_bandwidth=100e9 / 8)
-"""800 Gb/s between nodes of 8, as the set's own configuration files say."""
+_A100 = machine("A100 80GB")
 MACHINE = "Megatron-DeepSpeed on A100"
 EFFICIENCIES = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in range(38, 58, 3))
@@ -40,25 +39,28 @@ class Row:
 
 
 def _predicted(row: Row, constants: Constants, *, recompute: Recompute) -> Prediction:
-    curves = all_reduces()
-    run = Training(
-        gpt("GPT", row.hidden_size, row.attention_heads, row.layers),
-        on_gpus(
-            row.gpus,
-            row.global_batch_samples,
-            tp=row.tp,
-            pp=row.pp,
-            microbatch_samples=row.micro_batch_samples,
-            recompute=recompute,
-        ),
-        Links(_NODES, curves),
-        MEGATRON_DEEPSPEED,
-        constants,
-        "float16",
-        row.seq_tokens,
+    layout = on_gpus(
+        row.gpus,
+        row.global_batch_samples,
+        tp=row.tp,
+        pp=row.pp,
+        microbatch_samples=row.micro_batch_samples,
+        recompute=recompute,
     )
-    basis = "data sheet, fitted constants"
-    return Prediction(step(run).seconds, basis + (", measured all-reduces" if curves else ""))
+    model = gpt("GPT", row.hidden_size, row.attention_heads, row.layers)
+    network = 100e9  # bytes/s of a node: 800 Gb/s, as the set's own configuration files say
+    return on_nodes(model, layout, network, constants, row.seq_tokens)
+
+
+def on_nodes(
+    model: Shape, layout: Layout, node_bandwidth: float, constants: Constants, seq_tokens: int
+) -> Prediction:
+    """Return the prediction on nodes of 8 A100 with so many bytes/s of network each."""
+    nodes, curves = replace(_A100, network_bandwidth=node_bandwidth / 8), all_reduces()
+    links = Links(nodes, curves)
+    run = Training(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
+    basis = "data sheet, fitted constants" + (", measured all-reduces" if curves else "")
+    return Prediction(step(run).seconds, basis)
 
 
 @cache

@@ -120,7 +120,14 @@ def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path)
 def test_each_line_of_nvidias_models_and_systems_is_predicted(tmp_path: Path) -> None:
     models = ["LLAMA3_8B", "Qwen3_30B_a3B", "GPT OSS 120B", "DeepSeekV3", "Nemotron_3_Super"]
     row: dict[str, object] = dict.fromkeys(("vp", "cp", "tp", "pp"), 1)
-    row |= {"release": "26.04", "task": "pre-training", "variant": "", "gpus": 64, "ep": 8}
+    row |= {
+        "release": "26.04",
+        "task": "pre-training",
+        "variant": "",
+        "gpus": 64,
+        "ep": 8,
+        "fsdp": 0,
+    }
     row |= {"global_batch_samples": 512, "micro_batch_samples": 1, "seq_tokens": 4096}
     rows = [
         {**row, "row_id": f"{model} {system}", "model": model, "system": system, "precision": "FP8"}

@@ -1,0 +1,120 @@
+"""Shapes have the parameters that were published, and come from config.json files, too."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipekit.performance.configs import from_config
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, shape
+
+GPT3 = shape("gpt3-175b")
+
+
+def test_gpt_has_the_parameters_of_its_paper() -> None:
+    """12 l h^2 (1 + 13 / 12h + (V + s) / 12 l h), of which norms and positions are left out."""
+    blocks = GPT3.dense_parameters
+    assert blocks == 12 * 96 * 12288**2
+    assert blocks + GPT3.vocabulary * GPT3.hidden == pytest.approx(175e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        ("llama3-8b", 8.03, 7.5),
+        ("llama3-70b", 70.6, 69.5),
+        ("llama3.1-405b", 405.8, 403.7),
+        ("mixtral-8x7b", 46.7, 12.7),
+        ("mixtral-8x22b", 140.6, 39.0),
+        ("qwen3-32b", 32.8, 32.0),
+        ("qwen3-30b-a3b", 30.5, 3.0),
+        ("qwen3-235b-a22b", 235, 21.5),
+        ("deepseek-v3", 671, 37),
+        ("kimi-k2", 1026, 32),
+        ("gpt-oss-20b", 20.9, 3.6),
+        ("gpt-oss-120b", 116.8, 5.1),
+    ],
+)
+def test_published_models_have_the_published_parameters(
+    name: str, billions: float, active: float
+) -> None:
+    known = shape(name)
+    tables = (1 if known.tied else 2) * known.vocabulary * known.hidden
+    every = known.dense_parameters + known.expert_parameters + tables
+    assert every / 1e9 == pytest.approx(billions, rel=0.02)
+    assert known.active_parameters / 1e9 == pytest.approx(active, rel=0.07)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+
+
+def written(folder: Path, config: dict[str, object]) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_dense_config_is_the_published_shape(tmp_path: Path) -> None:
+    found, known = from_config(written(tmp_path, LLAMA)), shape("llama3-8b")
+    assert found.blocks == known.blocks
+    assert (found.hidden, found.vocabulary, found.tied) == (4096, 128256, False)
+
+
+def test_gpt2_has_names_of_its_own_and_no_gate(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+    found = from_config(written(tmp_path, config))
+    assert found.blocks == shape("gpt2").blocks
+    assert found.tied
+
+
+def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
+    """DeepSeek-V3's config.json has these names and numbers."""
+    config = {
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "intermediate_size": 18432,
+        "vocab_size": 129280,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": False,
+    }
+    known = shape("deepseek-v3")
+    found = from_config(written(tmp_path, config))
+    assert found.blocks == known.blocks
+    assert found.predictors == 1
+    kinds = [type(layer) for block, _ in found.blocks for layer in block]
+    assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
+
+
+def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:
+    heads = {name: value for name, value in LLAMA.items() if "heads" not in name}
+    with pytest.raises(ValueError, match="has none of num_attention_heads, n_head"):
+        from_config(written(tmp_path, heads))
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ValueError, match=r"is not a config\.json"):
+        from_config(tmp_path / "broken.json")
+
+
+def test_an_unknown_model_is_refused_with_the_closest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'llama3-8b'"):
+        shape("llama3-8")
+    assert isinstance(GPT3.blocks[0][0][0], Attention)
