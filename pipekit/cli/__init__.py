@@ -19,6 +19,7 @@ from pipekit.cli.explain import explain
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.published import published
+from pipekit.cli.recommend import recommend
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
@@ -70,6 +71,7 @@ _COMMANDS = (
     schedule,
     profile,
     plan,
+    recommend,
     simulate,
     train,
     explain,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipekit import units
-from pipekit.performance.collectives import Links
-from pipekit.performance.configs import read_config
+from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
+from pipekit.performance.estimate import training
 from pipekit.performance.frameworks import MEGATRON_CORE, Framework
 from pipekit.performance.layout import Layout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
@@ -34,7 +34,7 @@ _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
-_MOST_CHUNKS, _MOST_SAMPLES = 8, 8
+_CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Layouts that fit, the fastest first.
+    """Layouts that fit, the fastest first, one for each way to spread the model.
 
     Attributes:
         candidates: the layouts.
@@ -140,10 +140,10 @@ def recommend(
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
 
-    Every way to spread the model by tensor, context, expert, pipeline (with virtual stages) and
-    data parallelism is tried, with each microbatch size, and with the least recomputation that
-    fits.  The time of a step is a replay of the method's own table with each stage's seconds; see
-    docs/predictions.md for how far to trust it.
+    Every way to spread the model by tensor, context, expert, pipeline and data parallelism is
+    tried, with each number of virtual stages and size of microbatches, and the least recomputation
+    that fits; of those that spread it alike the fastest is kept.  The time of a step is a replay of
+    the method's own table with each stage's seconds; docs/predictions.md says how far to trust it.
 
     Args:
         model: a name of :data:`pipekit.performance.shapes.SHAPES`, the path of a ``config.json``,
@@ -160,13 +160,11 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = _shape(model)
-    constants = fitted().constants(f"{framework.name} on {kind.device.name}")
-    links = Links(kind)
     room = USABLE * kind.device.memory_bytes
     found, too_large, least = [], 0, math.inf
     layouts = [*_layouts(known, kind, count, batch, seq_tokens)]
     for layout in progress_bar(layouts, desc="recommend", unit="layout", delay=1.0):
-        run = Training(known, layout, links, framework, constants, dtype, seq_tokens)
+        run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
         peaks, run = _fitting(run, room)
         least = min(least, max(peaks))
         if max(peaks) > room:
@@ -180,7 +178,14 @@ def recommend(
             f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
         )
     found.sort(key=lambda each: each.step_s)
-    return Recommendation(tuple(found), _half_width(known), len(layouts), too_large)
+    fastest: dict[tuple[int, ...], Candidate] = {}
+    for each in found:
+        fastest.setdefault(_degrees(each.layout), each)
+    return Recommendation(tuple(fastest.values()), _half_width(known), len(layouts), too_large)
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.cp, layout.ep, layout.pp, layout.zero
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
@@ -195,7 +200,7 @@ def _gpus(cluster: Cluster) -> tuple[int, Machine]:
 def _shape(model: Model) -> Shape:
     if isinstance(model, Shape):
         return model
-    return read_config(model) if Path(model).suffix == ".json" else shape(str(model))
+    return from_config(model) if Path(model).suffix == ".json" else shape(str(model))
 
 
 def _half_width(known: Shape) -> float:
@@ -236,31 +241,41 @@ def _layouts(
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             for pp in _divisors(gpus // (tp * cp), known.layers):
                 dp = gpus // (tp * cp * pp)
-                stages = [(1, "flush"), *_interleaved(known.layers, pp)]
                 for samples in _divisors(batch // dp if batch % dp == 0 else 0, _MOST_SAMPLES):
-                    for chunks, method in stages:
-                        if chunks > 1 and batch // (dp * samples) % pp:
-                            continue  # Megatron-LM interleaves whole rounds of microbatches
-                        for ep, zero in product(_divisors(math.gcd(tp * cp * dp, experts), experts), (1, 3) if pp == 1 and dp*cp > 1 else (int(dp*cp>1),)):
-                            yield on_gpus(
-                                gpus,
-                                batch,
-                                tp=tp,
-                                cp=cp,
-                                pp=pp,
-                                ep=ep,
-                                chunks=chunks,
-                                microbatch_samples=samples,
-                                zero=zero,
-                                method=method,
-                            )
+                    rounds = batch // (dp * samples) % pp == 0
+                    for (chunks, method), ep, zero in product(
+                        _stages(known.layers, pp, rounds),
+                        _divisors(math.gcd(tp * cp * dp, experts), experts),
+                        _sharding(pp, dp * cp),
+                    ):
+                        yield on_gpus(
+                            gpus,
+                            batch,
+                            tp=tp,
+                            cp=cp,
+                            pp=pp,
+                            ep=ep,
+                            chunks=chunks,
+                            microbatch_samples=samples,
+                            zero=zero,
+                            method=method,
+                        )
 
 
-def _interleaved(layers: int, pp: int) -> Iterator[tuple[int, str]]:
-    """Yield how many virtual stages a rank can have, equally long but for the model's ends."""
-    for chunks in range(2, _MOST_CHUNKS + 1 if pp > 1 else 2):
-        if layers % (pp * chunks) == 0 or (layers + 2) % (pp * chunks) == 0:
-            yield chunks, "interleaved"
+def _stages(layers: int, pp: int, rounds: bool) -> list[tuple[int, str]]:
+    """Return how many virtual stages a rank can have, and the method.
+
+    Megatron-LM interleaves whole rounds of microbatches, one for each rank.
+    """
+    most = (layers + 2) // pp if pp > 1 and rounds else 1
+    return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
+
+
+def _sharding(pp: int, replicas: int) -> tuple[int, ...]:
+    """Return stages of ZeRO: in a pipeline whole weights stay on their ranks between passes."""
+    if replicas == 1:
+        return (0,)
+    return (1, 3) if pp == 1 else (1,)
 
 
 def _divisors(number: int, most: int) -> list[int]:
