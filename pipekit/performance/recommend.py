@@ -110,17 +110,20 @@ class Recommendation:
             rows.append(degrees | seconds | {"reason": each.reason})
         return pd.DataFrame(rows)
 
-    def __str__(self) -> str:
-        table = self.frame().drop(columns="reason").head(10).round(3).to_string(index=False)
-        best = self.candidates[0]
-        text = f"{table}\n\nThe first: {best.reason} (simulated).\n"
-        text += f"{self.tried} layouts were tried, {self.too_large} of them do not fit in memory. "
+    @property
+    def standing(self) -> str:
+        """How many layouts were tried, and how many of the first cannot be told apart."""
+        text = f"{self.tried} layouts were tried, {self.too_large} of them do not fit in memory. "
         if self.equal == 1:
             return f"{text}The first is faster than all others by more than the error."
         return (
             f"{text}The first {self.equal} cannot be told apart: 80 % of published steps are "
             f"within {math.expm1(self.half_width):.0%} of their predictions."
         )
+
+    def __str__(self) -> str:
+        table = self.frame().drop(columns="reason").head(10).round(3).to_string(index=False)
+        return f"{table}\n\nThe first: {self.candidates[0].reason} (simulated).\n{self.standing}"
 
 
 _DEGREES = (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipekit.explore import memory, planner, search, timeline, why_slow
+from pipekit.explore import choose_parallelism, memory, planner, search, timeline, why_slow
 from pipekit.explore.by_hand import own_schedule, puzzle_board
 
-EXPLORERS = "memory", "planner", "search", "timeline", "why_slow"
+EXPLORERS = "choose_parallelism", "memory", "planner", "search", "timeline", "why_slow"
 BY_HAND = "own_schedule", "puzzle_board"
 CODE = f"""
 import sys
@@ -29,7 +29,8 @@ def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture
 
 
 @pytest.mark.parametrize(
-    "explorer", [memory, planner, search, timeline, why_slow, own_schedule, puzzle_board]
+    "explorer",
+    [choose_parallelism, memory, planner, search, timeline, why_slow, own_schedule, puzzle_board],
 )
 def test_every_argument_has_a_control(explorer: Any) -> None:
     assert {*explorer.controls()} == {*explorer.see.__annotations__} - {"return"}
