@@ -20,6 +20,7 @@ from pipekit.cli.explain import explain
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.published import published
+from pipekit.cli.recommend import recommend
 from pipekit.cli.schedule import schedule
 from pipekit.cli.search import search
 from pipekit.cli.simulate import simulate
@@ -73,6 +74,7 @@ _COMMANDS = (
     check,
     profile,
     plan,
+    recommend,
     simulate,
     search,
     train,

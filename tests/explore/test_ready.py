@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipekit.explore import memory, planner, search, timeline, why_slow
+from pipekit.explore import choose_parallelism, memory, planner, search, timeline, why_slow
 from pipekit.explore.by_hand import own_schedule
 
-EXPLORERS = "memory", "planner", "search", "timeline", "why_slow"
+EXPLORERS = "choose_parallelism", "memory", "planner", "search", "timeline", "why_slow"
 CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
@@ -29,6 +29,9 @@ def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture
     assert run.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("explorer", [memory, planner, search, timeline, why_slow, own_schedule])
+@pytest.mark.parametrize(
+    "explorer",
+    [choose_parallelism, memory, planner, search, timeline, why_slow, own_schedule],
+)
 def test_every_argument_has_a_control(explorer: Any) -> None:
     assert {*explorer.controls()} == {*explorer.see.__annotations__} - {"return"}

@@ -1,0 +1,286 @@
+"""Which layout trains a model fastest on some GPUs: all that fit, by the seconds of their steps."""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipekit import units
+from pipekit.performance.configs import from_config
+from pipekit.performance.constants import fitted
+from pipekit.performance.devices import Machine, machine
+from pipekit.performance.estimate import training
+from pipekit.performance.frameworks import MEGATRON_CORE, Framework
+from pipekit.performance.layout import Layout, Recompute, on_gpus
+from pipekit.performance.memory import peak_bytes
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import MLP, Experts, Shape, shape
+from pipekit.performance.training import Training
+from pipekit.progress import progress_bar
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Model = str | os.PathLike[str] | Shape
+Cluster = str | tuple[int, Machine]
+
+USABLE = 0.9
+"""Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
+_RECOMPUTE: tuple[Recompute, ...] = ("nothing", "selective", "everything")
+"""From what costs no time to what costs most; the first that fits is taken."""
+_LEAST_TOKENS = 4096
+"""Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
+_CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout and what is predicted of it.
+
+    Attributes:
+        run: the training.
+        step_s: seconds of a step (simulated).
+        peak_bytes: of each pipeline rank.
+        idle: share of the step in which the slowest rank's passes do not run: bubble and messages.
+        after: share of the step behind the passes: replicas' gradients and the optimizer.
+    """
+
+    run: Training
+    step_s: float
+    peak_bytes: tuple[float, ...]
+    idle: float
+    after: float
+
+    @property
+    def layout(self) -> Layout:
+        """Its degrees."""
+        return self.run.layout
+
+    @property
+    def reason(self) -> str:
+        """Where its time goes, and how full the fullest rank is."""
+        full = max(self.peak_bytes)
+        rank = self.peak_bytes.index(full)
+        share = full / self.run.links.machine.device.memory_bytes
+        return (
+            f"{self.idle:.0%} of the step idle in the pipeline, {self.after:.0%} for replicas' "
+            f"gradients and the optimizer; {units.written(full, units.BYTES)} on rank {rank}, "
+            f"{share:.0%} of the device"
+        )
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Layouts that fit, the fastest first, one for each way to spread the model.
+
+    Attributes:
+        candidates: the layouts.
+        half_width: 80 % of published step times of such models were within a factor of exp(this)
+            of their predictions.
+        tried: how many layouts were tried.
+        too_large: how many of them do not fit in memory.
+    """
+
+    candidates: tuple[Candidate, ...]
+    half_width: float
+    tried: int
+    too_large: int
+
+    @property
+    def equal(self) -> int:
+        """How many of the first cannot be told apart from the first, by that error."""
+        best = self.candidates[0].step_s * math.exp(self.half_width)
+        return sum(each.step_s <= best for each in self.candidates)
+
+    def frame(self) -> "pd.DataFrame":
+        """Return a row a candidate: its degrees, seconds with their interval, GB, the reason."""
+        import pandas as pd
+
+        wide = math.exp(self.half_width)
+        rows = []
+        for each in self.candidates:
+            layout = each.layout
+            degrees = {name: getattr(layout, name) for name in _DEGREES}
+            seconds = {"step_s": each.step_s, "low_s": each.step_s / wide}
+            seconds |= {"high_s": each.step_s * wide, "peak_gb": max(each.peak_bytes) / 1e9}
+            rows.append(degrees | seconds | {"reason": each.reason})
+        return pd.DataFrame(rows)
+
+    @property
+    def standing(self) -> str:
+        """How many layouts were tried, and how many of the first cannot be told apart."""
+        text = f"{self.tried} layouts were tried, {self.too_large} of them do not fit in memory. "
+        if self.equal == 1:
+            return f"{text}The first is faster than all others by more than the error."
+        return (
+            f"{text}The first {self.equal} cannot be told apart: 80 % of published steps are "
+            f"within {math.expm1(self.half_width):.0%} of their predictions."
+        )
+
+    def __str__(self) -> str:
+        table = self.frame().drop(columns="reason").head(10).round(3).to_string(index=False)
+        return f"{table}\n\nThe first: {self.candidates[0].reason} (simulated).\n{self.standing}"
+
+
+_DEGREES = (
+    *("tp", "cp", "ep", "pp", "chunks", "dp", "zero", "recompute"),
+    *("microbatch_samples", "microbatches", "method"),
+)
+
+
+def recommend(
+    model: Model,
+    cluster: Cluster,
+    batch: int,
+    *,
+    seq_tokens: int = 4096,
+    dtype: str = "bfloat16",
+    framework: Framework = MEGATRON_CORE,
+) -> Recommendation:
+    """Return the layouts that fit, ranked by the seconds of a step.
+
+    Every way to spread the model by tensor, context, expert, pipeline and data parallelism is
+    tried, with each number of virtual stages and size of microbatches, and the least recomputation
+    that fits; of those that spread it alike the fastest is kept.  The time of a step is a replay of
+    the method's own table with each stage's seconds; docs/predictions.md says how far to trust it.
+
+    Args:
+        model: a name of :data:`pipekit.performance.shapes.SHAPES`, the path of a ``config.json``,
+            or a shape.
+        cluster: "64xH100", or a count and a :class:`pipekit.performance.devices.Machine`.
+        batch: samples a step, over all replicas.
+        seq_tokens: of a sample.
+        dtype: of products: "bfloat16", "float16", "float8" or "float4".
+        framework: that runs it.
+
+    Raises:
+        ValueError: the model or the device is unknown, or no layout fits; the message says how
+            much memory the smallest takes.
+    """
+    count, kind = _gpus(cluster)
+    known = _shape(model)
+    room = USABLE * kind.device.memory_bytes
+    found, too_large, least = [], 0, math.inf
+    layouts = [*_layouts(known, kind, count, batch, seq_tokens)]
+    for layout in progress_bar(layouts, desc="recommend", unit="layout", delay=1.0):
+        run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
+        peaks, run = _fitting(run, room)
+        least = min(least, max(peaks))
+        if max(peaks) > room:
+            too_large += 1
+            continue
+        found.append(_candidate(run, peaks))
+    if not found:
+        smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if layouts else ""
+        raise ValueError(
+            f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
+            f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
+        )
+    found.sort(key=lambda each: each.step_s)
+    fastest: dict[tuple[int, ...], Candidate] = {}
+    for each in found:
+        fastest.setdefault(_degrees(each.layout), each)
+    return Recommendation(tuple(fastest.values()), _half_width(known), len(layouts), too_large)
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.cp, layout.ep, layout.pp, layout.zero
+
+
+def _gpus(cluster: Cluster) -> tuple[int, Machine]:
+    if not isinstance(cluster, str):
+        return cluster
+    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", cluster)
+    if not written or not int(written[1]):
+        raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
+    return int(written[1]), machine(written[2])
+
+
+def _shape(model: Model) -> Shape:
+    if isinstance(model, Shape):
+        return model
+    return from_config(model) if Path(model).suffix == ".json" else shape(str(model))
+
+
+def _half_width(known: Shape) -> float:
+    widths = fitted().half_widths["megatron_bridge"]
+    has_experts = any(isinstance(layer, Experts) for block, _ in known.blocks for layer in block)
+    return widths["experts" if has_experts else "dense"]
+
+
+def _fitting(run: Training, room: float) -> tuple[list[float], Training]:
+    """Return the peaks of each rank with the least recomputation that fits, or with all."""
+    for recompute in _RECOMPUTE:
+        again = replace(run, layout=replace(run.layout, recompute=recompute))
+        peaks = peak_bytes(again)
+        if max(peaks) <= room:
+            break
+    return peaks, again
+
+
+def _candidate(run: Training, peaks: list[float]) -> Candidate:
+    made = step(run)
+    seconds = made.seconds
+    busy = run.layout.microbatches * max(
+        sum(made.forward_s[rank :: run.layout.pp]) + sum(made.backward_s[rank :: run.layout.pp])
+        for rank in range(run.layout.pp)
+    )
+    idle = 1 - (busy + made.after_s) / seconds
+    return Candidate(run, seconds, tuple(peaks), max(idle, 0.0), made.after_s / seconds)
+
+
+def _layouts(
+    known: Shape, kind: Machine, gpus: int, batch: int, seq_tokens: int
+) -> Iterator[Layout]:
+    """Yield all layouts whose degrees divide what they split."""
+    layers = [layer for block, _ in known.blocks for layer in block]
+    heads = math.gcd(*(layer.heads for layer in layers if not isinstance(layer, MLP | Experts)))
+    experts = math.gcd(*(layer.count for layer in layers if isinstance(layer, Experts))) or 1
+    for tp in _divisors(math.gcd(gpus, heads), kind.node_gpus):
+        for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
+            for pp in _divisors(gpus // (tp * cp), known.layers):
+                dp = gpus // (tp * cp * pp)
+                for samples in _divisors(batch // dp if batch % dp == 0 else 0, _MOST_SAMPLES):
+                    rounds = batch // (dp * samples) % pp == 0
+                    for (chunks, method), ep, zero in product(
+                        _stages(known.layers, pp, rounds),
+                        _divisors(math.gcd(tp * cp * dp, experts), experts),
+                        _sharding(pp, dp * cp),
+                    ):
+                        yield on_gpus(
+                            gpus,
+                            batch,
+                            tp=tp,
+                            cp=cp,
+                            pp=pp,
+                            ep=ep,
+                            chunks=chunks,
+                            microbatch_samples=samples,
+                            zero=zero,
+                            method=method,
+                        )
+
+
+def _stages(layers: int, pp: int, rounds: bool) -> list[tuple[int, str]]:
+    """Return how many virtual stages a rank can have, and the method.
+
+    Megatron-LM interleaves whole rounds of microbatches, one for each rank.
+    """
+    most = (layers + 2) // pp if pp > 1 and rounds else 1
+    return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
+
+
+def _sharding(pp: int, replicas: int) -> tuple[int, ...]:
+    """Return stages of ZeRO: in a pipeline whole weights stay on their ranks between passes."""
+    if replicas == 1:
+        return (0,)
+    return (1, 3) if pp == 1 else (1,)
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    """Return the divisors of a number above 0, up to a limit; none of 0."""
+    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

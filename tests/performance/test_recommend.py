@@ -1,0 +1,105 @@
+"""Layouts ranked for a model, a cluster and a batch; and what other programs are told."""
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pipekit as pk
+from pipekit.cli import app
+from pipekit.performance import flags
+from pipekit.performance.devices import machine
+from pipekit.performance.predict import step
+from pipekit.performance.recommend import USABLE, Recommendation
+from pipekit.performance.shapes import Attention, Experts, Shape, llama
+
+SMALL = llama("small", 1024, 16, 8, 4096, 12, 32000)
+MIXTURE = Shape("mixture", 1024, 32000, (((Attention(16, 8, 64), Experts(8, 2, 2048)), 12),))
+
+
+@pytest.fixture(scope="module")
+def ranked() -> Recommendation:
+    return pk.recommend("llama3-70b", "64xH100", 64, seq_tokens=8192)
+
+
+def test_the_fastest_comes_first_and_each_way_to_spread_once(ranked: Recommendation) -> None:
+    frame = ranked.frame()
+    assert frame["step_s"].is_monotonic_increasing
+    assert not frame.duplicated(["tp", "cp", "ep", "pp", "zero"]).any()
+    assert (frame["tp"] * frame["cp"] * frame["pp"] * frame["dp"] == 64).all()
+    assert (frame["dp"] * frame["microbatch_samples"] * frame["microbatches"] == 64).all()
+
+
+def test_all_of_them_fit_and_their_step_is_that_of_the_table(ranked: Recommendation) -> None:
+    for each in ranked.candidates:
+        assert max(each.peak_bytes) <= USABLE * 80e9
+        assert each.step_s == step(each.run).seconds
+
+
+def test_seventy_billion_do_not_fit_without_sharding_or_a_pipeline(ranked: Recommendation) -> None:
+    """70.6e9 x (2 + 4) bytes of weights and gradients over tp <= 8 are 53 GB; states not yet."""
+    for each in ranked.candidates:
+        layout = each.layout
+        assert layout.zero == 3 or 70.6e9 * 6 / (layout.tp * layout.pp) < USABLE * 80e9
+
+
+def test_what_cannot_be_told_apart_is_counted(ranked: Recommendation) -> None:
+    best = ranked.candidates[0].step_s * math.exp(ranked.half_width)
+    assert ranked.equal == sum(each.step_s <= best for each in ranked.candidates)
+    assert f"The first {ranked.equal} cannot be told apart" in str(ranked)
+    assert "idle in the pipeline" in str(ranked)
+
+
+def test_experts_are_spread_only_where_there_are_some() -> None:
+    dense, mixture = (pk.recommend(each, "8xH100", 32) for each in (SMALL, MIXTURE))
+    assert set(dense.frame()["ep"]) == {1}
+    assert set(mixture.frame()["ep"]) == {1, 2, 4, 8}
+
+
+def test_a_small_model_needs_no_pipeline() -> None:
+    assert pk.recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
+
+
+def test_more_memory_never_gives_a_slower_first() -> None:
+    small, large = (
+        pk.recommend("llama2-7b", (8, machine(name)), 32).candidates[0]
+        for name in ("A100 40GB", "A100 80GB")
+    )
+    assert large.step_s <= small.step_s
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "says"),
+    [
+        ("llama3-70", "8xH100", "did you mean 'llama3-70b'?"),
+        ("llama3-8b", "8xH1000", "did you mean 'H100'?"),
+        ("llama3-8b", "H100", "e.g. 64xH100, not 'H100'"),
+        ("llama3.1-405b", "8xH100", "the smallest takes"),
+    ],
+)
+def test_wrong_input_gets_a_sentence(model: str, cluster: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        pk.recommend(model, cluster, 16)
+
+
+def test_flags_say_the_layout(ranked: Recommendation) -> None:
+    run = next(each.run for each in ranked.candidates if each.layout.pp > 1)
+    layout = run.layout
+    assert f"--pipeline-model-parallel-size {layout.pp}" in flags.megatron(run)
+    titan = tomllib.loads(flags.torchtitan(run))
+    assert titan["parallelism"]["pipeline_parallel_degree"] == layout.pp
+    assert titan["training"]["global_batch_size"] == 64
+    assert f"schedules.{layout.method}({layout.stages}, {layout.microbatches}" in flags.pipeline(
+        run
+    )
+
+
+def test_the_command_prints_flags_and_writes_the_candidates(tmp_path: Path) -> None:
+    file = tmp_path / "candidates.csv"
+    line = f"recommend llama2-7b --gpus 8 --device H100 --batch 32 --output {file}"
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "--tensor-model-parallel-size" in done.output
+    assert file.read_text().startswith("tp,cp,ep,pp,chunks,dp")
