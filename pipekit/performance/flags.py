@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from pipekit.performance.layout import Layout
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.predict import layers_of_stages
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 
 
-def megatron(run: Training) -> str:
+def megatron(run: TrainingSetup) -> str:
     """Return the flags of Megatron-LM's ``pretrain_gpt.py`` (megatron/training/arguments.py)."""
     layout = run.layout
     flags = {
@@ -31,7 +31,7 @@ def megatron(run: Training) -> str:
     return " ".join(words)
 
 
-def torchtitan(run: Training) -> str:
+def torchtitan(run: TrainingSetup) -> str:
     """Return the tables of torchtitan's TOML (torchtitan/config/job_config.py)."""
     layout = run.layout
     schedule = "Interleaved1F1B" if layout.chunks > 1 else "1F1B"
@@ -63,7 +63,7 @@ def torchtitan(run: Training) -> str:
     )
 
 
-def pipeline(run: Training) -> str:
+def pipeline(run: TrainingSetup) -> str:
     """Return the call of :class:`pipekit.Pipeline`: the pipeline and its replicas, no more.
 
     Its layers are the embedding, each block, and the head.
@@ -92,7 +92,7 @@ _MEGATRON_RECOMPUTE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-FRAMEWORKS: Mapping[str, Callable[[Training], str]] = {
+FRAMEWORKS: Mapping[str, Callable[[TrainingSetup], str]] = {
     "megatron": megatron,
     "torchtitan": torchtitan,
     "pipekit": pipeline,
@@ -100,5 +100,5 @@ FRAMEWORKS: Mapping[str, Callable[[Training], str]] = {
 """Programs that a layout can be written for."""
 
 
-def _samples(layout: Layout) -> int:
+def _samples(layout: ParallelLayout) -> int:
     return layout.microbatch_samples * layout.microbatches * layout.dp

@@ -15,11 +15,11 @@ from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
 from pipekit.performance.estimate import training
 from pipekit.performance.frameworks import MEGATRON_CORE, Framework
-from pipekit.performance.layout import Layout, Recompute, on_gpus
+from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, Experts, Shape, shape
-from pipekit.performance.training import Training
+from pipekit.performance.training import TrainingSetup
 from pipekit.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ class Candidate:
         after: share of the step behind the passes: replicas' gradients and the optimizer.
     """
 
-    run: Training
+    run: TrainingSetup
     step_s: float
     peak_bytes: tuple[float, ...]
     idle: float
     after: float
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParallelLayout:
         """Its degrees."""
         return self.run.layout
 
@@ -187,7 +187,7 @@ def recommend(
     return Recommendation(tuple(fastest.values()), _half_width(known), len(layouts), too_large)
 
 
-def _degrees(layout: Layout) -> tuple[int, ...]:
+def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
     return layout.tp, layout.cp, layout.ep, layout.pp, layout.zero
 
 
@@ -212,7 +212,7 @@ def _half_width(known: Shape) -> float:
     return widths["experts" if has_experts else "dense"]
 
 
-def _fitting(run: Training, room: float) -> tuple[list[float], Training]:
+def _fitting(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
     """Return the peaks of each rank with the least recomputation that fits, or with all."""
     for recompute in _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
@@ -222,7 +222,7 @@ def _fitting(run: Training, room: float) -> tuple[list[float], Training]:
     return peaks, again
 
 
-def _candidate(run: Training, peaks: list[float]) -> Candidate:
+def _candidate(run: TrainingSetup, peaks: list[float]) -> Candidate:
     made = step(run)
     seconds = made.seconds
     busy = run.layout.microbatches * max(
@@ -235,7 +235,7 @@ def _candidate(run: Training, peaks: list[float]) -> Candidate:
 
 def _layouts(
     known: Shape, kind: Machine, gpus: int, batch: int, seq_tokens: int
-) -> Iterator[Layout]:
+) -> Iterator[ParallelLayout]:
     """Yield all layouts whose degrees divide what they split."""
     layers = [layer for block, _ in known.blocks for layer in block]
     heads = math.gcd(*(layer.heads for layer in layers if not isinstance(layer, MLP | Experts)))
