@@ -75,13 +75,14 @@ def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator
             part = chance.randrange(len(choice))
             choice = (*choice[:part], chance.randrange(LENGTHS[part]), *choice[part + 1 :])
         else:
-            parent = chance.choice(parents) if parents else None
-            for _ in range(_NEAR if parent and space.near else 0):
-                placement = space.near(parent.placement, chance)
-                if placement not in seen:
-                    seen.add(placement)
-                    key = space.bound(placement) * parent.makespan
-                    heappush(queue, (key, next(number), placement, parent.choice))
+            if parents and space.near:
+                parent = chance.choice(parents)
+                for _ in range(_NEAR):
+                    placement = space.near(parent.placement, chance)
+                    if placement not in seen:
+                        seen.add(placement)
+                        key = space.bound(placement) * parent.makespan
+                        heappush(queue, (key, next(number), placement, parent.choice))
             if not queue:
                 continue
             _, _, placement, choice = heappop(queue)

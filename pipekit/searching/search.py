@@ -139,7 +139,7 @@ def search(
         if batches > 1 and not question.reads:
             best = judge.found(best.schedule.repeat().take(batches))
         made = best.schedule, best.makespan_s, best.peak_bytes
-        found.append(Searched(*made, min(leasts), rounds.step, rounds.seconds))
+        found.append(Searched(*made, min(*leasts, best.makespan_s), rounds.step, rounds.seconds))
     if not found:
         named = [max(each.peak_bytes) for question in asked for each in question.named]
         raise ScheduleError(

@@ -1,5 +1,6 @@
 """Stages in a loop: against every split of short chains, and an integer program for longer ones."""
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -27,7 +28,7 @@ def chain(seconds: list[float], saved: float = 0.0, parameters: float = 0.0) -> 
     )
 
 
-def busiest(seconds: list[float], split: list[int], workers: int) -> float:
+def busiest(seconds: list[float], split: Sequence[int], workers: int) -> float:
     each = sums(seconds, split)
     return max(sum(each[worker::workers]) for worker in range(workers))
 
@@ -87,6 +88,7 @@ def optimum(seconds: list[float], workers: int, chunks: int) -> float:
         bounds=Bounds(least, most),
         constraints=LinearConstraint(np.array(rows), np.array(lower), np.inf),
     )
+    assert found.fun is not None
     return float(found.fun)
 
 

@@ -14,7 +14,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.searching.bound import anywhere, bound
 from pipekit.searching.judge import Judge
-from pipekit.searching.placements import neighbours, renumbered
+from pipekit.searching.placements import Placement, neighbours, renumbered
 from tests.searching.test_search import unequal
 
 MESSAGE = 1e-6
@@ -126,7 +126,8 @@ def test_caps_that_differ_make_workers_differ() -> None:
 def test_every_placement_is_near_another() -> None:
     """By steps from one to the next, each worker keeping a stage."""
     chance, near = random.Random(0), neighbours(2, [1])
-    seen, now = set(), (0, 1, 0, 1)
+    seen = set[Placement]()
+    now: Placement = (0, 1, 0, 1)
     for _ in range(300):
         now = near(now, chance)
         seen.add(now)
