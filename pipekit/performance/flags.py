@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from pipekit.performance.dealing import beside_head
 from pipekit.performance.layout import ParallelLayout
-from pipekit.performance.predict import layers_of_stages
 from pipekit.performance.training import TrainingSetup
 
 
@@ -69,7 +69,7 @@ def pipeline(run: TrainingSetup) -> str:
     Its layers are the embedding, each block, and the head.
     """
     layout = run.layout
-    balance = layers_of_stages(run.shape.layers, layout.stages, 0)
+    balance = beside_head(run.shape.layers, layout.stages, 0)
     balance[0], balance[-1] = balance[0] + 1, balance[-1] + 1
     workers = f", workers={layout.pp}" if layout.chunks > 1 else ""
     call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}{workers})"

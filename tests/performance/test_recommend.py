@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import pipekit as pk
+import pipekit
 from pipekit.cli import app
 from pipekit.performance import flags
 from pipekit.performance.devices import machine
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import USABLE, Recommendation
+from pipekit.performance.recommend import USABLE, Recommendation, recommend
 from pipekit.performance.shapes import Attention, Experts, Shape, llama
 
 SMALL = llama("small", 1024, 16, 8, 4096, 12, 32000)
@@ -21,7 +21,7 @@ MIXTURE = Shape("mixture", 1024, 32000, (((Attention(16, 8, 64), Experts(8, 2, 2
 
 @pytest.fixture(scope="module")
 def ranked() -> Recommendation:
-    return pk.recommend("llama3-70b", "64xH100", 64, seq_tokens=8192)
+    return recommend("llama3-70b", "64xH100", 64, seq_tokens=8192)
 
 
 def test_the_fastest_comes_first_and_each_way_to_spread_once(ranked: Recommendation) -> None:
@@ -53,18 +53,22 @@ def test_what_cannot_be_told_apart_is_counted(ranked: Recommendation) -> None:
 
 
 def test_experts_are_spread_only_where_there_are_some() -> None:
-    dense, mixture = (pk.recommend(each, "8xH100", 32) for each in (SMALL, MIXTURE))
+    dense, mixture = (recommend(each, "8xH100", 32) for each in (SMALL, MIXTURE))
     assert set(dense.frame()["ep"]) == {1}
     assert set(mixture.frame()["ep"]) == {1, 2, 4, 8}
 
 
+def test_it_is_found_where_users_look() -> None:
+    assert pipekit.recommend is recommend
+
+
 def test_a_small_model_needs_no_pipeline() -> None:
-    assert pk.recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
+    assert recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
 
 
 def test_more_memory_never_gives_a_slower_first() -> None:
     small, large = (
-        pk.recommend("llama2-7b", (8, machine(name)), 32).candidates[0]
+        recommend("llama2-7b", (8, machine(name)), 32).candidates[0]
         for name in ("A100 40GB", "A100 80GB")
     )
     assert large.step_s <= small.step_s
@@ -81,7 +85,7 @@ def test_more_memory_never_gives_a_slower_first() -> None:
 )
 def test_wrong_input_gets_a_sentence(model: str, cluster: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        pk.recommend(model, cluster, 16)
+        recommend(model, cluster, 16)
 
 
 def test_flags_say_the_layout(ranked: Recommendation) -> None:

@@ -51,9 +51,11 @@ class Explorer:
                 for position, action in enumerate(group):
                     yield (worker, place, position), action
 
-    def _action(self, member: Member) -> Task | Transfer:
+    def _transfer(self, member: Member) -> Transfer:
         worker, group, position = member
-        return self.groups[worker][group][position]
+        transfer = self.groups[worker][group][position]
+        assert isinstance(transfer, Transfer)
+        return transfer
 
     def _following(self, state: State) -> Iterator[State]:
         called, ended = state
@@ -89,7 +91,7 @@ class Explorer:
         """Return whether a transfer is called, has its data, and comes first on its lane."""
         called, ended = state
         worker, group, _ = member
-        action = self._action(member)
+        action = self._transfer(member)
         if member in ended or called[worker] <= group:
             return False
         if action.way is Way.SEND:
@@ -110,7 +112,7 @@ class Explorer:
         )
 
     def _lane(self, member: Member) -> tuple[int, ...]:
-        action, worker = self._action(member), member[0]
+        action, worker = self._transfer(member), member[0]
         both = (worker, action.peer) if action.way is Way.SEND else (action.peer, worker)
         return {"worker": (worker,), "pair": tuple(sorted(both)), "direction": both}[
             self.channel.communicators
@@ -119,7 +121,7 @@ class Explorer:
     def _can_end(self, member: Member, state: State) -> set[Member]:
         """Return what ends together with an active transfer; nothing if it cannot end."""
         _, ended = state
-        action, worker, number = self._action(member), member[0], self.number[member]
+        action, worker, number = self._transfer(member), member[0], self.number[member]
         sends = action.way is Way.SEND
         link = (worker, action.peer) if sends else (action.peer, worker)
         other = self.ends[*link, number, Way.RECEIVE if sends else Way.SEND]

@@ -75,7 +75,7 @@ def main(folder: Path, rank: int) -> None:
     """Make a rank's calls of each program, and write down the programs in which one is stuck."""
     import torch.distributed as dist
 
-    store = dist.FileStore(str(folder / "store"), 3)
+    store = dist.FileStore(str(folder / "store"), 3)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
     stuck = []
     for number, workers in pickle.loads((folder / "programs").read_bytes()):
@@ -102,6 +102,7 @@ def _make_calls(groups, group) -> None:  # type: ignore[no-untyped-def]
             for call in calls
         ]
         for work in works:
+            assert work is not None
             work.wait(LIMIT)
 
 
