@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED, TORCHTITAN
@@ -14,6 +13,7 @@ from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.shapes import gpt, shape
 from pipekit.performance.step import in_flight
+from pipekit.performance.terms.collectives import Links
 from pipekit.performance.training import TrainingSetup
 from pipekit.reading import read_table
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import METHOD, STAGES, Replicas, require_suffix
+from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def demo(
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
     from pipekit import plots
-    from pipekit.cli.training import first_batches
+    from pipekit.cli.common.training import first_batches
     from pipekit.metrics import ACCURACY
 
     runs: list[Run] = []

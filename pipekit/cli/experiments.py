@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import Quiet
+from pipekit.cli.common.options import Quiet
 
 
 class Scale(StrEnum):
@@ -93,7 +93,7 @@ def report(
     """
     from rich.console import Console
 
-    from pipekit.cli.options import table
+    from pipekit.cli.common.options import table
     from pipekit.ledger import claims
     from pipekit.ledger.outcomes import Status, summaries
     from pipekit.ledger.report import destination, write

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Quiet, Workers, chosen_cluster
+from pipekit.cli.common.options import (
+    Bandwidth,
+    ClusterName,
+    MemoryBytes,
+    Quiet,
+    Workers,
+    chosen_cluster,
+)
 
 
 def plan(

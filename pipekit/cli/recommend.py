@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import require_suffix
+from pipekit.cli.common.options import require_suffix
 
 
 def recommend(

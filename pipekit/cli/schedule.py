@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import METHOD, STAGES, Replicas, require_suffix, save_figure
-from pipekit.cli.own import load, require_module
+from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_figure
+from pipekit.cli.common.own import load, require_module
 from pipekit.names import METHODS
 
 if TYPE_CHECKING:

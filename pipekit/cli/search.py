@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import (
+from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
     OptimizerStates,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import (
+from pipekit.cli.common.options import (
     METHOD,
     STAGES,
     TRAINED,
@@ -19,7 +19,7 @@ from pipekit.cli.options import (
     Quiet,
     Replicas,
 )
-from pipekit.cli.own import require_known, require_module
+from pipekit.cli.common.own import require_known, require_module
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
 
@@ -163,7 +163,7 @@ def train(
     from rich.console import Console
 
     import pipekit
-    from pipekit.cli import training
+    from pipekit.cli.common import training
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 

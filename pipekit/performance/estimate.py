@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
@@ -11,6 +10,7 @@ from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape
+from pipekit.performance.terms.collectives import Links
 from pipekit.performance.training import TrainingSetup, on
 
 

@@ -15,8 +15,8 @@ from pipekit.performance.shapes import (
     Mamba,
 )
 from pipekit.performance.step import homes, in_flight
+from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
-from pipekit.performance.vocabulary import vocabulary
 
 _SCORE_BYTES = 5
 """Of each score that is written out: softmax, dropout's mask, and what it leaves."""

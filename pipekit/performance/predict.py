@@ -4,13 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from pipekit.performance import replicas
-from pipekit.performance.attention import attention, latent_attention
 from pipekit.performance.dealing import beside_head
-from pipekit.performance.experts import experts
-from pipekit.performance.kernels import PassCosts, total
-from pipekit.performance.mamba import mamba
-from pipekit.performance.mlp import mlp
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -21,8 +15,14 @@ from pipekit.performance.shapes import (
     Mamba,
 )
 from pipekit.performance.step import TrainingStep, homes
+from pipekit.performance.terms import replicas
+from pipekit.performance.terms.attention import attention, latent_attention
+from pipekit.performance.terms.experts import experts
+from pipekit.performance.terms.kernels import PassCosts, total
+from pipekit.performance.terms.mamba import mamba
+from pipekit.performance.terms.mlp import mlp
+from pipekit.performance.terms.vocabulary import embedding, head
 from pipekit.performance.training import TrainingSetup
-from pipekit.performance.vocabulary import embedding, head
 
 _SYNCHRONOUS = Experts, Mamba
 """Layers whose host waits for the device: it reads how many tokens each expert has, or its

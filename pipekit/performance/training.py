@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
-from pipekit.performance.kernels import Kernels, PassCosts
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import Shape
+from pipekit.performance.terms.collectives import Links
+from pipekit.performance.terms.kernels import Kernels, PassCosts
 
 
 @dataclass(frozen=True)

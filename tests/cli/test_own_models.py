@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pipekit import Profile
-from pipekit.cli.options import PUBLISHED, TRAINED
+from pipekit.cli.common.options import PUBLISHED, TRAINED
 from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
 from pipekit.workloads import WORKLOADS

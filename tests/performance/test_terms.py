@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.performance import replicas
-from pipekit.performance.attention import attention
-from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import described, machine
 from pipekit.performance.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
-from pipekit.performance.kernels import Kernels
 from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Attention, gpt
+from pipekit.performance.terms import replicas
+from pipekit.performance.terms.attention import attention
+from pipekit.performance.terms.collectives import Links
+from pipekit.performance.terms.kernels import Kernels
 from pipekit.performance.training import TrainingSetup
 
 PERFECT = Constants(1.0, 0.0)

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from pipekit.performance.collectives import Links
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
+from pipekit.performance.terms.collectives import Links
 from pipekit.performance.training import TrainingSetup
 
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))

@@ -13,13 +13,13 @@ from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.estimate import training
 from pipekit.performance.frameworks import MEGATRON_CORE
-from pipekit.performance.kernels import total
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.replicas import parameters
 from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Shape, llama
 from pipekit.performance.step import TrainingStep
+from pipekit.performance.terms.kernels import total
+from pipekit.performance.terms.replicas import parameters
 from pipekit.performance.training import TrainingSetup
 
 _LAYER_KERNELS, _EXPERT_KERNELS = 20, 6

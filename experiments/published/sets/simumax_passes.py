@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from experiments.published.sets.simumax_system import System
-from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import (
     MLP,
@@ -14,6 +13,7 @@ from pipekit.performance.shapes import (
     Layer,
     Shape,
 )
+from pipekit.performance.terms.kernels import PassCosts, total
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.published.rows import given
 from pipekit.performance.devices import machine
-from pipekit.performance.kernels import PassCosts
+from pipekit.performance.terms.kernels import PassCosts
 from pipekit.reading import read_json
 
 _B200 = machine("B200")

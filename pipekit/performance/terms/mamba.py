@@ -1,7 +1,7 @@
 """Passes of a Mamba-2 mixer (Dao and Gu, arXiv 2405.21060): projections and a chunked scan."""
 
-from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.shapes import Mamba
+from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
 _CHUNK = 128

@@ -10,8 +10,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from pipekit import plots
-from pipekit.cli.options import table
-from pipekit.cli.own import OwnModel, own_batches
+from pipekit.cli.common.options import table
+from pipekit.cli.common.own import OwnModel, own_batches
 from pipekit.engine import Run
 from pipekit.host import provenance
 from pipekit.host.cores import workers_on_cores

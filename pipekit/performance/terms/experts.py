@@ -1,9 +1,9 @@
 """Passes of a mixture of experts on a rank: router, all-to-all, grouped products (Megatron-Core
 MoE; Shazeer et al., arXiv 1701.06538)."""
 
-from pipekit.performance.kernels import PassCosts, total
-from pipekit.performance.mlp import bare_mlp
 from pipekit.performance.shapes import MLP, Experts
+from pipekit.performance.terms.kernels import PassCosts, total
+from pipekit.performance.terms.mlp import bare_mlp
 from pipekit.performance.training import TrainingSetup
 
 _PERMUTE_BYTES = 8

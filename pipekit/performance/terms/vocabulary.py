@@ -2,7 +2,7 @@
 
 import math
 
-from pipekit.performance.kernels import PassCosts
+from pipekit.performance.terms.kernels import PassCosts
 from pipekit.performance.training import TrainingSetup
 
 _MULTIPLE = 128

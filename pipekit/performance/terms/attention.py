@@ -1,7 +1,7 @@
 """Passes of attention: projections, scores, and what tensor and context parallelism add."""
 
-from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.shapes import Attention, LatentAttention
+from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
 _FLASH, _FLASH_BACKWARD = 0.55, 0.5

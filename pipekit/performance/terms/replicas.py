@@ -1,8 +1,8 @@
 """Seconds after the last pass: gradients and weights between replicas, and the optimizer."""
 
-from pipekit.performance.kernels import BYTES
+from pipekit.performance.terms.kernels import BYTES
+from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
-from pipekit.performance.vocabulary import vocabulary
 
 _HIDDEN = 0.5
 """Of a pass's time in which messages between replicas can run beside it."""

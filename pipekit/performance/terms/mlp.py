@@ -1,7 +1,7 @@
 """Passes of an MLP on a rank: its two or three products and what is between them."""
 
-from pipekit.performance.kernels import PassCosts, total
 from pipekit.performance.shapes import MLP
+from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
 

@@ -1,0 +1,1 @@
+"""What commands share: options, what users wrote, how a training begins."""
