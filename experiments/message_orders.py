@@ -17,7 +17,7 @@ import typer
 from pipekit import schedules
 from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule
-from pipekit.schedules.messages import POLICIES, Channel, check_messages, with_messages
+from pipekit.schedules.messages import POLICIES, MessageChannel, check_messages, with_messages
 
 METHODS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": schedules.gpipe,
@@ -31,13 +31,13 @@ METHODS: dict[str, Callable[[int, int], Schedule]] = {
 """Torch's classes, by the tables that are equal to theirs (tests/schedules/formats)."""
 
 CHANNELS = {
-    "rendezvous": Channel(),
-    "eager:1": Channel(1),
-    "eager": Channel(math.inf),
-    "asynchronous, a communicator a direction": Channel(waits=False),
-    "asynchronous, a communicator a pair": Channel(waits=False, communicators="pair"),
-    "asynchronous, a communicator a worker": Channel(waits=False, communicators="worker"),
-    "rendezvous with shapes first": Channel(shapes_first=True),
+    "rendezvous": MessageChannel(),
+    "eager:1": MessageChannel(1),
+    "eager": MessageChannel(math.inf),
+    "asynchronous, a communicator a direction": MessageChannel(waits=False),
+    "asynchronous, a communicator a pair": MessageChannel(waits=False, communicators="pair"),
+    "asynchronous, a communicator a worker": MessageChannel(waits=False, communicators="worker"),
+    "rendezvous with shapes first": MessageChannel(shapes_first=True),
 }
 WORKERS, MOST_MICROBATCHES, LINK = (2, 4, 8, 16), 64, 0.5
 DEFAULT = Path("results/reference/messages")

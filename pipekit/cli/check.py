@@ -9,7 +9,7 @@ from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
-    from pipekit.schedules.messages import Program
+    from pipekit.schedules.messages import MessageProgram
 
 
 def check(
@@ -82,7 +82,7 @@ def check(
     typer.echo(f"{table.title}: the tasks can never wait for one another (exact)")
     if messages is None:
         return
-    channel = proofs.Channel.parse(
+    channel = proofs.MessageChannel.parse(
         messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
     )
     program = program if program and program.has_messages else proofs.with_messages(table, order)
@@ -96,7 +96,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _program_of(file: Path) -> "Program | None":
+def _program_of(file: Path) -> "MessageProgram | None":
     """Return the program in a file of torch's; None for any other file, and for a method."""
     from pipekit.reading import read_text
     from pipekit.schedules.messages import read_torch_comms

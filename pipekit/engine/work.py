@@ -18,7 +18,7 @@ from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import Recording, TrafficCounter
+from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
@@ -92,7 +92,7 @@ def _train(
         observers=[*watchers],
         errors=[],
     )
-    recording, traffic = Recording(config.watch, run.recompute, device), TrafficCounter()
+    recording, traffic = WorkerRecording(config.watch, run.recompute, device), TrafficCounter()
     run.observers += [*recording.observers, traffic]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         held = recording.memory.held_bytes if recording.memory else lambda: None

@@ -11,7 +11,7 @@ from pipekit.names import METHODS
 from pipekit.performance import flags
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import Candidate, Recommendation, recommend
+from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS
 from pipekit.simulation import Costs, simulate
@@ -49,7 +49,7 @@ def see(
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]
     by_rank = " ".join(f"{each / 1e9:.1f}" for each in chosen.peak_bytes)
-    text = f"Candidate {rank}: {chosen.reason} (simulated).\nGB by pipeline rank: {by_rank}\n"
+    text = f"RankedLayout {rank}: {chosen.reason} (simulated).\nGB by pipeline rank: {by_rank}\n"
     text += f"{found.standing}\n\n{flags.FRAMEWORKS[framework](chosen.run)}"
     return View(
         text=text,
@@ -85,7 +85,7 @@ def _recommended(
     return recommend(model, (gpus, machine(device)), batch, seq_tokens=seq_tokens, dtype=dtype)
 
 
-def _timeline(chosen: Candidate) -> Trace:
+def _timeline(chosen: RankedLayout) -> Trace:
     """Return the pipeline's timeline, of a few microbatches a rank."""
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)

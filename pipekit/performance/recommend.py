@@ -38,7 +38,7 @@ _CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RankedLayout:
     """A layout and what is predicted of it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Recommendation:
         too_large: how many of them do not fit in memory.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RankedLayout, ...]
     half_width: float
     tried: int
     too_large: int
@@ -181,7 +181,7 @@ def recommend(
             f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
         )
     found.sort(key=lambda each: each.step_s)
-    fastest: dict[tuple[int, ...], Candidate] = {}
+    fastest: dict[tuple[int, ...], RankedLayout] = {}
     for each in found:
         fastest.setdefault(_degrees(each.layout), each)
     return Recommendation(tuple(fastest.values()), _half_width(known), len(layouts), too_large)
@@ -222,7 +222,7 @@ def _fitting(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetu
     return peaks, again
 
 
-def _candidate(run: TrainingSetup, peaks: list[float]) -> Candidate:
+def _candidate(run: TrainingSetup, peaks: list[float]) -> RankedLayout:
     made = step(run)
     seconds = made.seconds
     busy = run.layout.microbatches * max(
@@ -230,7 +230,7 @@ def _candidate(run: TrainingSetup, peaks: list[float]) -> Candidate:
         for rank in range(run.layout.pp)
     )
     idle = 1 - (busy + made.after_s) / seconds
-    return Candidate(run, seconds, tuple(peaks), max(idle, 0.0), made.after_s / seconds)
+    return RankedLayout(run, seconds, tuple(peaks), max(idle, 0.0), made.after_s / seconds)
 
 
 def _layouts(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pipekit.devices import Clock
 from pipekit.engine.observers.observer import WorkerView, observers_of
-from pipekit.engine.observers.record import Recording
+from pipekit.engine.observers.record import WorkerRecording
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
@@ -58,7 +58,7 @@ class WatchedStage:
         clock = runtime.clocks[stage]
         weights = {stage: _Weights(runtime.modules[stage], aliases)}
         self.view = WorkerView(stage, clock.device, clock, weights, int)
-        self.recording = Recording(runtime.watch, {stage: recompute}, clock.device)
+        self.recording = WorkerRecording(runtime.watch, {stage: recompute}, clock.device)
         self.observers = self.recording.observers
         self.observers += observers_of(runtime.watch.observers, stage)
         for observer in self.observers:

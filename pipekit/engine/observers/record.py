@@ -107,7 +107,7 @@ class WorkerRecord:
         )
 
 
-class Recording:
+class WorkerRecording:
     """Watches a worker: its events and its memory, as far as these are recorded.
 
     Attributes:

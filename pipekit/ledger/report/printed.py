@@ -22,7 +22,7 @@ _SUFFIXES = {"": 1, "M": 1e6, "B": 1e9}
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """A row: the conditions that tell it from the others, and its claims by column."""
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class PrintedTable:
     name: str
     common: str
     units: dict[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[PrintedRow, ...]
 
     @property
     def claims(self) -> set[str]:
@@ -131,7 +131,7 @@ def _table(paper: str, name: str, cells: Sequence[Outcome]) -> PrintedTable | No
     varies = [len({*each}) > 1 for each in zip(*conditions, strict=True)]
     headings = _headings([cell.claim for cell in inside])
     rows = tuple(
-        Row(
+        PrintedRow(
             tuple(name for name, tells in zip(row, varies, strict=True) if tells),
             {headings[cell.claim.quantity]: cell for cell in inside if _parts(cell) == row},
         )

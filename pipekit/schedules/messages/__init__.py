@@ -1,20 +1,20 @@
 """Messages between workers: frameworks' orders, channels' semantics, proofs that nothing hangs."""
 
-from pipekit.schedules.messages.channel import Channel
+from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.policies import POLICIES, with_messages
-from pipekit.schedules.messages.program import Program, Transfer, Way
+from pipekit.schedules.messages.program import MessageProgram, Transfer, TransferKind
 from pipekit.schedules.messages.repair import repair
 from pipekit.schedules.messages.torch_comms import read as read_torch_comms
 from pipekit.schedules.messages.torch_comms import write as write_torch_comms
-from pipekit.schedules.messages.verdict import Verdict, check_messages
+from pipekit.schedules.messages.verdict import MessageVerdict, check_messages
 
 __all__ = [
     "POLICIES",
-    "Channel",
-    "Program",
+    "MessageChannel",
+    "MessageProgram",
+    "MessageVerdict",
     "Transfer",
-    "Verdict",
-    "Way",
+    "TransferKind",
     "check_messages",
     "read_torch_comms",
     "repair",

@@ -11,7 +11,7 @@ _WRITTEN = re.compile(r"(rendezvous|eager)(?::(\d{1,9}))?$")
 
 
 @dataclass(frozen=True)
-class Channel:
+class MessageChannel:
     """The semantics of a channel.
 
     Attributes:
@@ -45,7 +45,7 @@ class Channel:
         waits: bool = True,
         communicators: str = "direction",
         shapes_first: bool = False,
-    ) -> "Channel":
+    ) -> "MessageChannel":
         """Return a channel by its words: "rendezvous", "eager" (without bound) or "eager:2".
 
         Raises:

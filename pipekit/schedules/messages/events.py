@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from pipekit.schedules.lowering.steps import Message
-from pipekit.schedules.messages.channel import Channel
+from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.program import (
     Action,
     Group,
-    Program,
+    MessageProgram,
     Transfer,
-    Way,
+    TransferKind,
     message_into,
     message_out_of,
 )
@@ -37,7 +37,7 @@ class Events:
         mixed_up: a sentence that says which message is received as another; empty: none is.
     """
 
-    def __init__(self, program: Program, channel: Channel, seconds: Seconds) -> None:
+    def __init__(self, program: MessageProgram, channel: MessageChannel, seconds: Seconds) -> None:
         self.actions: list[Action] = []
         self.worker_of: list[int] = []
         self.needs: list[dict[int, float]] = []
@@ -76,7 +76,7 @@ class Events:
                 begins_after = dict.fromkeys(before, 0.0)
                 takes = 0.0
                 if isinstance(action, Transfer):
-                    lane = self._channel.lane(worker, action.peer, action.way is Way.SEND)
+                    lane = self._channel.lane(worker, action.peer, action.way is TransferKind.SEND)
                     begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
                     running[lane].append(end)
                 else:
@@ -89,14 +89,17 @@ class Events:
 
     def _join_ends(self) -> None:
         """Let each receive wait for its send, and each send for room."""
-        ends: dict[tuple[int, int], dict[Way, list[int]]] = defaultdict(lambda: defaultdict(list))
+        ends: dict[tuple[int, int], dict[TransferKind, list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
             if isinstance(action, Transfer):
                 here, there = worker, action.peer
-                link = (here, there) if action.way is Way.SEND else (there, here)
-                ends[link][action.way].append(number)
-        for both in ends.values():
-            sends, receives = both[Way.SEND], both[Way.RECEIVE]
+                link = (here, there) if action.way is TransferKind.SEND else (there, here)
+                both = links.setdefault(link, {each: [] for each in TransferKind})
+                both[action.way].append(number)
+        for both in links.values():
+            sends, receives = both[TransferKind.SEND], both[TransferKind.RECEIVE]
             for position, (send, receive) in enumerate(zip(sends, receives, strict=True)):
                 self._join_pair(send, receive)
                 if position >= self._channel.buffers > 0:
@@ -126,14 +129,14 @@ class Events:
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
             if isinstance(action, Task):
                 outputs[message_out_of(action)] = 2 * number + 1
-            elif action.way is Way.RECEIVE and not action.is_shape:
+            elif action.way is TransferKind.RECEIVE and not action.is_shape:
                 arrivals[worker, action.message] = 2 * number + 1
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
             if isinstance(action, Task):
                 arrival = arrivals.get((worker, message_into(action)))
                 if arrival is not None:
                     self.needs[2 * number][arrival] = 0.0
-            elif action.way is Way.SEND:
+            elif action.way is TransferKind.SEND:
                 self.needs[2 * number][outputs[action.message]] = 0.0
 
     def _run(self) -> None:

@@ -9,9 +9,9 @@ from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.messages.program import (
     Group,
-    Program,
+    MessageProgram,
     Transfer,
-    Way,
+    TransferKind,
     alone,
     message_out_of,
 )
@@ -24,7 +24,7 @@ POSTED_AHEAD = 4
 
 def with_messages(
     schedule: Schedule, policy: str = "in_order", batches: int | None = None
-) -> Program:
+) -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
     Args:
@@ -44,7 +44,7 @@ def with_messages(
     table = schedule.excerpt(batches)
     Replay(table.dependencies).require_done()
     lists = POLICIES[policy](table)
-    return Program(table, tuple(map(tuple, lists)), policy)
+    return MessageProgram(table, tuple(map(tuple, lists)), policy)
 
 
 def _sends(table: Schedule) -> list[list[Transfer]]:
@@ -54,7 +54,7 @@ def _sends(table: Schedule) -> list[list[Transfer]]:
     for number, target in enumerate(graph.target):
         message, peer = message_out_of(graph.tasks[number]), graph.worker_of[target]
         stays = target < 0 or peer == graph.worker_of[number]
-        found.append([Transfer(Way.SEND, message, peer)] if message and not stays else [])
+        found.append([Transfer(TransferKind.SEND, message, peer)] if message and not stays else [])
     return found
 
 
@@ -65,7 +65,7 @@ def _receives(table: Schedule) -> list[list[Transfer]]:
     for number, sends in enumerate(_sends(table)):
         for send in sends:
             peer = graph.worker_of[number]
-            found[graph.target[number]].append(send._replace(way=Way.RECEIVE, peer=peer))
+            found[graph.target[number]].append(send._replace(way=TransferKind.RECEIVE, peer=peer))
     return found
 
 
@@ -108,7 +108,7 @@ def _torch(table: Schedule) -> list[list[Group]]:
             lists[worker] += alone(graph.tasks[each] for each in both)
             for send in chain(*(sends[each] for each in both)):
                 lists[worker].append((send,))
-                lists[send.peer].append((send._replace(way=Way.RECEIVE, peer=worker),))
+                lists[send.peer].append((send._replace(way=TransferKind.RECEIVE, peer=worker),))
             done.update(both)
             position[worker] += len(both)
     return lists
@@ -120,7 +120,7 @@ def _pipekit(table: Schedule) -> list[list[Group]]:
     sent: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     for worker, each in zip(graph.worker_of, sends, strict=True):
         for send in each:
-            sent[worker, send.peer].append(send._replace(way=Way.RECEIVE, peer=worker))
+            sent[worker, send.peer].append(send._replace(way=TransferKind.RECEIVE, peer=worker))
     lists: list[list[Group]] = [[] for _ in table.workers]
     posted: dict[tuple[int, int], int] = defaultdict(int)
     for number, (task, worker) in enumerate(zip(graph.tasks, graph.worker_of, strict=True)):

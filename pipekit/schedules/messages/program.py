@@ -15,16 +15,16 @@ from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
 
-class Way(Enum):
+class TransferKind(Enum):
     """Which end of a message a worker has."""
 
     SEND = "send"
     RECEIVE = "receive"
 
     @property
-    def other(self) -> "Way":
+    def other(self) -> "TransferKind":
         """The end that its peer has."""
-        return Way.RECEIVE if self is Way.SEND else Way.SEND
+        return TransferKind.RECEIVE if self is TransferKind.SEND else TransferKind.SEND
 
 
 class Transfer(NamedTuple):
@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
         is_shape: whether it carries the shapes of the message's tensors, and not the tensors.
     """
 
-    way: Way
+    way: TransferKind
     message: Message
     peer: int
     is_shape: bool = False
@@ -50,7 +50,7 @@ class Transfer(NamedTuple):
         return f"the shapes of {what}" if self.is_shape else what
 
     def __str__(self) -> str:
-        direction = "to" if self.way is Way.SEND else "from"
+        direction = "to" if self.way is TransferKind.SEND else "from"
         return f"{self.way.value} {self.content} {direction} worker {self.peer}"
 
 
@@ -67,7 +67,7 @@ def alone(actions: Iterable[Action]) -> list[Group]:
 
 
 @dataclass(frozen=True)
-class Program:
+class MessageProgram:
     """What every worker calls, in its order.
 
     Attributes:
@@ -94,7 +94,7 @@ class Program:
 
     def require_pairs(self) -> None:
         """Raise ScheduleError unless each message that a task needs is sent and received once."""
-        called: dict[tuple[Way, Message], int] = {}
+        called: dict[tuple[TransferKind, Message], int] = {}
         for worker, action in self.actions():
             if isinstance(action, Transfer) and not action.is_shape:
                 key = action.way, action.message
@@ -119,7 +119,7 @@ class Program:
                 )
 
 
-def transfers_of(table: Schedule) -> Iterator[tuple[int, Message, Way, int]]:
+def transfers_of(table: Schedule) -> Iterator[tuple[int, Message, TransferKind, int]]:
     """Yield both ends of each message between workers: (worker, message, way, peer)."""
     graph = table.dependencies
     for number, source in enumerate(graph.source):
@@ -127,8 +127,8 @@ def transfers_of(table: Schedule) -> Iterator[tuple[int, Message, Way, int]]:
         if there is not None and there != here:
             message = message_into(graph.tasks[number])
             assert message is not None
-            yield there, message, Way.SEND, here
-            yield here, message, Way.RECEIVE, there
+            yield there, message, TransferKind.SEND, here
+            yield here, message, TransferKind.RECEIVE, there
 
 
 def message_into(task: Task) -> Message | None:

@@ -6,27 +6,27 @@ from typing import Any
 
 from pipekit.schedules.clock import PAPER_SLOTS, Walk
 from pipekit.schedules.lowering.steps import Message
-from pipekit.schedules.messages.channel import Channel
+from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.program import (
     Action,
     Group,
-    Program,
+    MessageProgram,
     Transfer,
     alone,
     message_into,
     message_out_of,
 )
-from pipekit.schedules.messages.verdict import Verdict, check_messages, replayed
+from pipekit.schedules.messages.verdict import MessageVerdict, check_messages, replayed
 from pipekit.schedules.ops import Op
 from pipekit.schedules.task import ScheduleError, Task
 
 
 def repair(
-    program: Program,
-    channel: Channel,
+    program: MessageProgram,
+    channel: MessageChannel,
     durations: Mapping[Op, float] = PAPER_SLOTS,
     link: float = 0.0,
-) -> Verdict:
+) -> MessageVerdict:
     """Return the verdict on the best of some orders: the given one, and four that never hang.
 
     In these four all workers call their transfers in the order of one list of all messages, so that
@@ -52,7 +52,9 @@ def repair(
     return min(sound, key=lambda verdict: verdict.slots or 0.0)
 
 
-def _in_one_order(program: Program, clock: Walk, late: bool, grouped: bool) -> Program:
+def _in_one_order(
+    program: MessageProgram, clock: Walk, late: bool, grouped: bool
+) -> MessageProgram:
     """Return a program whose workers all call their transfers in one order.
 
     Args:
@@ -82,4 +84,4 @@ def _in_one_order(program: Program, clock: Walk, late: bool, grouped: bool) -> P
             between = [*run]
             groups += [tuple(between)] if grouped and not are_tasks else alone(between)
         workers.append(tuple(groups))
-    return Program(program.table, tuple(workers), "repaired")
+    return MessageProgram(program.table, tuple(workers), "repaired")

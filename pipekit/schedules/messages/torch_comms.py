@@ -13,18 +13,18 @@ from collections.abc import Mapping
 
 from pipekit.schedules.formats import torch_csv
 from pipekit.schedules.lowering.steps import Message
-from pipekit.schedules.messages.program import Group, Program, Transfer, Way, alone
+from pipekit.schedules.messages.program import Group, MessageProgram, Transfer, TransferKind, alone
 from pipekit.schedules.ops import OPS, Payload
 from pipekit.schedules.schedule import Schedule, text_of
 from pipekit.schedules.task import ScheduleError
 
 _TRANSFER = re.compile(r"(\d{1,9})(SEND|RECV)_([FB])(\d{1,9})$")
 _PASS = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
-_WAYS = {"SEND": Way.SEND, "RECV": Way.RECEIVE}
+_WAYS = {"SEND": TransferKind.SEND, "RECV": TransferKind.RECEIVE}
 _PAYLOADS = {"F": Payload.ACTIVATION, "B": Payload.GRADIENT}
 
 
-def read(source: str | os.PathLike[str]) -> Program:
+def read(source: str | os.PathLike[str]) -> MessageProgram:
     """Read a table of torch's with its sends and receives.
 
     Args:
@@ -48,10 +48,10 @@ def read(source: str | os.PathLike[str]) -> Program:
             else:
                 groups += alone(waiting.pop(0) for _ in _PASS.findall(cell))
         workers.append(groups + alone(waiting))
-    return Program(schedule, tuple(map(tuple, workers)), "of the file")
+    return MessageProgram(schedule, tuple(map(tuple, workers)), "of the file")
 
 
-def write(program: Program) -> str:
+def write(program: MessageProgram) -> str:
     """Return a program as torch's CSV, without updates, which torch leaves to the training loop.
 
     Raises:
@@ -81,7 +81,7 @@ def write(program: Program) -> str:
 
 def _cell(transfer: Transfer) -> str:
     payload, stage, microbatch, *_ = transfer.message
-    sends = transfer.way is Way.SEND
+    sends = transfer.way is TransferKind.SEND
     letter = next(letter for letter, each in _PAYLOADS.items() if each is payload)
     here = stage - payload.step if sends else stage
     return f"{here}{'SEND' if sends else 'RECV'}_{letter}{microbatch}"
@@ -90,8 +90,8 @@ def _cell(transfer: Transfer) -> str:
 def _transfer(found: re.Match[str], ranks: Mapping[int, int]) -> Transfer:
     """Return the transfer of a cell, whose stage is that of the rank that calls it."""
     stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
-    peer = stage + payload.step if way is Way.SEND else stage - payload.step
+    peer = stage + payload.step if way is TransferKind.SEND else stage - payload.step
     if peer not in ranks:
         raise ScheduleError(f"{found[0]!r} is a message of stage {peer}, which no rank has")
-    receiver = peer if way is Way.SEND else stage
+    receiver = peer if way is TransferKind.SEND else stage
     return Transfer(way, Message(payload, receiver, int(found[4])), ranks[peer])

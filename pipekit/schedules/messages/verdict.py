@@ -6,16 +6,22 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from pipekit.schedules.clock import PAPER_SLOTS, Replay, Walk, graph_needs
-from pipekit.schedules.messages.channel import Channel
+from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.events import Events
-from pipekit.schedules.messages.program import Action, Program, Transfer, Way, message_out_of
+from pipekit.schedules.messages.program import (
+    Action,
+    MessageProgram,
+    Transfer,
+    TransferKind,
+    message_out_of,
+)
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MessageVerdict:
     """What becomes of a program on a channel.
 
     Attributes:
@@ -30,8 +36,8 @@ class Verdict:
         late_slots: by how much.
     """
 
-    program: Program
-    channel: Channel
+    program: MessageProgram
+    channel: MessageChannel
     least: float
     cycle: tuple[tuple[int, Action], ...] = ()
     mixed_up: str = ""
@@ -61,11 +67,11 @@ class Verdict:
 
 
 def check_messages(
-    program: Program,
-    channel: Channel,
+    program: MessageProgram,
+    channel: MessageChannel,
     durations: Mapping[Op, float] = PAPER_SLOTS,
     link: float = 0.0,
-) -> Verdict:
+) -> MessageVerdict:
     """Prove that workers never come to wait for one another, or name the fewest that do.
 
     Each call of a worker waits for all of what it needs, so that the proof holds for all durations;
@@ -87,13 +93,13 @@ def check_messages(
     )
     least = max(replayed(program.table, lasting, link).ends)
     if events.mixed_up:
-        return Verdict(program, channel, least, mixed_up=events.mixed_up)
+        return MessageVerdict(program, channel, least, mixed_up=events.mixed_up)
     if circle := [event // 2 for event in events.circle]:
         cycle = dict.fromkeys((events.worker_of[each], events.actions[each]) for each in circle)
-        return Verdict(program, channel, least, cycle=tuple(cycle))
+        return MessageVerdict(program, channel, least, cycle=tuple(cycle))
     slots = max((time for time in events.over if time is not None), default=0.0)
     late, late_slots = _latest(events)
-    return Verdict(program, channel, least, slots=slots, late=late, late_slots=late_slots)
+    return MessageVerdict(program, channel, least, slots=slots, late=late, late_slots=late_slots)
 
 
 def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Walk:
@@ -128,7 +134,7 @@ def _latest(events: Events) -> tuple[tuple[int, Transfer] | None, float]:
     }
     late, most = None, 0.0
     for number, (worker, action) in enumerate(actions):
-        if isinstance(action, Transfer) and action.way is Way.SEND:
+        if isinstance(action, Transfer) and action.way is TransferKind.SEND:
             begin, data = events.over[2 * number], ended[worker, action.message]
             assert begin is not None
             assert data is not None

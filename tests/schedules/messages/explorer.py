@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pipekit.schedules import OPS, Message, Task
-from pipekit.schedules.messages import Channel, Program, Transfer, Way
+from pipekit.schedules.messages import MessageChannel, MessageProgram, Transfer, TransferKind
 
 Member = tuple[int, int, int]
 """A worker, its group and the place in it."""
@@ -15,15 +15,15 @@ State = tuple[tuple[int, ...], frozenset[Member]]
 class Explorer:
     """Calls of groups by workers, and ends of transfers, in every order in which they can come."""
 
-    def __init__(self, program: Program, channel: Channel) -> None:
+    def __init__(self, program: MessageProgram, channel: MessageChannel) -> None:
         self.groups, self.channel = program.workers, channel
         self.number: dict[Member, int] = {}  # of a transfer among those of its way and direction
-        self.ends: dict[tuple[int, int, int, Way], Member] = {}
-        counts: dict[tuple[int, int, Way], int] = defaultdict(int)
+        self.ends: dict[tuple[int, int, int, TransferKind], Member] = {}
+        counts: dict[tuple[int, int, TransferKind], int] = defaultdict(int)
         for member, action in self._members():
             if isinstance(action, Transfer):
                 worker = member[0]
-                sends = action.way is Way.SEND
+                sends = action.way is TransferKind.SEND
                 link = (worker, action.peer) if sends else (action.peer, worker)
                 key = *link, action.way
                 self.number[member] = counts[key]
@@ -84,7 +84,7 @@ class Explorer:
             for member, each in self._members()
             if member[0] == worker
             and isinstance(each, Transfer)
-            and (each.way, each.message) == (Way.RECEIVE, wanted)
+            and (each.way, each.message) == (TransferKind.RECEIVE, wanted)
         )
 
     def _is_active(self, member: Member, state: State) -> bool:
@@ -94,7 +94,7 @@ class Explorer:
         action = self._transfer(member)
         if member in ended or called[worker] <= group:
             return False
-        if action.way is Way.SEND:
+        if action.way is TransferKind.SEND:
             payload, stage, microbatch, *_ = action.message
             for each, task in self._members():
                 if (
@@ -113,7 +113,7 @@ class Explorer:
 
     def _lane(self, member: Member) -> tuple[int, ...]:
         action, worker = self._transfer(member), member[0]
-        both = (worker, action.peer) if action.way is Way.SEND else (action.peer, worker)
+        both = (worker, action.peer) if action.way is TransferKind.SEND else (action.peer, worker)
         return {"worker": (worker,), "pair": tuple(sorted(both)), "direction": both}[
             self.channel.communicators
         ]
@@ -122,12 +122,14 @@ class Explorer:
         """Return what ends together with an active transfer; nothing if it cannot end."""
         _, ended = state
         action, worker, number = self._transfer(member), member[0], self.number[member]
-        sends = action.way is Way.SEND
+        sends = action.way is TransferKind.SEND
         link = (worker, action.peer) if sends else (action.peer, worker)
-        other = self.ends[*link, number, Way.RECEIVE if sends else Way.SEND]
+        other = self.ends[*link, number, TransferKind.RECEIVE if sends else TransferKind.SEND]
         if self.channel.buffers == 0:
             return {member, other} if sends and self._is_active(other, state) else set()
         if not sends:
             return {member} if other in ended else set()
-        room = self.ends.get((*link, number - int(min(self.channel.buffers, 99)), Way.RECEIVE))
+        room = self.ends.get(
+            (*link, number - int(min(self.channel.buffers, 99)), TransferKind.RECEIVE)
+        )
         return {member} if room is None or room in ended else set()

@@ -14,9 +14,9 @@ from pipekit import schedules
 from pipekit.schedules import Task
 from pipekit.schedules.messages import (
     POLICIES,
-    Channel,
-    Program,
-    Way,
+    MessageChannel,
+    MessageProgram,
+    TransferKind,
     check_messages,
     with_messages,
 )
@@ -29,11 +29,11 @@ TABLES = (
     schedules.zb_h1(3, 3),
 )
 PROGRAMS, LIMIT = 30, timedelta(seconds=4)
-RENDEZVOUS = Channel()
+RENDEZVOUS = MessageChannel()
 """What gloo is: a send has its data fetched by a receive that is posted."""
 
 
-def drawn(seed: int) -> Program:
+def drawn(seed: int) -> MessageProgram:
     """Return a table's program, in which a worker may have exchanged two neighbouring transfers."""
     chance = Random(seed)
     program = with_messages(chance.choice(TABLES), chance.choice([*POLICIES]))
@@ -43,7 +43,7 @@ def drawn(seed: int) -> Program:
         both = [n for n, pair in enumerate(pairwise(mine)) if not any(map(_is_task, pair))]
         for place in both[:1]:
             mine[place : place + 2] = mine[place + 1], mine[place]
-    return Program(program.table, tuple(map(tuple, workers)), program.policy)
+    return MessageProgram(program.table, tuple(map(tuple, workers)), program.policy)
 
 
 def _is_task(group: Group) -> bool:
@@ -98,7 +98,9 @@ def _make_calls(groups, group) -> None:  # type: ignore[no-untyped-def]
         if isinstance(calls[0], Task):
             continue
         works = [
-            (dist.isend if call.way is Way.SEND else dist.irecv)(torch.zeros(4), call.peer, group)
+            (dist.isend if call.way is TransferKind.SEND else dist.irecv)(
+                torch.zeros(4), call.peer, group
+            )
             for call in calls
         ]
         for work in works:

@@ -11,8 +11,8 @@ from pipekit import schedules
 from pipekit.schedules import ScheduleError, Task
 from pipekit.schedules.messages import (
     POLICIES,
-    Channel,
-    Program,
+    MessageChannel,
+    MessageProgram,
     check_messages,
     read_torch_comms,
     repair,
@@ -20,8 +20,8 @@ from pipekit.schedules.messages import (
 )
 from tests.schedules.messages.explorer import Explorer
 
-BLOCKING, EAGER = Channel(), Channel(1)
-NCCL = Channel(waits=False, communicators="pair")
+BLOCKING, EAGER = MessageChannel(), MessageChannel(1)
+NCCL = MessageChannel(waits=False, communicators="pair")
 """Both directions of a pair share a communicator, and its transfers run beside the tasks."""
 
 SMALL = {
@@ -35,7 +35,7 @@ SMALL = {
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn) -> MessageProgram:
     """Draw an order of a small table's messages, some of whose groups have changed places."""
     program = with_messages(
         SMALL[draw(st.sampled_from([*SMALL]))], draw(st.sampled_from([*POLICIES]))
@@ -52,7 +52,7 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 channels = st.builds(
-    Channel,
+    MessageChannel,
     buffers=st.sampled_from([0, 1, 2, math.inf]),
     waits=st.booleans(),
     communicators=st.sampled_from(["worker", "pair", "direction"]),
@@ -60,14 +60,18 @@ channels = st.builds(
 
 
 @given(programs(), channels)
-def test_a_program_hangs_if_it_does_in_any_interleaving(program: Program, channel: Channel) -> None:
+def test_a_program_hangs_if_it_does_in_any_interleaving(
+    program: MessageProgram, channel: MessageChannel
+) -> None:
     verdict = check_messages(program, channel)
     if not verdict.mixed_up:
         assert Explorer(program, channel).outcomes() == {verdict.is_sound}
 
 
 @given(programs(), channels)
-def test_a_repaired_order_ends_in_every_interleaving(program: Program, channel: Channel) -> None:
+def test_a_repaired_order_ends_in_every_interleaving(
+    program: MessageProgram, channel: MessageChannel
+) -> None:
     verdict = repair(program, channel, link=0.5)
     assert Explorer(verdict.program, channel).outcomes() == {True}
     assert verdict.slots is not None
@@ -85,8 +89,8 @@ def test_1f1b_that_receives_before_a_task_and_sends_after_it_hangs() -> None:
     )
 
 
-@pytest.mark.parametrize("channel", [EAGER, Channel(waits=False)])
-def test_it_ends_where_a_send_does_not_wait(channel: Channel) -> None:
+@pytest.mark.parametrize("channel", [EAGER, MessageChannel(waits=False)])
+def test_it_ends_where_a_send_does_not_wait(channel: MessageChannel) -> None:
     assert check_messages(with_messages(schedules.flush(4, 8), "in_order"), channel).is_sound
 
 
@@ -116,7 +120,7 @@ def test_shapes_that_are_exchanged_first_make_a_group_hang() -> None:
     """As Megatron's of variable length: the shape of B0 waits for a group that holds F's tensor."""
     program = with_messages(schedules.gpipe(2, 2), "batched")
     assert check_messages(program, BLOCKING).is_sound
-    assert not check_messages(program, Channel(shapes_first=True)).is_sound
+    assert not check_messages(program, MessageChannel(shapes_first=True)).is_sound
 
 
 def test_messages_that_are_received_in_another_order_are_mixed_up() -> None:
@@ -137,7 +141,7 @@ def test_what_an_order_costs() -> None:
     #  worker 0: F0 F0>  F1 F1>        or, beside its tasks:  F0 F1
     #  worker 1:      >F0 F0 ...                                 >F0 F0 F1
     assert check_messages(program, BLOCKING, link=1).slots == 5
-    assert check_messages(program, Channel(math.inf, waits=False), link=1).slots == 4
+    assert check_messages(program, MessageChannel(math.inf, waits=False), link=1).slots == 4
     assert check_messages(program, BLOCKING, link=1).least == 4
 
 
@@ -155,4 +159,4 @@ def test_a_message_without_one_of_its_ends_is_refused(lost: str, says: str) -> N
 def test_our_engines_order_never_hangs(name: str) -> None:
     """Over gloo each direction is its own, and a send runs beside the tasks."""
     program = with_messages(SMALL[name], "pipekit")
-    assert check_messages(program, Channel(waits=False)).is_sound
+    assert check_messages(program, MessageChannel(waits=False)).is_sound
