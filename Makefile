@@ -43,7 +43,7 @@ quick: $(STAMP) ## run the tests only
 long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
 	.venv/bin/python -m pytest -m long $(PARALLEL) $$(grep -rl --include='test_*.py' 'mark\.long' tests)
 
-properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 25 (3 minutes)
+properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 40 (3 minutes)
 	.venv/bin/python -m pytest -m hypothesis $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only

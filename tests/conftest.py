@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 matplotlib.use("Agg")
 
 # A shared machine may stall any single example; pytest-timeout guards the whole test.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("properties", settings.get_profile("quick"), max_examples=200)
 
 
