@@ -43,6 +43,7 @@ def searched(**how: Any) -> pk.searching.Searched:
     return pk.search(profile, plan, SERVERS, 7.1, microbatches=8, workers=4, **how)
 
 
+@pytest.mark.long
 def test_it_places_stages_as_well_as_a_person() -> None:
     by_hand = searched(placement=BY_HAND, seconds=0.3)
     assert by_hand.makespan_s == 82.0
