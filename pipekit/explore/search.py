@@ -152,7 +152,8 @@ class _Curve(NamedTuple):
     @property
     def frame(self) -> pd.DataFrame:
         """A row each; bytes are of the fullest worker."""
-        rows = [("found", cap, each) for cap, each in zip(self.caps, self.found, strict=True)]
+        rows: list[tuple[str, float, Searched | Found]] = []
+        rows += [("found", cap, each) for cap, each in zip(self.caps, self.found, strict=True)]
         rows += [("named", float("nan"), each) for each in self.named]
         return pd.DataFrame(
             [
