@@ -89,9 +89,7 @@ class Events:
 
     def _join_ends(self) -> None:
         """Let each receive wait for its send, and each send for room."""
-        ends: dict[tuple[int, int], dict[TransferKind, list[int]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        links: dict[tuple[int, int], dict[TransferKind, list[int]]] = {}
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
             if isinstance(action, Transfer):
                 here, there = worker, action.peer
