@@ -16,6 +16,7 @@ from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
 from pipekit.cli.experiments import report, run
 from pipekit.cli.explain import explain
+from pipekit.cli.parity import parity
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.schedule import schedule
@@ -64,7 +65,10 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 
-_COMMANDS = demo, schedule, profile, plan, simulate, train, explain, run, report, claim, cluster
+_COMMANDS = (
+    *(demo, schedule, profile, plan, simulate, train, explain, parity),
+    *(run, report, claim, cluster),
+)
 for command in _COMMANDS:
     app.command(help=_help(command))(command)
 
@@ -89,7 +93,7 @@ def _pipekit(
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
     one of them: [b]claim[/b]).
     Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), and train over
-    really slow links ([b]cluster[/b]).
+    really slow links ([b]cluster[/b]). Judge any trainer's gradients ([b]parity[/b]).
     """
 
 

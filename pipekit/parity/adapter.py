@@ -50,7 +50,7 @@ class Stated:
     @classmethod
     def by(cls, adapter: Any) -> "Stated":
         """Return what an adapter states; raises ValueError for what is no such number."""
-        found = {f.name: getattr(adapter, f.name, f.default) for f in fields(cls)}
+        found: dict[str, Any] = {f.name: getattr(adapter, f.name, f.default) for f in fields(cls)}
         for name in ("microbatches", "stages", "stale"):
             least = 0 if name == "stale" else 1
             if found[name] is not None and (type(found[name]) is not int or found[name] < least):

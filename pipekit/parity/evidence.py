@@ -65,7 +65,8 @@ class Evidence:
     def agrees(self, entry: Entry, predicted: Prediction) -> bool:
         """Return whether a prediction is an entry's values, within the tolerance, in all steps."""
         return all(
-            self.ulps(step, entry.name, entry.values[step], predicted(step)[entry.name]) <= TOLERANCE
+            self.ulps(step, entry.name, entry.values[step], predicted(step)[entry.name])
+            <= TOLERANCE
             for step in range(self.steps)
         )
 

@@ -9,6 +9,8 @@ from pipekit.parity.observed import Entry
 from pipekit.parity.plain_loop import Tensors
 
 OVERDETERMINED = 4  # numbers for each factor, at least
+DEPENDENT = 1e-9  # share of the largest eigenvalue, below which gradients are no basis
+NOTHING = 0.01  # a factor as small as this is none
 MISFIT = 0.01  # of the size, above which no factors are said
 
 
@@ -37,9 +39,11 @@ def fitted(
     if not sums:
         return None
     matrix, wanted = torch.cat(columns), torch.cat(sums)
-    if len(matrix) < OVERDETERMINED * matrix.shape[1] or torch.linalg.matrix_rank(matrix) < matrix.shape[1]:
+    squares = matrix.T @ matrix
+    sizes = torch.linalg.eigvalsh(squares)
+    if len(matrix) < OVERDETERMINED * len(squares) or sizes[0] <= DEPENDENT * sizes[-1]:
         return None
-    factors = torch.linalg.lstsq(matrix, wanted[:, None]).solution[:, 0]
+    factors = torch.linalg.solve(squares, matrix.T @ wanted)
     if (matrix @ factors - wanted).norm() > MISFIT * wanted.norm():
         return None
     return [float(factor) for factor in factors]

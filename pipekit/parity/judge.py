@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import isclose
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipekit.parity.explanation import explained
 from pipekit.parity.launch import run
 from pipekit.parity.observed import TOLERANCE, Entry, Observed
 from pipekit.parity.plain_loop import PlainLoop
-from pipekit.parity.suite import SUITE, Case
+from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
 from pipekit.parity.worker import Job, Record
 
@@ -59,9 +60,9 @@ def judged(model: str, records: Sequence[Record]) -> Verdict:
     case, stated = SUITE[model], records[0].stated
     loop = PlainLoop(case, case.batches(STEPS, stated.microbatches))
     observed = Observed(loop, records)
-    if case.random:
-        return judged_with_dropout(model, observed, SEED)
     e = _evidence(observed, observed.updates)
+    if case.random:
+        return judged_with_dropout(model, e, SEED)
     findings = [*_findings(e), *explained(e)]
     if observed.gradients:
         own = _evidence(observed, observed.gradients)
@@ -127,7 +128,7 @@ def _stage_of(observed: Observed, stated: Stated) -> list[int] | None:
         return [stage for stage, layers in enumerate(balance) for _ in range(layers)]
     held = sorted(observed.layers_held(), key=lambda layers: min(layers, default=0))
     ends = [(min(own), max(own)) for own in held if own]
-    if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):
+    if any(a[1] >= b[0] for a, b in pairwise(ends)):
         return None  # several stages a rank
     return [sum(first <= layer for first, _ in ends[1:]) for layer in range(depth)]
 
@@ -146,7 +147,9 @@ def _findings(e: Evidence) -> Iterator[Finding]:
         yield Finding((faults.NOT_FINITE,), (said,))
     wrong = [n for n in _buffers_held(observed) if not _agrees_with_buffers(e, n)]
     if wrong:
-        yield Finding((faults.BATCH_NORM,), ("other than after each microbatch in turn",), tuple(wrong))
+        yield Finding(
+            (faults.BATCH_NORM,), ("other than after each microbatch in turn",), tuple(wrong)
+        )
 
 
 def _buffers_held(observed: Observed) -> list[str]:
@@ -179,7 +182,9 @@ def _loss(e: Evidence) -> Iterator[Finding]:
 
 def _remarks(observed: Observed, stale: bool) -> Iterator[str]:
     if not any(observed.losses) or stale:
-        yield "the reported loss, " + ("which is of older weights" if stale else "of which there is none")
+        yield "the reported loss, " + (
+            "which is of older weights" if stale else "of which there is none"
+        )
     if observed.loop.buffers[0] and not _buffers_held(observed):
         yield "running statistics, which parameters() does not return"
 

@@ -59,7 +59,9 @@ class _Process:
         """Return what it was doing last, and its last messages."""
         at = self.file("at").read_text() if self.file("at").exists() else "starting"
         printed = " ".join(b"".join(self._printed).decode(errors="replace").split())
-        return f"rank {self.rank} in {at}" + (f", its last words: {printed[-SHOWN:]}" if printed else "")
+        return f"rank {self.rank} in {at}" + (
+            f", its last words: {printed[-SHOWN:]}" if printed else ""
+        )
 
     def failure(self) -> str:
         """Return why it has left, in a sentence."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -109,17 +110,14 @@ class Observed:
         return other
 
     def _joined(self, version: int, instead: Tensors) -> Tensors:
-        """Return each tensor of a version from the first rank that holds it, by any of its names."""
+        """Return each tensor of a version from the first rank that holds it, by any name."""
         joined = dict(instead)
         for name in instead:
-            for use in dict.fromkeys((name, *self.loop.uses.get(name, ()))):
-                for record in self.records:
-                    if use in record.parameters[version]:
-                        joined[name] = record.parameters[version][use].to(instead[name].dtype)
-                        break
-                else:
-                    continue
-                break
+            uses = dict.fromkeys((name, *self.loop.uses.get(name, ())))
+            held = (r.parameters[version].get(use) for use in uses for r in self.records)
+            tensor = next((found for found in held if found is not None), None)
+            if tensor is not None:
+                joined[name] = tensor.to(instead[name].dtype)
         return joined
 
     def _differing(self) -> Iterator[str]:
@@ -156,7 +154,7 @@ class Observed:
         start = record.parameters[0].get(name, self.loop.weights[0][name])
         versions = [start, *(tensors[name] for tensors in record.parameters[1 : self.steps + 1])]
         doubles = [version.double() for version in versions]
-        return tuple((a - b) / LEARNING_RATE for a, b in zip(doubles, doubles[1:], strict=False))
+        return tuple((a - b) / LEARNING_RATE for a, b in pairwise(doubles))
 
     def _gradients(self, rank: int, record: Record, name: str) -> tuple[Tensor, ...]:
         found = (record.gradients or [])[: self.steps]

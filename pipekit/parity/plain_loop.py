@@ -139,6 +139,12 @@ class PlainLoop:
         found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
         return {n: torch.stack([found[use] for use in self.uses[n]]).sum(0) for n in found}
 
+    def drawn(self, step: int, rows: tuple[int, int], dropout: bool = True) -> Tensors:
+        """Return the part of a batch's gradient that some rows give, with masks drawn now."""
+        self._model.train(dropout)
+        found = self.summed(replace(self.whole(step), rows=rows), self.weights[step])
+        return total([(self.share(step, rows), found)])
+
     def run(self, what: Pass) -> Found:
         """Return what a pass gives; it is computed once."""
         if what not in self._found:
@@ -180,7 +186,9 @@ class PlainLoop:
         gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
         return Found(loss.item(), gradients, self._buffers())
 
-    def _loss(self, output: Tensor | tuple[Tensor, Tensor], target: Tensor, auxiliary: float) -> Tensor:
+    def _loss(
+        self, output: Tensor | tuple[Tensor, Tensor], target: Tensor, auxiliary: float
+    ) -> Tensor:
         loss = self.case.loss(output, target)
         if isinstance(output, tuple):
             loss = loss + (auxiliary - 1) * output[1].mean()

@@ -1,6 +1,7 @@
 """Gradients that are multiples of the right ones: which factors, and what they mean."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 
@@ -35,7 +36,7 @@ def by_ratio(e: Evidence) -> Iterator[Said]:
             known.append(ratios[0])
             for fault in meanings(e, ratios[0]):
                 yield fault, f"x {ratios[0]:.4g}", lambda n, step, r=ratios[0]: r  # type: ignore[misc]
-    yield faults.SUMMED, "x the terms of the batch's mean", lambda n, step: e.loop.terms(step)
+    yield faults.SUMMED, "over the terms of the batch", lambda n, step: e.loop.terms(step)
 
 
 def meanings(e: Evidence, factor: float) -> list[str]:
@@ -44,7 +45,7 @@ def meanings(e: Evidence, factor: float) -> list[str]:
         return [faults.NEVER, faults.LOST]
     found = []
     counts, stages = set(e.candidates), e.stages
-    whole = {float(count) for count in counts if count > 1}
+    whole = {float(count) for count in (*counts, e.loop.terms(0)) if count > 1}
     if any(same(factor, count) for count in whole):
         found.append(faults.SUMMED)
     if any(same(1 / factor, count) for count in whole):
@@ -63,13 +64,17 @@ def of_all(e: Evidence) -> Iterator[Said]:
         for entry in e.wrong
     }
     factors = {name: found for (_, name), found in ratios.items()}
-    own: Factors = lambda name, step: factors[name][step] if name in factors else 1.0
+
+    def own(name: str, step: int) -> float:
+        return factors[name][step] if name in factors else 1.0
+
     yield from _once_a_stage(e, factors, own)
-    yield from _clipped(e, factors, own)
-    if len({len(factors), len(e.entries)}) == 1 and e.steps > 1:
-        each = list(zip(*factors.values(), strict=True))
-        if all(same(r, step[0]) for step in each for r in step):
-            yield faults.RATE, "x " + ", ".join(f"{step[0]:.4g}" for step in each), own
+    clipped = list(_clipped(e, factors, own))
+    yield from clipped
+    each = list(zip(*factors.values(), strict=True))
+    alike = all(same(r, step[0]) for step in each for r in step)
+    if alike and not clipped and not all(same(step[0], each[0][0]) for step in each):
+        yield faults.RATE, "x " + ", ".join(f"{step[0]:.4g}" for step in each), own
 
 
 def _once_a_stage(e: Evidence, factors: dict[str, list[float]], own: Factors) -> Iterator[Said]:
@@ -82,8 +87,9 @@ def _once_a_stage(e: Evidence, factors: dict[str, list[float]], own: Factors) ->
         if not same(factor, levels[-1]):
             levels.append(factor)
     base = levels[1] if len(levels) > 1 else 1.0
-    steady = all(same(b / a, base) for a, b in zip(levels, levels[1:], strict=False))
-    if len(levels) > 1 and steady:
+    steady = all(same(b / a, base) for a, b in pairwise(levels))
+    last_is_right = depth[-1][0] < max(e.loop.layer(entry.name) for entry in e.entries)
+    if steady and len(levels) > (1 if last_is_right else 2):
         shown = ", ".join(f"{level:.4g}" for level in reversed(levels))
         yield faults.ONCE_A_STAGE, f"from the first stage to the last x {shown}", own
 
@@ -104,7 +110,11 @@ def _clipped(e: Evidence, factors: dict[str, list[float]], own: Factors) -> Iter
     if len(norms) > 1 and all(same(norm, norms[0]) for norm in norms):
         whole = len(merged) == 1 and len(factors) == len(e.entries)
         fault = faults.CLIPPED if whole else faults.CLIPPED_BY_STAGE
-        yield fault, f"to the norm {norms[0]:.4g}, {len(merged)} group{'s' * (len(merged) > 1)}", own
+        yield (
+            fault,
+            f"to the norm {norms[0]:.4g}, {len(merged)} group{'s' * (len(merged) > 1)}",
+            own,
+        )
 
 
 def _merge(groups: dict[tuple[int, ...], list[str]]) -> list[tuple[tuple[int, ...], list[str]]]:

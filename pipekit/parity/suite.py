@@ -28,7 +28,10 @@ class Layers(nn.Sequential):
 
     def forward(self, *values: Any) -> Any:
         """Return the last layer's output."""
-        return super().forward(values[0] if len(values) == 1 else values)
+        value = values[0] if len(values) == 1 else values
+        for layer in self:
+            value = layer(value)
+        return value
 
 
 class Residual(nn.Module):
@@ -40,7 +43,9 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.linear(x)
-        return x + torch.tanh(inner if self.norm is None else self.norm(inner)) / 2
+        if self.norm is not None:
+            inner = self.norm(inner)
+        return torch.add(x, torch.tanh(inner), alpha=0.5)
 
 
 class Gated(nn.Module):

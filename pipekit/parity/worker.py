@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,8 @@ def main(folder: Path) -> None:
     end_with_parent()
     rank = os.environ["RANK"]
     try:
-        record = _train(cloudpickle.loads((folder / "job").read_bytes()), folder / f"{rank}.at")
+        job = cloudpickle.loads((folder / "job").read_bytes())
+        record = train(job, partial((folder / f"{rank}.at").write_text, encoding="utf-8"))
         torch.save(record, folder / f"{rank}.part")
         (folder / f"{rank}.part").rename(folder / f"{rank}.record")
     except BaseException as error:
@@ -64,19 +65,19 @@ def main(folder: Path) -> None:
     sys.stdin.read()  # the others may still need this process
 
 
-def _train(job: Job, at: Path) -> Record:
-    at.write_text("loading the adapter", encoding="utf-8")
+def train(job: Job, at: Callable[[str], object]) -> Record:
+    """Return what this process's adapter does; ``at`` is told what comes next."""
+    at("loading the adapter")
     case = SUITE[job.model]
-    adapter = (load(job.adapter) if isinstance(job.adapter, str) else job.adapter)()
-    at.write_text("build()", encoding="utf-8")
+    adapter: Any = (load(job.adapter) if isinstance(job.adapter, str) else job.adapter)()
+    at("build()")
     torch.manual_seed(job.seed)
     adapter.build(case.model(), partial(torch.optim.SGD, lr=LEARNING_RATE))
-    record = Record(Stated.by(adapter))
-    record.parameters.append(_tensors("parameters()", adapter.parameters()))
+    record = Record(Stated.by(adapter), [_before(adapter)])
     if hasattr(adapter, "gradients"):
         record.gradients = []
     for step, batch in enumerate(case.batches(job.steps, record.stated.microbatches)):
-        at.write_text(f"step() of batch {step + 1}", encoding="utf-8")
+        at(f"step() of batch {step + 1}")
         torch.manual_seed(job.seed + step)
         loss = adapter.step(batch)
         record.losses.append(None if loss is None else float(loss))
@@ -86,14 +87,22 @@ def _train(job: Job, at: Path) -> Record:
     return record
 
 
+def _before(adapter: Any) -> Tensors:
+    """Return the parameters before any update, of a trainer that has some by then."""
+    try:
+        return _tensors("parameters()", adapter.parameters())
+    except Exception:  # it is asked for them after a step only, by its contract
+        return {}
+
+
 def _tensors(source: str, found: Any) -> Tensors:
     if not isinstance(found, Mapping):
         raise TypeError(f"{source} returns {type(found).__name__}: return a dict of tensors")
     for name, tensor in found.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
-                f"{source} has {type(tensor).__name__} for {name!r}, not a tensor: if a gradient is "
-                f"missing there, leave the name out"
+                f"{source} has {type(tensor).__name__} for {name!r}: return tensors, and of no "
+                f"parameter without a gradient"
             )
         if tensor.is_meta:
             raise ValueError(f"{source} has {name!r} on the device 'meta', where no numbers are")
