@@ -24,7 +24,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Layers(nn.Sequential):
-    """Layers in order; a stage that receives several tensors passes them on as one tuple."""
+    """Layers in order; a slice that is called with two tensors passes them on as one tuple."""
 
     def forward(self, *values: Any) -> Any:
         """Return the last layer's output."""
@@ -197,6 +197,7 @@ class Case:
         layers: makes its layers.
         tokens: whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers.
         ignored: whether labels are ignored, in every row another number of them.
+        tuples: whether some layers hand on two tensors.
         odd: whether no number of microbatches divides the rows.
         coupled: whether a row's output depends on the rows beside it, hence on microbatches.
         random: whether it draws random numbers.
@@ -206,16 +207,17 @@ class Case:
     layers: Callable[[], list[nn.Module]]
     tokens: bool = False
     ignored: bool = False
+    tuples: bool = False
     odd: bool = False
     coupled: bool = False
     random: bool = False
     loss: Callable[[Any, Tensor], Tensor] = _cross_entropy
 
-    def model(self) -> Layers:
+    def model(self) -> nn.Sequential:
         """Return the model with the judge's weights, the same in every process."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            model = Layers(*self.layers())
+            model = (Layers if self.tuples else nn.Sequential)(*self.layers())
         model.loss, model.count = self.loss, count  # type: ignore[assignment]
         return model
 
@@ -246,9 +248,9 @@ def count(target: Tensor) -> int:
 SUITE = {
     "dense": Case(_dense),
     "tied": Case(_tied, tokens=True),
-    "skips": Case(_skips),
+    "skips": Case(_skips, tuples=True),
     "batch-norm": Case(_batch_norm, coupled=True),
-    "moe": Case(_moe, coupled=True, loss=_with_auxiliary),
+    "moe": Case(_moe, tuples=True, coupled=True, loss=_with_auxiliary),
     "frozen": Case(_frozen),
     "tokens": Case(_tokens, tokens=True, ignored=True),
     "odd": Case(_dense, odd=True),
