@@ -12,7 +12,8 @@ from pipekit.parity.verdict import Finding
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (tied, frozen, left_out),
     (scaled,),
-    (microbatches, together, in_time, of_the_update),
+    (of_the_update, in_time),
+    (microbatches, together),
     (counted,),
 )
 """Where hypotheses come from; a later group is asked if no single earlier one explains all."""

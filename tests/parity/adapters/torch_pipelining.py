@@ -23,7 +23,8 @@ class Torch:
     chunks: ClassVar[int] = 1  # stages a rank
 
     def build(self, model: Any, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
-        dist.init_process_group("gloo")
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
         rank, ranks = dist.get_rank(), dist.get_world_size()
         self.stages = ranks * self.chunks
         own = [rank + chunk * ranks for chunk in range(self.chunks)]
@@ -49,7 +50,7 @@ class Torch:
         inputs = batch[:1] if self.first else ()
         self.runtime.step(*inputs, target=batch[1] if self.last else None, losses=losses)
         self.optimizer.step()
-        return float(torch.stack(losses).mean()) if self.last else None
+        return float(torch.stack(losses).detach().mean()) if self.last else None
 
     def parameters(self) -> dict[str, Tensor]:
         return {
