@@ -18,7 +18,6 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-
 from pipekit.names import METHODS
 from pipekit.parity.judge import SEED, STEPS, judged
 from pipekit.parity.suite import SUITE
@@ -43,6 +42,8 @@ def train_on(adapter: Any, models: list[str]) -> Trained:
             found[model] = train(Job(adapter, model, STEPS, SEED), lambda _: None)
         except Exception as error:
             found[model] = f"{type(error).__name__}: {error}".splitlines()[0]
+            if dist.is_initialized():
+                dist.destroy_process_group()  # so that the other rank does not wait
             break
     return found
 
@@ -52,10 +53,13 @@ def over_ranks(schedule: str) -> dict[str, Verdict | str]:
     verdicts: dict[str, Verdict | str] = {}
     while left := [model for model in SUITE if model not in verdicts]:
         ranks = over_gloo(partial(_torch, schedule, left), RANKS)
-        for model in left[: len(ranks[0])]:
+        for model in dict.fromkeys(name for rank in ranks for name in rank):
             records = [rank[model] for rank in ranks if model in rank]
             errors = [record for record in records if isinstance(record, str)]
-            verdicts[model] = min(errors, key=len) if errors else judged(model, records)
+            if errors:
+                verdicts[model] = min(errors, key=lambda error: "/gloo/" in error)
+            else:
+                verdicts[model] = judged(model, records)
     return verdicts
 
 

@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class Engine:
         self.model, self.optimizer = model, optimizer
         ends = [round(len(model) * stage / self.stages) for stage in range(self.stages + 1)]
         self.balance = tuple(  # type: ignore[misc]
-            b - a for a, b in zip(ends, ends[1:], strict=False)
+            b - a for a, b in pairwise(ends)
         )
         self.batches: list[tuple[Tensor, Tensor]] = []
 
