@@ -84,6 +84,10 @@ class _Process:
             os.killpg(self._started.pid, signal.SIGKILL)
         self._started.wait()
         self._reader.join(1)
+        for pipe in (self._started.stdin, self._started.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
 
 
 def run(job: Job, processes: int, timeout: float) -> list[Record]:

@@ -28,6 +28,7 @@ from tests.parity.adapters.own import Module, engine_adapter
 from tests.parity.adapters.torch_pipelining import SCHEDULES, torch_adapter
 
 RANKS = 2
+FIRST = ("dense", "tied", "gated")
 Trained = dict[str, Record | str]
 
 
@@ -48,10 +49,10 @@ def train_on(adapter: Any, models: list[str]) -> Trained:
     return found
 
 
-def over_ranks(schedule: str) -> dict[str, Verdict | str]:
+def over_ranks(schedule: str, models: list[str]) -> dict[str, Verdict | str]:
     """Return the verdicts on a schedule of torch's, on two ranks."""
     verdicts: dict[str, Verdict | str] = {}
-    while left := [model for model in SUITE if model not in verdicts]:
+    while left := [model for model in models if model not in verdicts]:
         ranks = over_gloo(partial(_torch, schedule, left), RANKS)
         for model in dict.fromkeys(name for rank in ranks for name in rank):
             records = [rank[model] for rank in ranks if model in rank]
@@ -76,44 +77,46 @@ def in_process(adapter: Any, models: list[str]) -> dict[str, Verdict | str]:
     return verdicts
 
 
-def cell(verdict: Verdict | str) -> str:
-    """Return what stands in the table."""
-    if isinstance(verdict, str):
-        return "refused"
-    return ", ".join(verdict.classes) or "right"
+def trainers() -> dict[str, tuple[Callable[[list[str]], dict[str, Verdict | str]], list[str]]]:
+    """Return the judge of each trainer, and the models that it is judged on."""
+    every = [*SUITE]
+    return {
+        **{f"torch {name}": (partial(over_ranks, name), every) for name in SCHEDULES},
+        "pipekit flush": (partial(in_process, engine_adapter("flush")), every),
+        "pipekit PipelinedModule": (partial(in_process, Module), every),
+        **{
+            f"pipekit {method}": (partial(in_process, engine_adapter(method)), ["dense"])
+            for method in METHODS
+            if method != "flush"
+        },
+    }
 
 
 def matrix(folder: Path) -> None:
-    """Write both files, and begin anew with what is not yet in the JSON."""
-    ours = [method for method in METHODS if method != "flush"]
-    trainers: dict[str, Callable[[], dict[str, Verdict | str]]] = {
-        **{f"torch {name}": partial(over_ranks, name) for name in SCHEDULES},
-        "pipekit flush": partial(in_process, engine_adapter("flush"), [*SUITE]),
-        "pipekit PipelinedModule": partial(in_process, Module, [*SUITE]),
-        **{f"pipekit {m}": partial(in_process, engine_adapter(m), ["dense"]) for m in ours},
-    }
+    """Write both files; cells that the JSON has are kept, a few models of all trainers come first."""
     target = folder / "matrix.json"
-    known = json.loads(target.read_text()) if target.exists() else {"versions": {}, "verdicts": {}}
-    known["versions"] = {
-        "torch": torch.__version__,
-        "pipekit": version("pipekit"),
-        "label": "measured",
-    }
-    for trainer, judge in trainers.items():
-        if trainer not in known["verdicts"]:
-            verdicts = judge()
-            known["verdicts"][trainer] = {
-                model: {
-                    "cell": cell(verdict),
-                    "ok": not isinstance(verdict, str) and verdict.ok,
-                    "said": verdict
-                    if isinstance(verdict, str)
-                    else [str(finding) for finding in verdict.findings],
-                }
-                for model, verdict in verdicts.items()
-            }
-            target.write_text(json.dumps(known, indent=1) + "\n")
-            print(trainer, {m: cell(v) for m, v in verdicts.items()}, flush=True)
+    known = json.loads(target.read_text()) if target.exists() else {"verdicts": {}}
+    known["versions"] = {"torch": torch.__version__, "pipekit": version("pipekit")}
+    known["label"] = "measured"
+    for chosen in (FIRST, tuple(SUITE)):
+        for trainer, (judge, models) in trainers().items():
+            row = known["verdicts"].setdefault(trainer, {})
+            left = [model for model in models if model in chosen and model not in row]
+            if left:
+                row |= {model: _as_json(verdict) for model, verdict in judge(left).items()}
+                print(trainer, {model: row[model]["cell"] for model in left}, flush=True)
+                _write(folder, known)
+
+
+def _as_json(verdict: Verdict | str) -> dict[str, Any]:
+    if isinstance(verdict, str):
+        return {"cell": "refused", "ok": False, "said": [verdict]}
+    said = [str(finding) for finding in verdict.findings]
+    return {"cell": ", ".join(verdict.classes) or "right", "ok": verdict.ok, "said": said}
+
+
+def _write(folder: Path, known: dict[str, Any]) -> None:
+    (folder / "matrix.json").write_text(json.dumps(known, indent=1) + "\n")
     rows = [
         {"trainer": trainer} | {model: found.get(model, {}).get("cell", "-") for model in SUITE}
         for trainer, found in known["verdicts"].items()
