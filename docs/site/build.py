@@ -35,6 +35,7 @@ PAGES = (
     "cost",
     "methods",
     "why_slow",
+    "gradients",
     "core",
     "staleness",
     "papers",

@@ -57,17 +57,20 @@ class _Process:
 
     def where(self) -> str:
         """Return what it was doing last, and its last messages."""
-        at = self.file("at").read_text() if self.file("at").exists() else "starting"
         printed = " ".join(b"".join(self._printed).decode(errors="replace").split())
-        return f"rank {self.rank} in {at}" + (
-            f", its last words: {printed[-SHOWN:]}" if printed else ""
-        )
+        last = f", its last words: {printed[-SHOWN:]}" if printed else ""
+        return f"rank {self.rank} in {self._at()}{last}"
+
+    def _at(self) -> str:
+        at = self.file("at")
+        return (at.read_text(encoding="utf-8") if at.exists() else "") or "its start"
 
     def failure(self) -> str:
         """Return why it has left, in a sentence."""
         self._reader.join(1)
         if self.file("error").exists():
-            return f"{self.where().partition(', its last')[0]}: {self.file('error').read_text()}"
+            error = " ".join(self.file("error").read_text(encoding="utf-8").split())
+            return f"rank {self.rank} in {self._at()}: {error}"
         return f"a process left with exit code {self._started.returncode}, {self.where()}"
 
     def leave(self) -> None:
