@@ -69,7 +69,7 @@ def _row(entry: Entry, draws: list[list[Tensors]]) -> Ratio:
         abs(ratio - 1) <= SIGMAS * spread + 1e-3
         for ratio, spread in zip(found, spreads, strict=True)
     )
-    return Ratio(found[0], sum(found) / len(found), float("nan"), right)
+    return Ratio(found[0], sum(found) / len(found), None, right)
 
 
 def _along(gradient: Tensor, mean: Tensor) -> float:

@@ -1,11 +1,13 @@
 """Runs a trainer beside the plain loop and says whether its gradients are right."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import isclose
 from typing import Any
 
+import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
@@ -79,14 +81,8 @@ def judged(model: str, records: Sequence[Record]) -> Verdict:
 
 def _by_value(adapter: Any) -> Any:
     """Have a class of a module that other processes may not find be sent itself."""
-    if not isinstance(adapter, str):
-        import sys
-
-        import cloudpickle
-
-        module = sys.modules[adapter.__module__]
-        if module.__name__ != "__main__":
-            cloudpickle.register_pickle_by_value(module)
+    if isinstance(adapter, type) and adapter.__module__ != "__main__":
+        cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
     return adapter
 
 

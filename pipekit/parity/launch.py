@@ -146,4 +146,5 @@ def _environment(processes: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "PYTHONUNBUFFERED": "1",
     }
-    return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | found
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    return {"OMP_NUM_THREADS": "1"} | loopback | found

@@ -68,6 +68,10 @@ class Observed:
 
     def _require(self, rank: int, record: Record) -> None:
         known = self.loop.weights[0] | self.loop.buffers[0]
+        if any(tensors.keys() != record.parameters[1].keys() for tensors in record.parameters[1:]):
+            raise ValueError(
+                f"rank {rank}'s parameters() has other names after some step: return all"
+            )
         for source in ("parameters", "gradients"):
             for tensors in getattr(record, source) or ():
                 for name, tensor in tensors.items():

@@ -6,7 +6,6 @@ stages, schedules or processes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -72,7 +71,7 @@ class PlainLoop:
         self.buffers = [self._buffers()]
         self._found: dict[Pass, Found] = {}
 
-    @cached_property
+    @property
     def depth(self) -> int:
         """How many layers there are."""
         return len(self._layers)

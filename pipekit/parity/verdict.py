@@ -13,7 +13,7 @@ class Finding:
         classes: of fault.
         said: in words, one for each class.
         parameters: in which it is; empty: in none that has a name.
-        excused: whether the adapter states that it is meant.
+        excused: whether it is no fault, since the adapter states that it is meant.
     """
 
     classes: tuple[str, ...]
@@ -29,7 +29,7 @@ class Finding:
         if self.parameters:
             shown = ", ".join(self.parameters[:4]) + (", ..." if len(self.parameters) > 4 else "")
             text += f"; in {len(self.parameters)}: {shown}"
-        return ("as stated: " if self.excused else "fault: ") + text
+        return ("no fault: " if self.excused else "fault: ") + text
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Ratio:
     Attributes:
         after_one: how many times the plain loop's change it has changed in one step.
         after_three: likewise in three.
-        ulps: the largest difference of an update.
+        ulps: the largest difference of an update; None: of one that is random.
         right: whether every update agrees.
     """
 
     after_one: float
     after_three: float
-    ulps: float
+    ulps: float | None
     right: bool
 
 
@@ -76,9 +76,9 @@ class Verdict:
     def text(self) -> str:
         """The verdict in lines: faults, remarks and a table of parameters."""
         if self.ok:
-            largest = max((r.ulps for r in self.parameters.values()), default=0.0)
-            say = f"within {largest:.2g} ulps" if not self.findings else "as it states"
-            head = f"{self.model}: right: {len(self.parameters)} parameters, {say}"
+            largest = max((r.ulps or 0.0 for r in self.parameters.values()), default=0.0)
+            said = "but for what follows" if self.findings else f"within {largest:.2g} ulps"
+            head = f"{self.model}: right: {len(self.parameters)} parameters, {said}"
         else:
             head = f"{self.model}: WRONG: {', '.join(self.classes)}"
         lines = [head, *(f"  {finding}" for finding in self.findings)]
@@ -88,7 +88,8 @@ class Verdict:
             f"  (tolerance {self.tolerance:g})"
         )
         lines += [
-            f"  {name:24} {r.after_one:10.4f} {r.after_three:10.4f} {r.ulps:10.3g}"
+            f"  {name:24} {r.after_one:10.4f} {r.after_three:10.4f} "
+            f"{'-' if r.ulps is None else format(r.ulps, '.3g'):>10}"
             f"{'' if r.right else '  <- differs'}"
             for name, r in self.parameters.items()
         ]

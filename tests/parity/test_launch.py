@@ -1,9 +1,9 @@
 """A trainer in processes of its own: a verdict, or one sentence; and nothing is left behind."""
 
 import json
-import os
 import time
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,6 @@ def test_pytest_has_the_fixture_and_starts_without_torch(
             assert not verdict.classes
         """
     )
-    os.environ.pop("PYTEST_ADDOPTS", None)
-    pytester.runpytest_subprocess(
-        "-p", "pipekit.pytest_plugin", "-p", "no:cacheprovider"
-    ).assert_outcomes(passed=2)
+    installed = any(point.name == "pipekit" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "pipekit.pytest_plugin"]
+    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=2)
