@@ -7,9 +7,9 @@ from torch import Tensor
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Prediction
+from pipekit.parity.hypotheses.ratios import meanings
 from pipekit.parity.observed import TOLERANCE, Entry
 from pipekit.parity.plain_loop import PlainLoop, Tensors, total
-from pipekit.parity.ratios import meanings
 from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
 
 DRAWS = 24  # of masks

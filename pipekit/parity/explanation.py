@@ -2,11 +2,11 @@
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
-from pipekit.parity.hypotheses import Hypothesis, Source
-from pipekit.parity.microbatch_faults import counted, microbatches, together
+from pipekit.parity.hypotheses.hypothesis import Hypothesis, Source
+from pipekit.parity.hypotheses.in_time import in_time, of_the_update
+from pipekit.parity.hypotheses.of_microbatches import counted, microbatches, together
+from pipekit.parity.hypotheses.of_parameters import frozen, left_out, scaled, tied
 from pipekit.parity.observed import Entry
-from pipekit.parity.parameter_faults import frozen, left_out, scaled, tied
-from pipekit.parity.time_faults import in_time, of_the_update
 from pipekit.parity.verdict import Finding
 
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (

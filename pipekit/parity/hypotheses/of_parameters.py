@@ -8,10 +8,10 @@ import torch
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Prediction
-from pipekit.parity.fitted import NOTHING, fitted
-from pipekit.parity.hypotheses import Hypothesis, of
+from pipekit.parity.hypotheses.fitted import NOTHING, fitted
+from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
+from pipekit.parity.hypotheses.ratios import Factors, by_ratio, of_all
 from pipekit.parity.plain_loop import Tensors, total
-from pipekit.parity.ratios import Factors, by_ratio, of_all
 
 
 def tied(e: Evidence) -> Iterator[Hypothesis]:

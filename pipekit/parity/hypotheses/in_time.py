@@ -6,8 +6,8 @@ from functools import partial
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
-from pipekit.parity.fitted import fitted
-from pipekit.parity.hypotheses import Hypothesis, of
+from pipekit.parity.hypotheses.fitted import fitted
+from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
 from pipekit.parity.plain_loop import Tensors, total
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own

@@ -7,8 +7,8 @@ from itertools import islice, pairwise
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
-from pipekit.parity.fitted import NOTHING, fitted
-from pipekit.parity.hypotheses import Hypothesis, of
+from pipekit.parity.hypotheses.fitted import NOTHING, fitted
+from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
 from pipekit.parity.observed import Entry
 from pipekit.parity.plain_loop import LEARNING_RATE, Tensors, total
 
