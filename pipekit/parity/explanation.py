@@ -82,7 +82,4 @@ def _unexplained(e: Evidence, left: set[int]) -> tuple[str, str]:
         return faults.UNKNOWN, "where the plain loop has no gradient"
     off, along = (wrong / right) ** 0.5, product / right
     fault = faults.ROUNDED if 0 < off < ROUNDING and abs(along - 1) < off else faults.UNKNOWN
-    return (
-        fault,
-        f"in the first update x {along:.4g} along the right one, {off:.2%} of its size off",
-    )
+    return fault, f"the first update is x {along:.4g} along the right one, {off:.2%} off"

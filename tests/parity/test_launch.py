@@ -93,7 +93,7 @@ def trainer(tmp_path: Path) -> Callable[[str], str]:
 
 REFUSED = {
     "Missing": "gradients() has none for '0.weight', which its parameters() has: return it before",
-    "Renamed": "has 'module.0.weight', and the model no such parameter; did you mean '10.linear",
+    "Renamed": "has 'module.0.weight', and the model no such parameter; did you mean '0.weight'?",
     "Flat": "parameters() has '0.weight' with the shape [256], and the model's is [16, 16]",
     "NotANumber": "parameters() has NaN or infinity in '0.weight' after the first update",
     "NoTensors": "TypeError: parameters() returns list: return a dict of tensors",
@@ -111,7 +111,7 @@ def test_a_trainer_that_cannot_be_judged_is_one_sentence(
 ) -> None:
     with pytest.raises(ValueError, match=r"\w") as refused:
         parity(trainer(name))
-    assert REFUSED[name].partition("linear")[0] in str(refused.value)
+    assert REFUSED[name] in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -1,6 +1,7 @@
 """Gradients that are multiples of the right ones: which factors, and what they mean."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -35,8 +36,12 @@ def by_ratio(e: Evidence) -> Iterator[Said]:
         if constant and not any(same(ratios[0], other) for other in known):
             known.append(ratios[0])
             for fault in meanings(e, ratios[0]):
-                yield fault, f"x {ratios[0]:.4g}", lambda n, step, r=ratios[0]: r  # type: ignore[misc]
-    yield faults.SUMMED, "over the terms of the batch", lambda n, step: e.loop.terms(step)
+                yield fault, f"x {ratios[0]:.4g}", partial(_constant, ratios[0])
+    yield faults.SUMMED, "over the terms of the batch", lambda _, step: e.loop.terms(step)
+
+
+def _constant(factor: float, name: str, step: int) -> float:
+    return factor
 
 
 def meanings(e: Evidence, factor: float) -> list[str]:
@@ -102,19 +107,15 @@ def _clipped(e: Evidence, factors: dict[str, list[float]], own: Factors) -> Iter
             groups.setdefault(tuple(round(r / SAME) for r in found), []).append(name)
     merged = _merge(groups)
     norms = []
-    for found_, names in merged:
-        for step, factor in enumerate(found_):
+    for rounded, names in merged:
+        for step, factor in enumerate(rounded):
             if 0 < factor * SAME < 1 - SAME:
                 gradients = [factors[n][step] * e.raw(step)[n] for n in names]
                 norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
     if len(norms) > 1 and all(same(norm, norms[0]) for norm in norms):
         whole = len(merged) == 1 and len(factors) == len(e.entries)
         fault = faults.CLIPPED if whole else faults.CLIPPED_BY_STAGE
-        yield (
-            fault,
-            f"to the norm {norms[0]:.4g}, {len(merged)} group{'s' * (len(merged) > 1)}",
-            own,
-        )
+        yield fault, f"to the norm {norms[0]:.4g}, groups: {len(merged)}", own
 
 
 def _merge(groups: dict[tuple[int, ...], list[str]]) -> list[tuple[tuple[int, ...], list[str]]]:
