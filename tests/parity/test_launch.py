@@ -73,7 +73,7 @@ class Hangs(Small):
 
 class Floods(Small):
     def step(self, batch):
-        for _ in range(500):
+        for _ in range(200):
             os.write(1, b"x" * 1_000_000)
         return super().step(batch)
 
@@ -130,7 +130,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.long
 def test_gigabytes_of_output_do_no_harm(trainer: Callable[[str], str]) -> None:
-    assert parity(trainer("Floods")).ok
+    assert parity(trainer("Floods"), timeout=300).ok
 
 
 @pytest.mark.long

@@ -37,9 +37,8 @@ class Torch:
             for part, stage in zip(self.parts, own, strict=True)
         ]
         self.first, self.last = 0 in own, self.stages - 1 in own
-        self.optimizer = optimizer(
-            p for part in self.parts for p in part.parameters() if p.requires_grad
-        )
+        trained = (p for part in self.parts for p in part.parameters() if p.requires_grad)
+        self.optimizer = optimizer(dict.fromkeys(trained))  # a shared one may be in two parts
         single = made[0] if self.schedule in SINGLE else made
         how = getattr(pipelining, self.schedule)
         self.runtime = how(single, self.microbatches, loss_fn=model.loss)
