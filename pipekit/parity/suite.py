@@ -56,7 +56,8 @@ class Gated(nn.Module):
         self.linear = nn.Linear(WIDTH, 2 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        value, gate = self.linear(x).chunk(2, dim=-1)
+        both: Tensor = self.linear(x)
+        value, gate = both.chunk(2, dim=-1)
         return x + value * torch.sigmoid(gate)
 
 

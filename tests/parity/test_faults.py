@@ -77,12 +77,14 @@ class OnlyFirst(Small):
 class LostInTheLastMicrobatch(Small):
     """The first stage's weight gradients of the last microbatch are never computed."""
 
+    lost: Any = None
+
     def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
         own = list(self.parts[stage].parameters())
         before = [None if p.grad is None else p.grad.clone() for p in own]
         super().backward(stage, k, out, gradient)
         if (stage, k) == (0, self.microbatches - 1):
-            self.lost = [p.grad - g for p, g in zip(own, before, strict=True)]  # type: ignore[operator]
+            self.lost = [p.grad - g for p, g in zip(own, before, strict=True)]
             for parameter, kept in zip(own, before, strict=True):
                 parameter.grad = kept
 
@@ -90,15 +92,13 @@ class LostInTheLastMicrobatch(Small):
 class LateInTheLastMicrobatch(LostInTheLastMicrobatch):
     """They come an update later."""
 
-    lost: list[Tensor] | None = None
-
     def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
         self.late, self.lost = self.lost, None
         return super().step(batch)
 
     def update(self) -> None:
         for parameter, late in zip(self.parts[0].parameters(), self.late or (), strict=False):
-            parameter.grad += late  # type: ignore[operator]
+            parameter.grad += late
         super().update()
 
 
@@ -250,7 +250,8 @@ class LossOfTheLast(Small):
 
 class AuxiliarySummed(Small):
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        return super().loss(output, target) + 0.75 * output[1].mean()
+        extra: Tensor = output[1].mean()
+        return super().loss(output, target) + 0.75 * extra
 
 
 class StatisticsTwice(Small):

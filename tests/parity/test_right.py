@@ -13,6 +13,7 @@ from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
 from pipekit.parity.worker import Job, train
+from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
 from tests.parity.small import Small
 
@@ -26,7 +27,7 @@ def test_the_small_pipeline_is_right_on_every_model(model: str) -> None:
     verdict = verdict_on(Small, model)
     assert verdict.ok, verdict.text
     assert not verdict.classes
-    assert all(ratio.ulps < TOLERANCE / 8 for ratio in verdict.parameters.values())
+    assert all((ratio.ulps or 0) < TOLERANCE / 8 for ratio in verdict.parameters.values())
 
 
 @pytest.mark.long
@@ -75,6 +76,13 @@ def test_every_method_of_ours_is_right_or_stale_as_it_is(method: str) -> None:
 @pytest.mark.parametrize("model", [name for name in SUITE if name not in ("moe", "dropout")])
 def test_the_pipelined_module_is_right(model: str) -> None:
     verdict = verdict_on(Module, model)
+    assert verdict.ok, verdict.text
+
+
+@pytest.mark.long
+def test_a_hugging_face_trainer_that_accumulates_is_right() -> None:
+    pytest.importorskip("transformers")
+    verdict = verdict_on(HuggingFace, "dense")
     assert verdict.ok, verdict.text
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -30,10 +31,9 @@ class HuggingFace:
         self.optimizer = optimizer(p for p in model.parameters() if p.requires_grad)
 
     def step(self, batch: tuple[Tensor, Tensor]) -> float:
-        from transformers import Trainer, TrainingArguments
-
+        transformers: Any = import_module("transformers")  # which few installations have
         with tempfile.TemporaryDirectory() as folder:
-            how = TrainingArguments(
+            how = transformers.TrainingArguments(
                 folder,
                 per_device_train_batch_size=len(batch[0]) // self.microbatches,
                 gradient_accumulation_steps=self.microbatches,
@@ -46,7 +46,7 @@ class HuggingFace:
             )
             rows = [{"x": x, "labels": y} for x, y in zip(*batch, strict=True)]
             constant = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda _: 1.0)
-            trainer = Trainer(
+            trainer = transformers.Trainer(
                 self.model, how, train_dataset=rows, optimizers=(self.optimizer, constant)
             )
             return float(trainer.train().training_loss)

@@ -27,6 +27,7 @@ stage = PipelineStage((first, last)[rank], rank, 2, torch.device("cpu"))
 schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss)
 schedule.step(*(x,)[rank:], target=y if rank else None)
 own = first.weight.grad
+assert own is not None
 print(f"rank {rank}: the plain loop's gradient {plain.norm():.4f}, this rank's {own.norm():.4f}")
 total = own.clone()
 dist.all_reduce(total)
