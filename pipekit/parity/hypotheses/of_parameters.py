@@ -26,8 +26,10 @@ def tied(e: Evidence) -> Iterator[Hypothesis]:
         sums = (total(zip(f, _each_use(e, n, step), strict=True)) for n, f in known.items())
         return {n: g for found in (e.raw(step), *sums) for n, g in found.items()}
 
-    once = any(abs(factor) < NOTHING for found in known.values() for factor in found)
-    fault = faults.TIED_ONCE if once else faults.TIED_TWICE
+    every = [factor for found in known.values() for factor in found]
+    fault = faults.TIED_TWICE if max(every) > 1 + NOTHING else faults.AVERAGED_TWICE
+    if any(abs(factor) < NOTHING for factor in every):
+        fault = faults.TIED_ONCE
     said = "; ".join(f"{name}: {_counts(e, name, found)}" for name, found in known.items())
     yield Hypothesis(fault, said, Prediction(predicted), frozenset(known))
 
