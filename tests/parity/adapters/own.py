@@ -84,7 +84,7 @@ class Module:
         loss = self.loss(self.model(batch[0]), batch[1])
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     def parameters(self) -> dict[str, Tensor]:
         return dict(self.model.state_dict())
