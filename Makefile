@@ -10,7 +10,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long properties lint models people networks devices gpu attack \
+.PHONY: help demo reproduce papers predictions test quick long properties lint models people parity networks devices gpu attack \
   numbers lock \
   site browser chromium benchmark clean
 
@@ -58,6 +58,10 @@ models: $(STAMP) ## record, cut and train some forty networks of torchvision, ti
 people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face's families too (minutes)
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
 	.venv/bin/python -m pytest tests/people -m "models or long or not models" $(PARALLEL)
+
+parity: $(STAMP) ## judge torch's and our own pipelining on every model, and every fault (minutes)
+	.venv/bin/python -m pytest tests/parity -m "long or not long" $(PARALLEL)
+	.venv/bin/python -m tests.parity.matrix results/runs/parity
 
 networks: $(STAMP) ## the same networks, and five drawn at random, as a table in results/runs/networks
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'

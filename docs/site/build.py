@@ -38,6 +38,7 @@ PAGES = (
     "methods",
     "why_slow",
     "hang",
+    "gradients",
     "predictions",
     "own_notebook",
     "core",

@@ -17,6 +17,7 @@ from pipekit.cli.cluster import cluster
 from pipekit.cli.demo import demo
 from pipekit.cli.experiments import report, run
 from pipekit.cli.explain import explain
+from pipekit.cli.parity import parity
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.published import published
@@ -69,21 +70,8 @@ def _help(function: Callable[..., None]) -> str:
 
 
 _COMMANDS = (
-    demo,
-    schedule,
-    check,
-    profile,
-    plan,
-    recommend,
-    simulate,
-    search,
-    train,
-    explain,
-    run,
-    report,
-    claim,
-    cluster,
-    published,
+    *(demo, schedule, check, profile, plan, recommend, simulate, search, train),
+    *(explain, parity, published, run, report, claim, cluster),
 )
 for command in _COMMANDS:
     app.command(help=_help(command))(command)
@@ -108,9 +96,11 @@ def _pipekit(
     Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
     experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b],
     one of them: [b]claim[/b]).
-    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), find a schedule for it
-    ([b]search[/b]), see how far predictions of other people's trainings are off
-    ([b]published[/b]), and train over really slow links ([b]cluster[/b]).
+    Predict the cost of a run ([b]profile[/b], [b]plan[/b], [b]simulate[/b]), find a schedule
+    ([b]search[/b]) or a parallelism for it ([b]recommend[/b]), and train over really slow links
+    ([b]cluster[/b]). Look at what others made: prove their order of messages ([b]check[/b]), say
+    why a recorded run was slow ([b]explain[/b]), judge a trainer's gradients ([b]parity[/b]), and
+    see how far predictions of published trainings are off ([b]published[/b]).
     """
 
 

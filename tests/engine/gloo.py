@@ -58,7 +58,8 @@ def _main(end: Connection, environment: dict[str, str], function: bytes) -> None
     os.environ.update(environment)
     try:
         result = True, cloudpickle.loads(function)()
-        dist.barrier()  # none may leave while another still needs it
+        if dist.is_initialized():
+            dist.barrier()  # none may leave while another still needs it
     except BaseException as error:
         result = False, portable(error)
     end.send_bytes(cloudpickle.dumps(result))

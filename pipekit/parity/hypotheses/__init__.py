@@ -1,0 +1,1 @@
+"""Classes of fault, each as the gradients that it would give."""

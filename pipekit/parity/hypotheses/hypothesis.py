@@ -1,0 +1,39 @@
+"""Classes of fault as predictions: the gradients that each would give to SGD.
+
+A hypothesis explains a parameter if its prediction is within the tolerance in every step.  Numbers
+in it, say a factor, are first read off the trainer's own values; the prediction then stands for
+all their elements.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pipekit.parity.evidence import Evidence, Prediction
+from pipekit.parity.plain_loop import Tensors
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A class of fault, in words, and what it predicts.
+
+    Attributes:
+        fault: the class.
+        detail: what about this one.
+        predicts: the gradients of each step.
+        entries: names of those that it is about; None: any.
+        behind: the most updates by which gradients are stale.
+    """
+
+    fault: str
+    detail: str
+    predicts: Prediction
+    entries: frozenset[str] | None = None
+    behind: int = 0
+
+
+Source = Callable[[Evidence], Iterator[Hypothesis]]
+
+
+def of(fault: str, detail: str, predicts: Callable[[int], Tensors], behind: int = 0) -> Hypothesis:
+    """Return a hypothesis about any parameter, from a function of the step."""
+    return Hypothesis(fault, detail, Prediction(predicts), behind=behind)

@@ -1,0 +1,211 @@
+"""The judge: the plain loop in float64, and the gradients of every microbatch alone.
+
+The plain loop runs a whole batch through the whole model and steps SGD.  Nothing here knows
+stages, schedules or processes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pipekit.oracle.shared_weights import with_copies
+from pipekit.parity.suite import Batch, Case, count
+
+Tensors = dict[str, Tensor]
+LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and backward of some rows.
+
+    Attributes:
+        step: whose batch it is of.
+        rows: the first, and the one behind the last.
+        forward: the weight version that each layer's forward reads, by layer.
+        backward: likewise its backward; None: the same.
+        without: layers that are left out.
+        auxiliary: the weight of the auxiliary loss, in a model that has one.
+        roll: rows by which the targets are shifted against the inputs.
+    """
+
+    step: int
+    rows: tuple[int, int]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...] | None = None
+    without: frozenset[int] = frozenset()
+    auxiliary: float = 1.0
+    roll: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a pass gives: its mean loss, each use's gradient, and the buffers afterwards."""
+
+    loss: float
+    gradients: Tensors
+    buffers: Tensors
+
+
+class PlainLoop:
+    """Computes in float64 what any trainer's update may be compared with.
+
+    A weight that several layers share is there once a use: each has a gradient of its own.
+    """
+
+    def __init__(self, case: Case, batches: Sequence[Batch]) -> None:
+        self.case, self.batches, model = case, batches, case.model()
+        self._model = with_copies(model, [1] * len(model)).double()
+        self._layers = list(self._model)
+        shared: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            shared.setdefault(id(parameter), []).append(name)
+        self.uses = {name: tuple(names) for names in shared.values() for name in names}
+        """All names of the weight that has a name."""
+        self.frozen = {n for n, p in self._model.named_parameters() if not p.requires_grad}
+        self.weights = [{n: p.detach().clone() for n, p in self._model.named_parameters()}]
+        """By version, and by name; the caller adds those that a trainer has reached."""
+        self.buffers = [self._buffers()]
+        self._found: dict[Pass, Found] = {}
+
+    @property
+    def depth(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
+
+    def layer(self, name: str) -> int:
+        """Return the layer of a parameter."""
+        return int(name.partition(".")[0])
+
+    def train(self, steps: int, microbatches: int, clip_norm: float | None) -> list[Tensors]:
+        """Return the weights of the plain loop after 0, 1, 2, ... updates."""
+        own = PlainLoop(self.case, self.batches)
+        for step in range(steps):
+            gradients = own.expected(step, microbatches, clip_norm)
+            own.advance({n: w - LEARNING_RATE * gradients[n] for n, w in own.weights[-1].items()})
+        return own.weights
+
+    def advance(self, weights: Tensors, buffers: Tensors | None = None) -> None:
+        """Add the weights, and the buffers if they are known, after one more update."""
+        self.weights.append(weights)
+        self.buffers.append(buffers or self.buffers[-1])
+
+    def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
+        """Return the gradient of a batch's loss: what SGD is to be given."""
+        gradients = self.weighted(step, self.cut(step, microbatches))
+        norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
+        factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
+        return {name: factor * gradient for name, gradient in gradients.items()}
+
+    def weighted(
+        self, step: int, parts: Sequence[tuple[int, int]], like: Pass | None = None
+    ) -> Tensors:
+        """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
+        like = like or self.whole(step)
+        return total(
+            (self.share(step, rows), self.summed(replace(like, rows=rows))) for rows in parts
+        )
+
+    def terms(self, step: int) -> int:
+        """Return how many terms the mean over a batch has."""
+        return count(self.batches[step][1])
+
+    def share(self, step: int, rows: tuple[int, int]) -> float:
+        """Return which part of the terms of a batch's mean some rows have."""
+        return count(self.batches[step][1][slice(*rows)]) / self.terms(step)
+
+    def whole(self, step: int, delay: int = 0) -> Pass:
+        """Return the pass of a whole batch on the weights of so many updates before."""
+        return Pass(step, (0, self.rows(step)), (max(step - delay, 0),) * self.depth)
+
+    def rows(self, step: int) -> int:
+        """Return how many rows a batch has."""
+        return len(self.batches[step][0])
+
+    def cut(self, step: int, microbatches: int) -> list[tuple[int, int]]:
+        """Return the rows of each microbatch, as ``tensor_split`` cuts."""
+        ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
+        return list(pairwise([0, *(int(part[-1]) for part in ends)]))
+
+    def summed(self, what: Pass, weights: Tensors | None = None) -> Tensors:
+        """Return the gradients of a pass, of a shared weight the sum over its uses.
+
+        With ``weights`` it reads these, in place of those that the trainer had.
+        """
+        found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
+        return {n: torch.stack([found[use] for use in self.uses[n]]).sum(0) for n in found}
+
+    def drawn(self, step: int, rows: tuple[int, int], dropout: bool = True) -> Tensors:
+        """Return the part of a batch's gradient that some rows give, with masks drawn now."""
+        self._model.train(dropout)
+        found = self.summed(replace(self.whole(step), rows=rows), self.weights[step])
+        return total([(self.share(step, rows), found)])
+
+    def run(self, what: Pass) -> Found:
+        """Return what a pass gives; it is computed once."""
+        if what not in self._found:
+            self._found[what] = self._run(what)
+        return self._found[what]
+
+    def loss(self, step: int, microbatches: int) -> float:
+        """Return the loss of a batch before its update."""
+        return sum(
+            self.share(step, rows) * self.run(replace(self.whole(step), rows=rows)).loss
+            for rows in self.cut(step, microbatches)
+        )
+
+    def running_statistics(self, step: int, microbatches: int) -> Tensors:
+        """Return the buffers after a batch whose microbatches went through in turn."""
+        before = self.buffers[step]
+        for rows in self.cut(step, microbatches):
+            before = self._run(replace(self.whole(step), rows=rows), before).buffers
+        return before
+
+    def _run(
+        self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
+    ) -> Found:
+        x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
+        self._load(what.forward, weights)
+        for name, buffer in self._model.named_buffers():
+            buffer.copy_((buffers or self.buffers[what.step])[name])
+        value = x.double() if x.is_floating_point() else x
+        for number, layer in enumerate(self._layers):
+            if number not in what.without:
+                value = layer(value)
+        target = target.roll(what.roll, 0)
+        loss = self._loss(value, target, what.auxiliary)
+        if what.backward is not None:
+            self._load(what.backward)
+        own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
+        found = torch.autograd.grad(loss, [p for _, p in own], allow_unused=True)
+        gradients = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
+        gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
+        return Found(loss.item(), gradients, self._buffers())
+
+    def _loss(
+        self, output: Tensor | tuple[Tensor, Tensor], target: Tensor, auxiliary: float
+    ) -> Tensor:
+        loss = self.case.loss(output, target)
+        if isinstance(output, tuple):
+            loss = loss + (auxiliary - 1) * output[1].mean()
+        return loss
+
+    def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
+        # Through .data, which autograd does not watch: a backward may read other weights.
+        for name, parameter in self._model.named_parameters():
+            parameter.data.copy_((weights or self.weights[versions[self.layer(name)]])[name])
+
+    def _buffers(self) -> Tensors:
+        return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+
+
+def total(parts: Iterable[tuple[float, Tensors]]) -> Tensors:
+    """Return a sum of gradients, each with its factor."""
+    sums: Tensors = {}
+    for factor, gradients in parts:
+        for name, gradient in gradients.items():
+            sums[name] = sums.get(name, 0) + factor * gradient
+    return sums

@@ -1,0 +1,261 @@
+"""The models that a trainer is judged on, each with its batches and its loss.
+
+Every model is an ``nn.Sequential`` whose slices keep the parameters' names, so that
+``model[4:8]`` is a stage.  Two attributes come with it: ``model.loss(output, target)``, a mean, and
+``model.count(target)``, the number of terms of that mean.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+WIDTH, CLASSES, LENGTH, DEPTH = 16, 12, 6, 14
+ROWS = 240  # of a batch: most numbers of microbatches divide it
+IGNORED = -100
+AUXILIARY = 0.1  # weight of the loss that balances experts
+SEED = 20_240
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Layers(nn.Sequential):
+    """Layers in order; a slice that is called with two tensors passes them on as one tuple."""
+
+    def forward(self, *values: Any) -> Any:
+        """Return the last layer's output."""
+        value = values[0] if len(values) == 1 else values
+        for layer in self:
+            value = layer(value)
+        return value
+
+
+class Residual(nn.Module):
+    """``x + tanh(norm(linear(x))) / 2``, ``[..., WIDTH]`` in and out."""
+
+    def __init__(self, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.linear(x)
+        if self.norm is not None:
+            inner = self.norm(inner)
+        return torch.add(x, torch.tanh(inner), alpha=0.5)
+
+
+class Gated(nn.Module):
+    """``x + a * sigmoid(b)`` with ``a, b`` the halves of one linear layer's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both: Tensor = self.linear(x)
+        value, gate = both.chunk(2, dim=-1)
+        return x + value * torch.sigmoid(gate)
+
+
+class TiedHead(nn.Module):
+    """Logits ``[..., CLASSES]`` by the embedding's own weight."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.weight = embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+class Open(nn.Module):
+    """Begins a skip: ``x`` becomes ``(x, x)``."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+class Beside(nn.Module):
+    """Applies a layer to the first of two tensors, and passes the second on."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.layer(pair[0]), pair[1]
+
+
+class Close(nn.Module):
+    """Ends a skip: a linear layer of both tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return torch.tanh(self.linear(torch.cat(pair, dim=-1)))
+
+
+class Experts(nn.Module):
+    """The likelier of two experts for each row, and an auxiliary loss that balances them.
+
+    The auxiliary loss, experts * sum of (share of rows * mean probability) as in Switch Transformer
+    (arXiv 2101.03961, section 2.2), is of the rows that go through together; each row carries it,
+    added to what earlier layers gave: ``(x [B, WIDTH], auxiliary [B, 1])`` in and out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, auxiliary = pair
+        chances = self.router(x).softmax(-1)  # [B, 2]
+        chosen = F.one_hot(chances.argmax(-1), 2).to(x.dtype)
+        inner = torch.stack([expert(x) for expert in self.experts], -1)  # [B, WIDTH, 2]
+        balance = AUXILIARY * 2 * (chosen.mean(0) * chances.mean(0)).sum()
+        x = x + torch.tanh((inner * (chosen * chances)[:, None]).sum(-1)) / 2
+        return x, auxiliary + balance
+
+
+class Begin(nn.Module):
+    """Gives each row an auxiliary loss of nothing yet."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x[:, :1] * 0
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED)
+
+
+def _with_auxiliary(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    return _cross_entropy(output[0], target) + output[1].mean()
+
+
+def _residual(*norms: nn.Module | None) -> list[nn.Module]:
+    return [Residual(norm) for norm in norms]
+
+
+def _dense() -> list[nn.Module]:
+    return [nn.Linear(WIDTH, WIDTH), *_residual(*[None] * DEPTH), nn.Linear(WIDTH, CLASSES)]
+
+
+def _tied() -> list[nn.Module]:
+    embedding = nn.Embedding(CLASSES, WIDTH)
+    nn.init.normal_(embedding.weight, std=WIDTH**-0.5)
+    return [embedding, *_residual(*[None] * DEPTH), TiedHead(embedding)]
+
+
+def _tokens() -> list[nn.Module]:
+    return [nn.Embedding(CLASSES, WIDTH), *_residual(*[None] * DEPTH), nn.Linear(WIDTH, CLASSES)]
+
+
+def _skips() -> list[nn.Module]:
+    inside = [Beside(layer) for layer in _residual(*[None] * (DEPTH - 4))]
+    first, last = _residual(None, None)
+    head = nn.Linear(WIDTH, CLASSES)
+    return [nn.Linear(WIDTH, WIDTH), first, Open(), *inside, Close(), last, head]
+
+
+def _batch_norm() -> list[nn.Module]:
+    norms = [nn.BatchNorm1d(WIDTH) for _ in range(DEPTH)]
+    return [nn.Linear(WIDTH, WIDTH), *_residual(*norms), nn.Linear(WIDTH, CLASSES)]
+
+
+def _moe() -> list[nn.Module]:
+    experts = [Experts() for _ in range(DEPTH - 1)]
+    return [nn.Linear(WIDTH, WIDTH), Begin(), *experts, Beside(nn.Linear(WIDTH, CLASSES))]
+
+
+def _frozen() -> list[nn.Module]:
+    layers = _dense()
+    for number in (0, 1, DEPTH // 2):
+        layers[number].requires_grad_(False)
+    return layers
+
+
+def _gated() -> list[nn.Module]:
+    return [nn.Linear(WIDTH, WIDTH), *(Gated() for _ in range(DEPTH)), nn.Linear(WIDTH, CLASSES)]
+
+
+def _dropout() -> list[nn.Module]:
+    masks = [nn.Dropout(0.1) for _ in range(DEPTH)]
+    return [nn.Linear(WIDTH, WIDTH), *_residual(*masks), nn.Linear(WIDTH, CLASSES)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the suite.
+
+    Attributes:
+        layers: makes its layers.
+        tokens: whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers.
+        ignored: whether labels are ignored, in every row another number of them.
+        tuples: whether some layers hand on two tensors.
+        odd: whether no number of microbatches divides the rows.
+        coupled: whether a row's output depends on the rows beside it, hence on microbatches.
+        random: whether it draws random numbers.
+        loss: mean loss of output and target.
+    """
+
+    layers: Callable[[], list[nn.Module]]
+    tokens: bool = False
+    ignored: bool = False
+    tuples: bool = False
+    odd: bool = False
+    coupled: bool = False
+    random: bool = False
+    loss: Callable[[Any, Tensor], Tensor] = _cross_entropy
+
+    def model(self) -> nn.Sequential:
+        """Return the model with the judge's weights, the same in every process."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            model = (Layers if self.tuples else nn.Sequential)(*self.layers())
+        model.loss, model.count = self.loss, count  # type: ignore[assignment]
+        return model
+
+    def batches(self, steps: int, microbatches: int | None) -> list[Batch]:
+        """Return batches of inputs and targets whose rows the microbatches divide, unless odd."""
+        least = microbatches or 1
+        rows = 4 * max(least, 13) + 1 if self.odd else least * ceil(ROWS / least)
+        random = torch.Generator().manual_seed(SEED + 1)
+        return [self._batch(rows, random) for _ in range(steps)]
+
+    def _batch(self, rows: int, random: torch.Generator) -> Batch:
+        if not self.tokens:
+            x = torch.randn(rows, WIDTH, generator=random)
+            return x, torch.randint(CLASSES, (rows,), generator=random)
+        x = torch.randint(CLASSES, (rows, LENGTH), generator=random)
+        target = torch.randint(CLASSES, (rows, LENGTH), generator=random)
+        if self.ignored:
+            lengths = torch.randint(1, LENGTH + 1, (rows, 1), generator=random)
+            target[torch.arange(LENGTH) >= lengths] = IGNORED
+        return x, target
+
+
+def count(target: Tensor) -> int:
+    """Return how many labels count in a target: all that are not ignored."""
+    return int((target != IGNORED).sum())
+
+
+SUITE = {
+    "dense": Case(_dense),
+    "tied": Case(_tied, tokens=True),
+    "skips": Case(_skips, tuples=True),
+    "batch-norm": Case(_batch_norm, coupled=True),
+    "moe": Case(_moe, tuples=True, coupled=True, loss=_with_auxiliary),
+    "frozen": Case(_frozen),
+    "tokens": Case(_tokens, tokens=True, ignored=True),
+    "odd": Case(_dense, odd=True),
+    "gated": Case(_gated),
+    "dropout": Case(_dropout, random=True),
+}
+"""The models by name."""

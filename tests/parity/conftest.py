@@ -1,0 +1,3 @@
+"""Fixtures of pytest for testing fixtures of pytest."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,368 @@
+"""Every fault is found and its class named: published ones, and all that the judge knows."""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.parity import faults
+from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.verdict import Verdict
+from pipekit.parity.worker import Job, train
+from tests.parity.small import Small
+
+
+def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
+    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+
+
+def unstated(adapter: type[Small]) -> type:
+    """Return the same trainer with the three methods alone: it states nothing."""
+
+    class Alone:
+        def build(self, model: Any, optimizer: Any) -> None:
+            self.inner = adapter()
+            self.inner.build(model, optimizer)
+            self.step, self.parameters = self.inner.step, self.inner.parameters
+
+    return Alone
+
+
+PUBLISHED = {
+    "torchtitan_2972": ("tokens", faults.SUMMED),
+    "torchtitan_1732": ("dense", faults.AVERAGED_TWICE),
+    "torchtitan_963": ("dense", faults.MISSING),
+    "torchtitan_771": ("dense", faults.NEVER),
+    "deepspeed_7773": ("dense", faults.SUMMED),
+    "deepspeed_8154": ("dense", faults.ONCE_A_STAGE),
+    "nemo_automodel_3530": ("dense", faults.ONLY_LAST),
+    "transformer_engine_3437": ("tied", faults.TIED_ONCE),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_fault_made_again_is_found(name: str) -> None:
+    model, fault = PUBLISHED[name]
+    fault_class = import_module(f"tests.parity.faults.{name}").Fault
+    for adapter in (fault_class, unstated(fault_class)):
+        verdict = verdict_on(adapter, model)
+        assert not verdict.ok
+        assert fault in verdict.findings[0].classes, verdict.text
+
+
+class AveragedTwice(Small):
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output, target) / self.microbatches
+
+
+class TimesStages(Small):
+    stages = 3
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output, target) * self.stages
+
+
+class OnlyFirst(Small):
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        before = [p.grad for p in self.model.parameters()]
+        before = [None if g is None else g.clone() for g in before]
+        loss = super().microbatch(k, x, target)
+        for parameter, gradient in zip(self.model.parameters(), before, strict=True):
+            parameter.grad = gradient if k else parameter.grad
+        return loss
+
+
+class LostInTheLastMicrobatch(Small):
+    """The first stage's weight gradients of the last microbatch are never computed."""
+
+    lost: Any = None
+
+    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
+        own = list(self.parts[stage].parameters())
+        before = [None if p.grad is None else p.grad.clone() for p in own]
+        super().backward(stage, k, out, gradient)
+        if (stage, k) == (0, self.microbatches - 1):
+            self.lost = [p.grad - g for p, g in zip(own, before, strict=True)]
+            for parameter, kept in zip(own, before, strict=True):
+                parameter.grad = kept
+
+
+class LateInTheLastMicrobatch(LostInTheLastMicrobatch):
+    """They come an update later."""
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
+        self.late, self.lost = self.lost, None
+        return super().step(batch)
+
+    def update(self) -> None:
+        for parameter, late in zip(self.parts[0].parameters(), self.late or (), strict=False):
+            parameter.grad += late
+        super().update()
+
+
+class LateAltogether(Small):
+    before: list[Tensor] | None = None
+
+    def update(self) -> None:
+        own = list(self.parts[0].parameters())
+        now = [p.grad for p in own]
+        for parameter, late in zip(own, self.before or map(torch.zeros_like, own), strict=True):
+            parameter.grad = late
+        self.before = [g for g in now if g is not None]
+        super().update()
+
+
+class MeanOfMeans(Small):
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        value: Tensor = self.model.loss(output, target) / self.microbatches
+        return value
+
+
+class Stale(Small):
+    """Gradients are taken at the weights before the last update."""
+
+    before: list[Tensor] | None = None
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
+        own = list(self.model.parameters())
+        self.newest = [p.detach().clone() for p in own]
+        for parameter, old in zip(own, self.before or self.newest, strict=True):
+            parameter.data.copy_(old)
+        loss = super().step(batch)
+        self.before = self.newest
+        return loss
+
+    def update(self) -> None:
+        for parameter, newest in zip(self.model.parameters(), self.newest, strict=True):
+            parameter.data.copy_(newest)
+        super().update()
+
+
+class StaleAsStated(Stale):
+    stale = 1
+
+
+class ClippedByStage(Small):
+    def update(self) -> None:
+        for part in self.parts:
+            nn.utils.clip_grad_norm_(part.parameters(), 0.15)
+        super().update()
+
+
+class ClippedByStageThoughStated(ClippedByStage):
+    clip_norm = 0.15
+
+
+class Clipped(Small):
+    def update(self) -> None:
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.15)
+        super().update()
+
+
+class ClippedAsStated(Clipped):
+    clip_norm = 0.15
+
+
+class TiedTwice(Small):
+    def update(self) -> None:
+        self.model[0].weight.grad *= 2
+        super().update()
+
+
+class TiedAveragedTwice(Small):
+    """The head's use of the shared weight is divided by the microbatches once more."""
+
+    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
+        weight = self.model[0].weight
+        before = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+        super().backward(stage, k, out, gradient)
+        if stage == 1:
+            weight.grad = before + (weight.grad - before) / self.microbatches
+
+
+class NotCleared(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+
+class WithMomentum(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer.param_groups[0]["momentum"] = 0.9
+
+
+class WithDecay(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer.param_groups[0]["weight_decay"] = 0.01
+
+
+class FallingRate(Small):
+    def update(self) -> None:
+        super().update()
+        self.optimizer.param_groups[0]["lr"] *= 0.9
+
+
+class UpdateEachMicrobatch(Small):
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        loss = super().microbatch(k, x, target)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def update(self) -> None:
+        pass
+
+
+class Repeated(Small):
+    def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        first, _, *others = super().cut(batch)
+        return [first, first, *others]
+
+
+class OtherTargets(Small):
+    def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        parts = super().cut(batch)
+        return [(x, parts[k - 1][1]) for k, (x, _) in enumerate(parts)]
+
+
+class Rounded(Small):
+    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
+        return tuple(None if g is None else g.bfloat16().float() for g in gradient)
+
+
+class OtherStart(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        model[3].linear.reset_parameters()
+        super().build(model, optimizer)
+
+
+class BatchBefore(Small):
+    before: tuple[Tensor, Tensor] | None = None
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
+        used, self.before = self.before or batch, batch
+        return super().step(used)
+
+
+class Thawed(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model.requires_grad_(True), optimizer)
+
+
+class LossOfTheLast(Small):
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        loss = super().microbatch(k, x, target)
+        return 4 * loss if k == 3 else 0.0
+
+
+class AuxiliarySummed(Small):
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        extra: Tensor = output[1].mean()
+        return super().loss(output, target) + 0.75 * extra
+
+
+class StatisticsTwice(Small):
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        with torch.no_grad():
+            self.model(x)
+        return super().microbatch(k, x, target)
+
+    def parameters(self) -> Any:
+        return self.model.state_dict()
+
+
+class WholeBatchNormalised(Small):
+    def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [batch]
+
+
+class Adam(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+FOUND: list[tuple[type[Small], str, str]] = [
+    (AveragedTwice, "dense", faults.AVERAGED_TWICE),
+    (TimesStages, "dense", faults.TIMES_STAGES),
+    (OnlyFirst, "dense", faults.ONLY_FIRST),
+    (LostInTheLastMicrobatch, "dense", faults.LOST),
+    (LateInTheLastMicrobatch, "dense", faults.LATE),
+    (LateAltogether, "dense", faults.LATE),
+    (MeanOfMeans, "tokens", faults.PER_MICROBATCH),
+    (MeanOfMeans, "odd", faults.PER_MICROBATCH),
+    (Stale, "dense", faults.STALE.format("1 update")),
+    (ClippedByStage, "dense", faults.CLIPPED_BY_STAGE),
+    (ClippedByStageThoughStated, "dense", faults.CLIPPED_BY_STAGE),
+    (Clipped, "dense", faults.CLIPPED),
+    (TiedTwice, "tied", faults.TIED_TWICE),
+    (TiedAveragedTwice, "tied", faults.AVERAGED_TWICE),
+    (NotCleared, "dense", faults.KEPT),
+    (WithMomentum, "dense", faults.MOMENTUM),
+    (WithDecay, "dense", faults.DECAY),
+    (FallingRate, "dense", faults.RATE),
+    (UpdateEachMicrobatch, "dense", faults.EACH_MICROBATCH),
+    (Repeated, "dense", faults.MICROBATCHES),
+    (OtherTargets, "dense", faults.TARGETS),
+    (Rounded, "dense", faults.ROUNDED),
+    (OtherStart, "dense", faults.START),
+    (BatchBefore, "dense", faults.EARLIER_BATCH),
+    (Thawed, "frozen", faults.FROZEN),
+    (LossOfTheLast, "dense", faults.LOSS),
+    (AuxiliarySummed, "moe", faults.AUXILIARY),
+    (StatisticsTwice, "batch-norm", faults.BATCH_NORM),
+    (WholeBatchNormalised, "batch-norm", faults.BATCH_NORM),
+    (Adam, "dense", faults.UNKNOWN),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("adapter", "model", "fault"), FOUND)
+def test_a_fault_is_found_and_nothing_else_is_said(
+    adapter: type[Small], model: str, fault: str
+) -> None:
+    verdict = verdict_on(adapter, model)
+    assert not verdict.ok
+    assert verdict.findings[0].classes == (fault,), verdict.text
+
+
+@pytest.mark.parametrize("adapter", [ClippedAsStated, StaleAsStated])
+def test_what_an_adapter_states_is_no_fault(adapter: type[Small]) -> None:
+    assert verdict_on(adapter).ok
+
+
+def test_factors_that_cannot_be_told_apart_are_all_named() -> None:
+    verdict = verdict_on(unstated(TimesStages))
+    assert verdict.findings[0].classes == (faults.SUMMED, faults.TIMES_STAGES)
+    assert "these cannot be told apart here" in verdict.text
+
+
+def test_a_stage_that_is_nowhere_is_missing() -> None:
+    class Nowhere(Small):
+        def parameters(self) -> Any:
+            return dict(self.parts[0].named_parameters())
+
+    assert verdict_on(Nowhere).findings[0].classes == (faults.MISSING,)
+
+
+def test_ranks_whose_copies_differ_are_a_fault() -> None:
+    class Half(Small):
+        """A replica that has not added up its gradients with the other one."""
+
+        half = 0
+
+        def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+            parts = super().cut(batch)
+            return parts[: len(parts) // 2] if self.half == 0 else parts[len(parts) // 2 :]
+
+    class OtherHalf(Half):
+        half = 1
+
+    ranks = [train(Job(own, "dense", STEPS, SEED), lambda _: None) for own in (Half, OtherHalf)]
+    classes = judged("dense", ranks).classes
+    assert faults.RANKS in classes
+    assert faults.LOST in classes  # two of four microbatches in each

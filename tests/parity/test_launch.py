@@ -1,0 +1,198 @@
+"""A trainer in processes of its own: a verdict, or one sentence; and nothing is left behind."""
+
+import json
+import time
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipekit.parity import faults
+from pipekit.parity.judge import parity
+from tests.parity.adapters.torch_pipelining import torch_adapter
+
+TRAINER = """
+import os, subprocess, sys, time
+import torch
+from tests.parity.small import Small
+
+
+class Right(Small):
+    pass
+
+
+class Missing(Small):
+    def gradients(self):
+        return {n: p.grad for n, p in self.model.named_parameters() if "bias" in n}
+
+
+class Renamed(Small):
+    def parameters(self):
+        return {"module." + n: p for n, p in super().parameters().items()}
+
+
+class Flat(Small):
+    def parameters(self):
+        return {n: p.flatten() for n, p in super().parameters().items()}
+
+
+class NotANumber(Small):
+    def loss(self, output, target):
+        return super().loss(output, target) * float("nan")
+
+
+class NoTensors(Small):
+    def parameters(self):
+        return [p for p in self.model.parameters()]
+
+
+class Elsewhere(Small):
+    def parameters(self):
+        return {n: p.to("meta") for n, p in super().parameters().items()}
+
+
+class Raises(Small):
+    def step(self, batch):
+        raise RuntimeError("no memory on this device")
+
+
+class Leaves(Small):
+    def step(self, batch):
+        print("goodbye", flush=True)
+        os._exit(3)
+
+
+class Hangs(Small):
+    def step(self, batch):
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(f"waiting with {self.child.pid} {os.getpid()}", flush=True)
+        time.sleep(600)
+
+
+class Floods(Small):
+    def step(self, batch):
+        for _ in range(200):
+            os.write(1, b"x" * 1_000_000)
+        return super().step(batch)
+
+
+class Random(Small):
+    def cut(self, batch):
+        return [(torch.nn.functional.dropout(x, 0.1), y) for x, y in super().cut(batch)]
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Callable[[str], str]:
+    file = tmp_path / "trainer.py"
+    file.write_text(TRAINER)
+    return lambda name: f"{file}:{name}"
+
+
+REFUSED = {
+    "Missing": "gradients() has none for '0.weight', which its parameters() has: return it before",
+    "Renamed": "has 'module.0.weight', and the model no such parameter; did you mean '0.weight'?",
+    "Flat": "parameters() has '0.weight' with the shape [256], and the model's is [16, 16]",
+    "NotANumber": "parameters() has NaN or infinity in '0.weight' after the first update",
+    "NoTensors": "TypeError: parameters() returns list: return a dict of tensors",
+    "Elsewhere": "has '0.weight' on the device 'meta', where no numbers are",
+    "Raises": "rank 0 in step() of batch 1: RuntimeError: no memory on this device",
+    "Leaves": "a process left with exit code 3, rank 0 in step() of batch 1, its last words: goodbye",
+    "Nobody": "has no class 'Nobody'",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_trainer_that_cannot_be_judged_is_one_sentence(
+    name: str, trainer: Callable[[str], str]
+) -> None:
+    with pytest.raises(ValueError, match=r"\w") as refused:
+        parity(trainer(name))
+    assert REFUSED[name] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.long
+def test_a_trainer_that_hangs_is_ended_with_its_children(trainer: Callable[[str], str]) -> None:
+    with pytest.raises(ValueError, match=r"was ended after 30 s: rank 0 in step") as refused:
+        parity(trainer("Hangs"), timeout=30)
+    started = [int(word) for word in str(refused.value).split() if word.isdigit()][-2:]
+    time.sleep(0.5)
+    assert not [pid for pid in started if Path(f"/proc/{pid}/stat").exists() and _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.long
+def test_gigabytes_of_output_do_no_harm(trainer: Callable[[str], str]) -> None:
+    assert parity(trainer("Floods"), timeout=300).ok
+
+
+@pytest.mark.long
+def test_random_numbers_of_its_own_are_other_dropout(trainer: Callable[[str], str]) -> None:
+    verdict = parity(trainer("Random"))
+    assert not verdict.ok
+    assert faults.DROPOUT in verdict.classes
+
+
+@pytest.mark.long
+def test_torchs_pipelining_is_right_on_two_processes() -> None:
+    verdict = parity(torch_adapter("Schedule1F1B"), processes=2)
+    assert verdict.ok, verdict.text
+    assert len(verdict.parameters) == 32
+
+
+@pytest.mark.long
+def test_the_command_says_it_and_leaves_with_a_code(
+    trainer: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from pipekit.cli import app
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["parity", *arguments])
+
+    target = str(tmp_path / "verdict.json")
+    right = run(trainer("Right"), "--json", target)
+    assert right.exit_code == 0
+    assert "dense: right: 32 parameters" in right.stdout
+    (verdict,) = json.loads(Path(target).read_text())
+    assert verdict["ok"]
+    assert verdict["parameters"]["0.weight"]["right"]
+    assert run(trainer("Random")).exit_code == 1
+    assert run(trainer("Raises")).exit_code == 2
+
+
+def test_what_cannot_be_run_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="did you mean 'tied'"):
+        parity("adapter.py:Adapter", model="tide")
+    with pytest.raises(ValueError, match="processes is a number from 1"):
+        parity("adapter.py:Adapter", processes=0)
+
+
+@pytest.mark.long
+def test_pytest_has_the_fixture_and_starts_without_torch(
+    pytester: pytest.Pytester, trainer: Callable[[str], str]
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import sys
+
+        def test_first():
+            assert "torch" not in sys.modules
+
+        def test_gradients(pipekit_parity):
+            verdict = pipekit_parity({trainer("Right")!r}, processes=1)
+            assert verdict.ok, verdict.text
+            assert not verdict.classes
+        """
+    )
+    installed = any(point.name == "pipekit" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "pipekit.pytest_plugin"]
+    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=2)

@@ -1,0 +1,117 @@
+"""No false alarm: right trainers of every kind, on every model of the suite."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pipekit.names import METHODS
+from pipekit.parity import faults
+from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.observed import TOLERANCE
+from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop
+from pipekit.parity.suite import SUITE
+from pipekit.parity.verdict import Verdict
+from pipekit.parity.worker import Job, train
+from tests.parity.adapters.hugging_face import HuggingFace
+from tests.parity.adapters.own import STALE, Module, engine_adapter
+from tests.parity.small import Small
+
+
+def verdict_on(adapter: Any, model: str) -> Verdict:
+    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+
+
+@pytest.mark.parametrize("model", SUITE)
+def test_the_small_pipeline_is_right_on_every_model(model: str) -> None:
+    verdict = verdict_on(Small, model)
+    assert verdict.ok, verdict.text
+    assert not verdict.classes
+    assert all((ratio.ulps or 0) < TOLERANCE / 8 for ratio in verdict.parameters.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["dense", "batch-norm", "moe"])
+def test_the_number_of_microbatches_is_found(model: str) -> None:
+    class Eight(Small):
+        microbatches = 8
+
+    class Alone:
+        def build(self, model: Any, optimizer: Any) -> None:
+            inner = Eight()
+            inner.build(model, optimizer)
+            self.step, self.parameters = inner.step, inner.parameters
+
+    verdict = verdict_on(Alone, model)
+    assert verdict.ok, verdict.text
+
+
+@pytest.mark.parametrize("model", ["dense", "tied", "frozen"])
+def test_the_judges_loop_is_torchs(model: str) -> None:
+    """The judge's own oracle: autograd and SGD on the model as it is, in float64."""
+    case = SUITE[model]
+    batches = case.batches(3, None)
+    plain = case.model().double()
+    optimizer = torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], LEARNING_RATE)
+    for inputs, target in batches:
+        optimizer.zero_grad()
+        x = inputs.double() if inputs.is_floating_point() else inputs
+        case.loss(plain(x), target).backward()
+        optimizer.step()
+    ours = PlainLoop(case, batches).train(3, 4, None)[-1]
+    for name, parameter in plain.named_parameters(remove_duplicate=False):
+        torch.testing.assert_close(ours[name], parameter.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_ours_is_right_or_stale_as_it_is(method: str) -> None:
+    verdict = verdict_on(engine_adapter(method), "dense")
+    assert verdict.ok, verdict.text
+    assert bool(verdict.classes) == (method in STALE)
+    assert all(fault.startswith("stale by") for fault in verdict.classes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", [name for name in SUITE if name not in ("moe", "dropout")])
+def test_the_pipelined_module_is_right(model: str) -> None:
+    verdict = verdict_on(Module, model)
+    assert verdict.ok, verdict.text
+
+
+@pytest.mark.long
+def test_a_hugging_face_trainer_that_accumulates_is_right() -> None:
+    pytest.importorskip("transformers")
+    verdict = verdict_on(HuggingFace, "dense")
+    assert verdict.ok, verdict.text
+
+
+class Masks(Small):
+    """Draws other masks than the plain loop."""
+
+    def step(self, batch: Any) -> float | None:
+        torch.manual_seed(int(batch[1].sum()))
+        return super().step(batch)
+
+
+class MasksSummed(Masks):
+    def loss(self, output: Any, target: Any) -> Any:
+        return self.model.loss(output, target)
+
+
+def test_with_other_masks_only_the_mean_is_compared() -> None:
+    verdict = verdict_on(Masks, "dropout")
+    assert verdict.ok
+    assert verdict.classes == (faults.DROPOUT,)
+    assert "not judged: more than the mean of 24 draws" in verdict.text
+    assert verdict_on(MasksSummed, "dropout").classes == (faults.DROPOUT, faults.SUMMED)
+
+
+def test_no_dropout_at_all_is_a_fault() -> None:
+    class Off(Small):
+        def build(self, model: Any, optimizer: Any) -> None:
+            super().build(model.eval(), optimizer)
+
+    verdict = verdict_on(Off, "dropout")
+    assert not verdict.ok
+    assert verdict.classes == (faults.DROPOUT,)
