@@ -24,7 +24,7 @@ first.weight.grad = None
 
 dist.init_process_group("gloo")
 stages = [PipelineStage(part, n, 2, torch.device("cpu")) for n, part in enumerate((first, last))]
-schedule = ScheduleLoopedBFS(stages, n_microbatches=2, loss_fn=loss)
+schedule = ScheduleLoopedBFS([*stages], n_microbatches=2, loss_fn=loss)
 schedule.step(x, target=y)
 own = first.weight.grad
 assert own is not None
