@@ -77,7 +77,7 @@ def _rows(
         program = with_messages(table, order)
         for channel, how in CHANNELS.items():
             verdict = check_messages(program, how, link=LINK)
-            becomes = "hangs" if verdict.cycle else "mixes up" if verdict.mixed_up else "ends"
+            becomes = "mixes up" if verdict.mixed_up else "ends" if verdict.slots else "hangs"
             longer = verdict.slots / verdict.least - 1 if verdict.slots else math.nan
             case = {"method": name, "workers": workers, "microbatches": microbatches}
             case |= {"order": order, "channel": channel, "becomes": becomes}

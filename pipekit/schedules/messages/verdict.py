@@ -1,7 +1,8 @@
 """Whether a program hangs on a channel, and what its order of messages costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -28,7 +29,7 @@ class MessageVerdict:
         program: of the workers.
         channel: between them.
         least: slots of the tasks if nothing waits for a message but the task that needs it.
-        cycle: the fewest actions that wait for one another, each with its worker; empty if none do.
+        events: of the program on the channel.
         mixed_up: a sentence that says which message is received as another; empty if none is.
         slots: until everything has ended; None if that never is.
         late: the send that begins longest after its data is there, since others are before it, with
@@ -39,7 +40,7 @@ class MessageVerdict:
     program: MessageProgram
     channel: MessageChannel
     least: float
-    cycle: tuple[tuple[int, Action], ...] = ()
+    events: Events = field(repr=False, compare=False)
     mixed_up: str = ""
     slots: float | None = None
     late: tuple[int, Transfer] | None = None
@@ -48,7 +49,15 @@ class MessageVerdict:
     @property
     def is_sound(self) -> bool:
         """Whether all ends, for all timings, and each message is received as itself."""
-        return not self.cycle and not self.mixed_up
+        return self.slots is not None
+
+    @cached_property
+    def cycle(self) -> tuple[tuple[int, Action], ...]:
+        """The fewest actions that wait for one another, each with its worker; empty if none do."""
+        if self.mixed_up:
+            return ()
+        actions = dict.fromkeys(event // 2 for event in self.events.circle)
+        return tuple((self.events.worker_of[each], self.events.actions[each]) for each in actions)
 
     def __str__(self) -> str:
         order = f"the order {self.program.policy!r}" if self.program.policy else "this order"
@@ -92,14 +101,12 @@ def check_messages(
         program, channel, lambda each: lasting[each.op] if isinstance(each, Task) else link
     )
     least = max(replayed(program.table, lasting, link).ends)
-    if events.mixed_up:
-        return MessageVerdict(program, channel, least, mixed_up=events.mixed_up)
-    if circle := [event // 2 for event in events.circle]:
-        cycle = dict.fromkeys((events.worker_of[each], events.actions[each]) for each in circle)
-        return MessageVerdict(program, channel, least, cycle=tuple(cycle))
-    slots = max((time for time in events.over if time is not None), default=0.0)
+    times = [time for time in events.over if time is not None]
+    if events.mixed_up or len(times) < len(events.over):
+        return MessageVerdict(program, channel, least, events, events.mixed_up)
     late, late_slots = _latest(events)
-    return MessageVerdict(program, channel, least, slots=slots, late=late, late_slots=late_slots)
+    slots = max(times, default=0.0)
+    return MessageVerdict(program, channel, least, events, "", slots, late, late_slots)
 
 
 def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Walk:
