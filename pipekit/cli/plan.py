@@ -64,8 +64,8 @@ def plan(
       pipekit plan gpt.json --cluster 2bw-v100 \\
         --method parallel_pipelines --max-batch 512
       pipekit plan vgg16.json --cluster local --method balance --output plan.json
-      pipekit plan gpt.json --workers 8 --bandwidth 50e9 --method interleaved --chunks 2 \\
-        --microbatches 32
+      pipekit plan gpt.json --workers 8 --bandwidth 50e9 --method interleaved \\
+        --chunks 2 --microbatches 32
     """
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile

@@ -36,10 +36,13 @@ CHARACTER_EM, HANDLE_EM, TILTED = 0.62, 4.5, 30
 
 
 def check(figure: go.Figure) -> None:
-    """Raise a ValueError that names all of a figure that its SVG could not show.
+    """Refuse a figure that its SVG could not show.
 
     Call it on a figure of made-up numbers before a training of hours. With kaleido installed there
     is nothing to refuse.
+
+    Raises:
+        ValueError: it names all that cannot be shown.
     """
     if (named := not_drawn(figure)) and not find_spec("kaleido"):
         raise ValueError(

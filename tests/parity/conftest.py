@@ -1,3 +1,0 @@
-"""Fixtures of pytest for testing fixtures of pytest."""
-
-pytest_plugins = ["pytester"]
