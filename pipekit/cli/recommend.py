@@ -37,7 +37,7 @@ def recommend(
 
     \b
     [b]Examples[/b]
-      pipekit recommend llama3-70b --gpus 64 --device H100 --batch 128 --seq-tokens 8192
+      pipekit recommend llama3-70b --gpus 64 --device H100 --batch 128
       pipekit recommend config.json --gpus 512 --device "A100 80GB" --batch 1024 \\
         --framework torchtitan --output candidates.csv
     """

@@ -10,7 +10,7 @@ from pipekit.models import amoebanet_d
 
 
 @pytest.mark.parametrize(
-    ("layers", "filters"), [(1, 32), pytest.param(4, 40, marks=pytest.mark.long)]
+    ("layers", "filters"), [(1, 8), pytest.param(4, 40, marks=pytest.mark.long)]
 )
 def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters: int) -> None:
     def build(device: str) -> object:
