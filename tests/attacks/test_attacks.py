@@ -17,14 +17,14 @@ from pipekit import WorkerDied
 from pipekit.ledger.batches.execution import ThisInterpreter
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 @pytest.mark.parametrize("way", ["processes, saved", "module"])
 def test_interrupts(way: str) -> None:
     rows = list(interrupts.interrupt(way, 3, 1))
     assert [row["failure"] for row in rows] == [""] * 3
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> None:
     """The kernel's last traceback still holds the whole training."""
     manager: Any = ThisInterpreter(connection_file=str(tmp_path / "kernel.json"))
@@ -46,7 +46,7 @@ def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> Non
     assert row["outcome"] in ("interrupted", "ended")
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests lay files in theirs
     rows = list(kills.attack(2, 1))
@@ -54,7 +54,7 @@ def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"trial", "method", "killed"} <= rows[0].keys(), "README counts them"
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_the_outcomes_are_counted_and_kept(repository: Path, tmp_path: Path) -> None:
     line = [
         sys.executable,

@@ -21,7 +21,7 @@ SECONDS = {  # in a slow repeat, and in a fast one
 }
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 @pytest.mark.parametrize("schedule", ["1F1B", "interleaved"])
 def test_the_benchmark_compares_our_weights_with_serial_training(
     schedule: str, repository: Path, tmp_path: Path

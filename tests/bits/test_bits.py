@@ -32,7 +32,7 @@ def test_a_bit_a_missing_place_and_a_failure_are_told() -> None:
 NAMES = ["balance auto, flush", "flush, 2 stages, threads", "flush, 2 stages, distributed"]
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_outcomes_differ_with_the_seed_alone(repository: Path) -> None:
     """Balance and transport leave every bit as it is; another seed, and so dropout, does not."""
     adapter = (repository / ADAPTER).read_text()
@@ -43,7 +43,7 @@ def test_outcomes_differ_with_the_seed_alone(repository: Path) -> None:
     assert "/0 train/losses/0" in differences(found["other seed, flush"], found[NAMES[0]])
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_a_checkout_that_is_not_used_is_refused(repository: Path, tmp_path: Path) -> None:
     with tqdm(disable=True) as bar, pytest.raises(SystemExit, match="ended with status 1"):
         trained(tmp_path, (repository / ADAPTER).read_text(), NAMES[:1], bar)

@@ -23,7 +23,7 @@ def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tens
     return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
     model = network(WIDTH)
@@ -46,7 +46,7 @@ def test_each_process_has_equally_many_stages() -> None:
             assert (schedule.stages, len(schedule.workers)) == (4, ranks)
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
@@ -57,7 +57,7 @@ def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
 
-@pytest.mark.long
+@pytest.mark.scripts
 def test_everybody_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "BATCHES", 1)
     found = check.speed(["cpu"] * STAGES, WIDTH, ROWS)
