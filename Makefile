@@ -90,7 +90,8 @@ site: $(STAMP) ## build the site into build/site: guides, a page a method, noteb
 	.venv/bin/python docs/site/build.py
 
 browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
-	.venv/bin/python -m pytest tests/browser tests/pages -m browser
+	.venv/bin/python -m pytest tests/browser -m browser
+	.venv/bin/python -m pytest tests/pages -m browser
 
 chromium: ## install Debian's Chromium
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \

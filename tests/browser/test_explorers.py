@@ -165,7 +165,8 @@ def test_the_picture_is_saved_with_its_title_and_legend(lab: Lab, tmp_path: Path
     saved.value.save_as(tmp_path / "timeline.svg")
     texts = [each.text for each in ElementTree.parse(tmp_path / "timeline.svg").iter() if each.text]
     assert title in texts
-    assert {"forward", "backward", "waits for a pass", "worker 0", "time (ms)"} <= {*texts}
+    named = {"forward, activations", "backward, gradients", "waits for a pass"}
+    assert named | {"worker 0", "time (ms)"} <= {*texts}
     with lab.page.expect_download() as saved:
         notebook.get_by_text("PNG", exact=True).first.click()
     saved.value.save_as(tmp_path / "timeline.png")
