@@ -7,7 +7,6 @@ predict of odd ones, and the slowdowns of the published analysis (ByteDance's, w
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ import typer
 
 import pipekit as pk
 from pipekit.measured import Explanation
+from pipekit.performance.measurements import measurements
 
 TRACES = (
     "bytedance_traces/trace-*.parquet",
@@ -30,7 +30,7 @@ def main(
     ] = None,
 ) -> None:
     """Print a table of all traces below a folder."""
-    where = folder or Path(os.environ.get("PIPEKIT_MEASURED", "nowhere"))
+    where = folder or measurements() or Path("nowhere")
     found = sorted(path for pattern in TRACES for path in where.glob(pattern))
     if not found:
         raise typer.BadParameter(

@@ -16,6 +16,11 @@ from experiments.published.intervals import half_width
 from experiments.published.rows import read
 from pipekit.performance.constants import fitted
 
+COLUMNS = (
+    *("row_id", "step_s", "step_low_s", "step_high_s"),
+    *("basis", "memory_gb", "fits"),
+)
+
 
 def predictions(name: str, configurations: Path) -> pd.DataFrame:
     """Return the prediction of each row of a file.
@@ -27,21 +32,11 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     found = []
     for row, _ in read(configurations, each):
         out = each.predicted(row, fits.constants)
-        step, half = out.step_s or math.nan, math.nan
+        half = math.nan
         if out.step_s is not None:
             half = half_width(fits.half_widths, each.name, each.kind(row))
-        found.append(
-            {
-                "row_id": row.row_id,
-                "step_s": step,
-                "step_low_s": step * math.exp(-half),
-                "step_high_s": step * math.exp(half),
-                "basis": out.basis,
-                "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
-                "fits": out.fits,
-            }
-        )
-    frame = pd.DataFrame(found)
+        found.append({"row_id": row.row_id, "basis": out.basis, **out.columns(half)})
+    frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
 
 

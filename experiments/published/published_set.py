@@ -1,5 +1,6 @@
 """What a set of published trainings is: its rows' columns, and how a row is predicted."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +23,17 @@ class RowPrediction:
     basis: str
     memory_bytes: float | None = None
     fits: float | None = None
+
+    def columns(self, half_width: float) -> dict[str, float | None]:
+        """Return what a table has of it, with the interval of a half width in logarithms."""
+        step = self.step_s or math.nan
+        return {
+            "step_s": step,
+            "step_low_s": step * math.exp(-half_width),
+            "step_high_s": step * math.exp(half_width),
+            "memory_gb": None if self.memory_bytes is None else self.memory_bytes / 1e9,
+            "fits": self.fits,
+        }
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Rows of published trainings: read from files against the columns that a set needs."""
 
 import csv
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.published.published_set import AnySet, Unreadable, Values
+from pipekit.performance.measurements import measurements
 from pipekit.reading import read_text
-
-FOLDER = "PIPEKIT_MEASURED"
-
-
-def measurements() -> Path | None:
-    """Return the folder of measurements that the environment names; None: there is none."""
-    named = os.environ.get(FOLDER)
-    return Path(named) if named else None
 
 
 def given(name: str) -> Path | None:

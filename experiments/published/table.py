@@ -18,9 +18,9 @@ from experiments.published.choices import Judged, choices
 from experiments.published.fit import FOLDS, CrossValidation, Known, outcome, write
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.memory import memory
-from experiments.published.rows import measurements
 from pipekit import plots
 from pipekit.host.provenance import provenance
+from pipekit.performance.measurements import measurements
 
 FOLDER = Path("results/reference/published")
 Numbers = NDArray[np.float64]
@@ -114,11 +114,7 @@ def predictions(rows: Iterable[Judged]) -> pd.DataFrame:
         {
             "set": one.each.name,
             "row_id": one.row.row_id,
-            "step_s": out.step_s,
-            "step_low_s": (out.step_s or math.nan) * math.exp(-half),
-            "step_high_s": (out.step_s or math.nan) * math.exp(half),
-            "memory_gb": None if out.memory_bytes is None else out.memory_bytes / 1e9,
-            "fits": out.fits,
+            **out.columns(half),
             "anomaly": one.each.anomaly(one.row),
         }
         for one, out, half in rows

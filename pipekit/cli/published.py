@@ -2,17 +2,16 @@
 
 import csv
 import hashlib
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipekit.choices import require_choice
+from pipekit.performance.measurements import FOLDER, measurements
 
 SETS = Path(__file__).parents[1] / "performance" / "published_sets.csv"
 ERRORS = Path(__file__).parents[2] / "results" / "reference" / "published" / "errors.csv"
-FOLDER = "PIPEKIT_MEASURED"
 Values = dict[str, str]
 
 
@@ -47,8 +46,7 @@ def published(
         _print_table()
     else:
         require_choice("set", name, sets)
-        given = folder or (Path(os.environ[FOLDER]) if FOLDER in os.environ else None)
-        typer.echo(_found(sets[str(name)], given))
+        typer.echo(_found(sets[str(name)], folder or measurements()))
 
 
 def _rows(path: Path) -> list[Values]:

@@ -7,11 +7,11 @@ import ipywidgets as widgets
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.names import METHODS
 from pipekit.performance import flags
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
+from pipekit.performance.step import one_batch
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS
 from pipekit.simulation import Costs, simulate
@@ -49,7 +49,7 @@ def see(
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]
     by_rank = " ".join(f"{each / 1e9:.1f}" for each in chosen.peak_bytes)
-    text = f"RankedLayout {rank}: {chosen.reason} (simulated).\nGB by pipeline rank: {by_rank}\n"
+    text = f"Candidate {rank}: {chosen.reason} (simulated).\nGB by pipeline rank: {by_rank}\n"
     text += f"{found.standing}\n\n{flags.FRAMEWORKS[framework](chosen.run)}"
     return View(
         text=text,
@@ -89,8 +89,7 @@ def _timeline(chosen: RankedLayout) -> Trace:
     """Return the pipeline's timeline, of a few microbatches a rank."""
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
-    options = {"workers": layout.pp} if METHODS[layout.method].takes_workers else {}
-    schedule = METHODS.load(layout.method)(layout.stages, microbatches, **options).take(1)
+    schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     seconds = {
         (worker, task.op, task.stage, task.microbatch): (
             made.backward_s if OPS[task.op].own else made.forward_s

@@ -102,7 +102,7 @@ def in_flight(method: str, stages: int, microbatches: int, workers: int | None =
 
 def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
     """Return the workers that have each stage, from the method's table."""
-    return tuple(map(tuple, _batch(method, stages, workers, workers).stage_workers))
+    return tuple(map(tuple, one_batch(method, stages, workers, workers).stage_workers))
 
 
 class _Table(NamedTuple):
@@ -117,7 +117,7 @@ class _Table(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
-    graph = _batch(method, stages, workers, microbatches).dependencies
+    graph = one_batch(method, stages, workers, microbatches).dependencies
     size = len(graph.tasks)
     lists = [[*range(*each)] for each in pairwise(graph.first)]
     needs = graph_needs(graph)
@@ -137,11 +137,16 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
 
 @lru_cache(maxsize=512)
 def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
-    return check(_batch(method, stages, workers, microbatches)).peak_in_flight
+    return check(one_batch(method, stages, workers, microbatches)).peak_in_flight
 
 
 @lru_cache(maxsize=512)
-def _batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
+def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
+    """Return the table of one batch.
+
+    Raises:
+        ValueError: there is no such method, it does not flush, or it has other workers.
+    """
     METHODS.require(method)
     if not METHODS[method].microbatches:
         raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")

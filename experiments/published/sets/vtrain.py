@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from experiments.published.rows import measurements
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
+from pipekit.performance.measurements import measurements
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
 from pipekit.performance.terms.collectives import Curve, Links

@@ -13,7 +13,8 @@ from pipekit.schedules.messages.program import (
     Transfer,
     TransferKind,
     alone,
-    message_out_of,
+    receives_of,
+    sends_of,
 )
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
@@ -47,32 +48,10 @@ def with_messages(
     return MessageProgram(table, tuple(map(tuple, lists)), policy)
 
 
-def _sends(table: Schedule) -> list[list[Transfer]]:
-    """Return for each task, by its number, what is sent after it."""
-    graph = table.dependencies
-    found: list[list[Transfer]] = []
-    for number, target in enumerate(graph.target):
-        message, peer = message_out_of(graph.tasks[number]), graph.worker_of[target]
-        stays = target < 0 or peer == graph.worker_of[number]
-        found.append([Transfer(TransferKind.SEND, message, peer)] if message and not stays else [])
-    return found
-
-
-def _receives(table: Schedule) -> list[list[Transfer]]:
-    """Return for each task, by its number, what it receives from another worker."""
-    graph = table.dependencies
-    found: list[list[Transfer]] = [[] for _ in graph.tasks]
-    for number, sends in enumerate(_sends(table)):
-        for send in sends:
-            peer = graph.worker_of[number]
-            found[graph.target[number]].append(send._replace(way=TransferKind.RECEIVE, peer=peer))
-    return found
-
-
 def _in_order(table: Schedule) -> list[list[Group]]:
     graph = table.dependencies
     lists: list[list[Group]] = [[] for _ in table.workers]
-    both = zip(graph.tasks, graph.worker_of, _receives(table), _sends(table), strict=True)
+    both = zip(graph.tasks, graph.worker_of, receives_of(table), sends_of(table), strict=True)
     for task, worker, receives, sends in both:
         lists[worker] += alone((*receives, task, *sends))
     return lists
@@ -95,7 +74,7 @@ def _torch(table: Schedule) -> list[list[Group]]:
     The receive goes behind all that its worker has so far, which knows of a message only from then
     on.  Tasks that run together are one.
     """
-    graph, sends = table.dependencies, _sends(table)
+    graph, sends = table.dependencies, sends_of(table)
     lists: list[list[Group]] = [[] for _ in table.workers]
     position, done = [*graph.first[:-1]], {NOTHING}
     while position != graph.first[1:]:
@@ -116,7 +95,7 @@ def _torch(table: Schedule) -> list[list[Group]]:
 
 def _pipekit(table: Schedule) -> list[list[Group]]:
     """Post receives in their senders' order, each four messages before its task needs it."""
-    graph, sends, receives = table.dependencies, _sends(table), _receives(table)
+    graph, sends, receives = table.dependencies, sends_of(table), receives_of(table)
     sent: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     for worker, each in zip(graph.worker_of, sends, strict=True):
         for send in each:

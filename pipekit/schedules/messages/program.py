@@ -7,6 +7,7 @@ it, and so decides whether workers can come to wait for one another.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Message
@@ -20,11 +21,6 @@ class TransferKind(Enum):
 
     SEND = "send"
     RECEIVE = "receive"
-
-    @property
-    def other(self) -> "TransferKind":
-        """The end that its peer has."""
-        return TransferKind.RECEIVE if self is TransferKind.SEND else TransferKind.SEND
 
 
 class Transfer(NamedTuple):
@@ -101,9 +97,12 @@ class MessageProgram:
                 if key in called:
                     raise ScheduleError(f"worker {worker} calls {action} a second time")
                 called[key] = worker
+        whose = self.table.dependencies.worker_of
+        ends = zip(whose, sends_of(self.table), receives_of(self.table), strict=True)
         wanted = {
-            (way, message): (worker, Transfer(way, message, peer))
-            for worker, message, way, peer in transfers_of(self.table)
+            (transfer.way, transfer.message): (worker, transfer)
+            for worker, *both in ends
+            for transfer in chain(*both)
         }
         for key, (worker, transfer) in wanted.items():
             if called.get(key) != worker:
@@ -119,16 +118,26 @@ class MessageProgram:
                 )
 
 
-def transfers_of(table: Schedule) -> Iterator[tuple[int, Message, TransferKind, int]]:
-    """Yield both ends of each message between workers: (worker, message, way, peer)."""
+def sends_of(table: Schedule) -> list[list[Transfer]]:
+    """Return for each task, by its number, what is sent after it."""
     graph = table.dependencies
-    for number, source in enumerate(graph.source):
-        here, there = graph.worker_of[number], graph.worker_of[source] if source >= 0 else None
-        if there is not None and there != here:
-            message = message_into(graph.tasks[number])
-            assert message is not None
-            yield there, message, TransferKind.SEND, here
-            yield here, message, TransferKind.RECEIVE, there
+    found: list[list[Transfer]] = []
+    for number, target in enumerate(graph.target):
+        message, peer = message_out_of(graph.tasks[number]), graph.worker_of[target]
+        stays = target < 0 or peer == graph.worker_of[number]
+        found.append([Transfer(TransferKind.SEND, message, peer)] if message and not stays else [])
+    return found
+
+
+def receives_of(table: Schedule) -> list[list[Transfer]]:
+    """Return for each task, by its number, what it receives from another worker."""
+    graph = table.dependencies
+    found: list[list[Transfer]] = [[] for _ in graph.tasks]
+    for number, sends in enumerate(sends_of(table)):
+        for send in sends:
+            peer = graph.worker_of[number]
+            found[graph.target[number]].append(send._replace(way=TransferKind.RECEIVE, peer=peer))
+    return found
 
 
 def message_into(task: Task) -> Message | None:
