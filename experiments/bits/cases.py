@@ -107,8 +107,6 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "loss scale, too large": (CUT, {"loss_scale": TOO_LARGE}),
     "clipped": (BY_NAME, {"clip_norm": 0.05}),
     "norm only": (FEW, {"clip_norm": float("inf")}),
-    "validated later": (CUT, {"clip_norm": 0.05, "validate": "later"}),
-    "scaled, validated later": (CUT, {"loss_scale": TOO_LARGE, "validate": "later"}),
     "scheduler": (FEW, {"lr_scheduler": "step"}),
     "scheduler by call": (
         FEW,

@@ -21,7 +21,7 @@ from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
+from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
@@ -57,8 +57,8 @@ def emulate(
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
-        validate: when updates are validated ("first" or "later"), by messages that the engine
-            really sends; None: there is nothing to validate.
+        validate: "first" has stages agree on each update, by messages that the engine really
+            sends; None: there is nothing to agree on.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Returns:
@@ -69,7 +69,7 @@ def emulate(
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     arguments.require_watchers(observers, "threads")
-    require_choice("validate", validate, (None, *VALIDATE))
+    require_choice("validate", validate, (None, "first"))
     costs = stage_costs(schedule, profile, plan)
     checked = Tables(schedule.excerpt(batches)).schedule
     workers = len(checked.workers)
@@ -81,13 +81,13 @@ def emulate(
         combinations.require_joint_updates(checked, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
-    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
+    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate))
     steps, run_table = table.begun()
     config = RunConfig(
         table=run_table,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
-        updates=Updates(clip_norm=math.inf, validate=validate) if validate else Updates(),
+        updates=Updates(clip_norm=math.inf) if validate else Updates(),
         execution=Execution(cluster=cluster),
         watch=Watch(observers=tuple(observers)),
     )
@@ -109,7 +109,6 @@ def emulate(
             steps=own,
             device=CPU,
             stages=[each for each in stages if worker in each.cost.workers],
-            validation=table.validations[worker] if table.validations else None,
         )
         for worker, own in enumerate(steps)
     ]

@@ -12,7 +12,6 @@ from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.record import WorkerRecord
 from pipekit.plans import Recompute
 from pipekit.schedules import Message, Steps
-from pipekit.schedules.lowering.validation import Validation
 
 
 class NotBuilt(Exception):
@@ -35,7 +34,6 @@ class WorkerAssignment:
         inference: instead of these, the stages that it only runs forward.
         incoming: each other worker's messages to it, in the order in which they leave; only where
             they are received in that order, through torch.distributed.
-        validation: when late updates are validated, or None.
     """
 
     index: int
@@ -44,7 +42,6 @@ class WorkerAssignment:
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
-    validation: Validation | None = None
 
     @property
     def recompute(self) -> dict[int, Recompute]:

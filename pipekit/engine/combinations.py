@@ -3,9 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-import torch
-
-from pipekit.devices import is_accelerator
 from pipekit.engine.options import Execution, Updates
 from pipekit.names import TRANSPORTS
 from pipekit.schedules import Schedule, ScheduleError, check
@@ -26,7 +23,6 @@ class Conflict(NamedTuple):
 
 CLIP = "clip_norm"
 SCALE = "loss_scale"
-LATER = "validate='later'"
 RECOMPUTE = "recompute"
 MITIGATION = "mitigation"
 FOR_STASHING = "a mitigation for stashed weights"
@@ -46,7 +42,6 @@ FINITE = "a finite schedule"
 APART = "stages that update at different times"
 SEVERAL = "several stages or workers"
 PROCESSES = "transport='distributed'"
-NCCL = "GPUs in processes"
 TORCHRUN = "torchrun or GPUs in processes"
 
 _ALL_AT_ONCE = "leave restart=True, or give one call all batches"
@@ -78,12 +73,6 @@ CONFLICTS = (
         "a mitigation counts updates, of which a loss scale may skip some",
         "leave one of them out",
     ),
-    Conflict(
-        MITIGATION,
-        LATER,
-        "a mitigation counts updates, of which some may be made twice",
-        "use validate='first'",
-    ),
     *(
         Conflict(feature, APART, "the updates of a batch wait for one another", _TOGETHER)
         for feature in (CLIP, SCALE, TIES, VALIDATE)
@@ -104,13 +93,6 @@ CONFLICTS = (
         "use transport='threads'",
     ),
     Conflict(
-        LATER,
-        NCCL,
-        "activations may be sent a second time, for which NCCL has no tags",
-        "use transport='threads' between GPUs, or validate='first'",
-    ),
-    Conflict(LATER, FEWER, "a forward that is run again has to have rows", "use validate='first'"),
-    Conflict(
         GOES_ON, CHECKPOINTS, "they hold a run that begins with an empty pipeline", _ALL_AT_ONCE
     ),
     Conflict(
@@ -120,14 +102,7 @@ CONFLICTS = (
         _ALL_AT_ONCE,
     ),
     Conflict(GOES_ON, FINITE, "it has an end", f"{_ALL_AT_ONCE}, or pass one without end"),
-    Conflict(GOES_ON, LATER, "no run may end where updates are still validated", _ALL_AT_ONCE),
     Conflict(GOES_ON, TORCHRUN, "their workers run to the end of a table", _ALL_AT_ONCE),
-    Conflict(
-        STOP,
-        LATER,
-        "no run may end where updates are still validated",
-        "use validate='first', or give train() fewer batches",
-    ),
     Conflict(
         STOP,
         TORCHRUN,
@@ -161,7 +136,6 @@ def of_pipeline(
     *,
     seed: int | str | None,
     transport: str,
-    devices: Collection[torch.device],
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
@@ -170,7 +144,6 @@ def of_pipeline(
         {
             CLIP: updates.clip_norm is not None,
             SCALE: updates.scale,
-            LATER: updates.validates_later,
             RECOMPUTE: any(mode != "never" for mode in modes),
             MITIGATION: rule,
             FOR_STASHING: rule and rule.stashing is True,
@@ -183,7 +156,6 @@ def of_pipeline(
             CLUSTER: execution.cluster,
             FEWER: execution.short_batches == "fewer",
             PROCESSES: not in_process,
-            NCCL: not in_process and any(map(is_accelerator, devices)),
         }
     )
 

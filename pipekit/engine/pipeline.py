@@ -135,7 +135,7 @@ class Pipeline:
             execution.cluster.require_room(self.workers)
         devices = resolve_for_workers(execution.devices, self.workers)
         used = combinations.of_pipeline(
-            schedule, updates, execution, seed=seed, transport=transport, devices=devices
+            schedule, updates, execution, seed=seed, transport=transport
         )
         combinations.require_compatible(used)
         configure = partial(

@@ -20,7 +20,6 @@ from pipekit.clusters import flat
 from pipekit.clusters.papers import V100
 from pipekit.emulation import stage
 from pipekit.emulation.stage import Waiter
-from pipekit.engine.options import VALIDATE
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import (
@@ -178,9 +177,8 @@ def bytes_by_link(table: pd.DataFrame) -> dict[Any, float]:
     return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())
 
 
-@pytest.mark.parametrize("validate", VALIDATE)
-def test_an_update_that_needs_all_workers_waits_for_them(validate: str) -> None:
+def test_an_update_that_needs_all_workers_waits_for_them() -> None:
     schedule, profile = zb_h2(4, 7).take(3), Profile.uniform(4, MS, 2 * MS, output_bytes=40)
     with own_time():
-        trace = emulate(schedule, profile, validate=validate).trace
-    assert_the_same(trace, simulate(schedule, profile, validate=validate))
+        trace = emulate(schedule, profile, validate="first").trace
+    assert_the_same(trace, simulate(schedule, profile, validate="first"))

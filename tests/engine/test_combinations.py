@@ -26,7 +26,6 @@ def tied() -> nn.Sequential:
 USES: dict[str, dict[str, Any]] = {
     combinations.CLIP: {"clip_norm": 1.0},
     combinations.SCALE: {"loss_scale": 2.0},
-    combinations.LATER: {"validate": "later", "clip_norm": 1.0},
     combinations.RECOMPUTE: {"recompute": "always"},
     combinations.MITIGATION: {"mitigation": "gap-aware"},
     combinations.FOR_STASHING: {"mitigation": "gap-aware"},
@@ -48,7 +47,6 @@ USES: dict[str, dict[str, Any]] = {
 """The arguments of Pipeline and train that use a feature."""
 ELSEWHERE = {
     combinations.VALIDATE: "tests/emulation/test_emulate.py",
-    combinations.NCCL: "tests/engine/parts/test_late_validation.py",
     combinations.TORCHRUN: "tests/engine/transports/distributed",
 }
 """Features that need GPUs, torchrun or emulation, and their tests."""
@@ -85,5 +83,5 @@ def test_the_docs_show_the_table(repository: Path) -> None:
 
 
 def test_each_alone_is_allowed(tmp_path: Path) -> None:
-    for name in (combinations.CLIP, combinations.LATER, combinations.FEWER, combinations.STASHING):
+    for name in (combinations.CLIP, combinations.FEWER, combinations.STASHING):
         attempt(tmp_path, **USES[name])

@@ -120,7 +120,7 @@ class Runs:
         asked = {
             combinations.CHECKPOINTS: checkpoints is not None,
             combinations.GOES_ON: not restart,
-            combinations.TORCHRUN: not self._workers.can_stop,
+            combinations.TORCHRUN: not self._workers.can_end,
         }
         combinations.require_compatible(self._used | combinations.features(asked))
         if checkpoints is not None:

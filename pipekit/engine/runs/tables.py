@@ -14,7 +14,6 @@ from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_af
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
-from pipekit.schedules.lowering.validation import Validation, validations
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class LoweredTable:
         sums: the terms of each update of each stage.
         stops: for each stage, the microbatch after the last one of each update.
         sum_order: the order in which workers sum, if stages are on several.
-        validations: of each worker, if updates are validated later.
     """
 
     schedule: Schedule
@@ -35,7 +33,6 @@ class LoweredTable:
     sums: Sequence[Recurring[Sum]]
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
-    validations: Sequence[Validation] = ()
 
     @classmethod
     def of(
@@ -44,18 +41,12 @@ class LoweredTable:
         skips: Skips = (),
         ties: Skips = (),
         joint_updates: bool = False,
-        validate_later: bool = False,
         goes_on: bool = False,
     ) -> "LoweredTable":
-        """Lower a schedule, with skip connections between stages and weights that they share.
-
-        Raises:
-            ScheduleError: if an update had to be made again, workers would wait for ever.
-        """
+        """Lower a schedule, with skip connections between stages and weights that they share."""
         order = sum_order(schedule, joint_updates)
         steps = lower(schedule, skips, ties, goes_on)
-        later = validations(schedule, steps) if validate_later and schedule.trains else ()
-        return cls(schedule, steps, sums(schedule), stops(schedule), order, later)
+        return cls(schedule, steps, sums(schedule), stops(schedule), order)
 
     @cached_property
     def loss_versions(self) -> Recurring[int]:
@@ -151,7 +142,6 @@ class Tables:
         skips: Skips,
         ties: Skips,
         joint_updates: bool,
-        validate_later: bool = False,
         goes_on: bool = False,
     ) -> LoweredTable:
         """Return a schedule lowered; the last run's is kept."""
@@ -160,7 +150,7 @@ class Tables:
         if last is None or last.schedule is not schedule:
             with not_collected():
                 last = self._lowered[key] = LoweredTable.of(
-                    schedule, skips, ties, joint_updates, validate_later, goes_on
+                    schedule, skips, ties, joint_updates, goes_on
                 )
         return last
 

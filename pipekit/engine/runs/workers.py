@@ -16,7 +16,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
-from pipekit.engine.runs.tables import LoweredTable, Tables, end_of
+from pipekit.engine.runs.tables import Tables, end_of
 from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
@@ -86,12 +86,7 @@ class Workers:
 
     @property
     def can_end(self) -> bool:
-        """Whether a run may end before its table: not if updates may be made again."""
-        return not self._updates.validates_later and self.can_stop
-
-    @property
-    def can_stop(self) -> bool:
-        """Whether the transport lets workers stop before the end of their table."""
+        """Whether the transport lets a run end before its table."""
         return self._runner.can_end(self._devices)
 
     def _possible_stops(self, extent: Extent) -> PossibleStops:
@@ -161,7 +156,6 @@ class Workers:
             self._model.skip_ends,
             self._model.tie_ends,
             bool(self._joint_features()),
-            self._updates.validates_later,
             keeps,
         )
         steps, run_table = table.begun(begin, resume.boundary if resume else None)
@@ -187,13 +181,13 @@ class Workers:
             keeps=keeps,
         )
         assignments = [
-            self._assignment(worker, each, schedule, table, goes_on=begin > 0)
+            self._assignment(worker, each, schedule, goes_on=begin > 0)
             for worker, each in enumerate(steps)
         ]
         return self._runner.run(assignments, config, batches, on_news)
 
     def _assignment(
-        self, worker: int, steps: Steps, schedule: Schedule, table: LoweredTable, goes_on: bool
+        self, worker: int, steps: Steps, schedule: Schedule, goes_on: bool
     ) -> WorkerAssignment:
         stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=goes_on))
         return WorkerAssignment(
@@ -202,7 +196,6 @@ class Workers:
             device=self._devices[worker],
             stages=stages if schedule.trains else (),
             inference=() if schedule.trains else [stage.config.passes for stage in stages],
-            validation=table.validations[worker] if table.validations else None,
         )
 
     def _require_joint(self, schedule: Schedule) -> None:
@@ -223,11 +216,4 @@ class Workers:
     def _refuse_to_stop(self, error: Exception | None) -> None:
         if error:
             raise error
-        used = combinations.features(
-            {
-                combinations.STOP: True,
-                combinations.LATER: self._updates.validates_later,
-                combinations.TORCHRUN: not self.can_stop,
-            }
-        )
-        raise RuntimeError(str(combinations.conflict(used)))
+        raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))

@@ -7,7 +7,6 @@ optimizer works on aliases of the parameters, so that autograd's version check, 
 what the schedule's check has proved, does not see the edit.
 """
 
-import copy
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
-from pipekit.engine.updates.weights import Bucket, Gradients, Saved, parameter_buckets
+from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.module_state import to_training
 from pipekit.layers.python_state import twin
 
@@ -193,37 +192,6 @@ class WeightVersions:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
-
-    def save(self) -> Saved:
-        """Copy what puts weights and optimizer back to how they are now, after one update."""
-        optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
-        if optimizer is None:
-            return Saved(lambda: None, 0)
-        aliases = self._aliases[newest]
-        weights = [p.detach().clone() for p in aliases]
-        state = {p: copy.deepcopy(kept) for p, kept in optimizer.state.items()}
-        groups = [
-            {key: [*value] if key == "params" else copy.deepcopy(value) for key, value in g.items()}
-            for g in optimizer.param_groups
-        ]
-        course = copy.deepcopy(lr_scheduler.state_dict()) if lr_scheduler else {}
-
-        @torch.no_grad()
-        def put_back() -> None:
-            self._newest = newest
-            for alias, saved in zip(aliases, weights, strict=True):
-                alias.copy_(saved)
-            optimizer.state.clear()
-            optimizer.state.update(state)
-            for group, options in zip(optimizer.param_groups, groups, strict=True):
-                group.clear()
-                group.update(options)
-            if lr_scheduler:
-                lr_scheduler.load_state_dict(course)
-
-        kept = (each for entry in state.values() for each in entry.values())
-        copies = [*weights, *(each for each in kept if isinstance(each, Tensor))]
-        return Saved(put_back, sum(each.nbytes for each in copies))
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor], version: int) -> None:

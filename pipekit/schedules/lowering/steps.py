@@ -25,14 +25,12 @@ class Message(NamedTuple):
         microbatch: of both tasks.
         skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
             share, a number below that.
-        attempt: 1 if it takes the place of one that was sent before an update was validated.
     """
 
     payload: Payload
     stage: int
     microbatch: int
     skip: int = MAIN
-    attempt: int = 0
 
     @property
     def purpose(self) -> str:
@@ -41,8 +39,8 @@ class Message(NamedTuple):
 
     def later(self, microbatches: int) -> "Message":
         """Return the same message, ``microbatches`` later."""
-        payload, stage, microbatch, skip, attempt = self
-        return Message(payload, stage, microbatch + microbatches, skip, attempt)
+        payload, stage, microbatch, skip = self
+        return Message(payload, stage, microbatch + microbatches, skip)
 
 
 Endpoints = tuple[tuple[Message, int], ...]

@@ -82,7 +82,6 @@ STRAIGHT = st.fixed_dictionaries(
         "model": st.sampled_from([*MODELS.values(), model_with_skips]),
         "recompute": st.sampled_from(["never", "always"]),
         "clip_norm": st.sampled_from([None, 0.1]),
-        "validate": st.sampled_from(["first", "later"]),
         # So large that the first updates are skipped, and soon grown again.
         "loss_scale": st.sampled_from([None, pk.LossScale(initial=2.0**126, interval=1)]),
     }

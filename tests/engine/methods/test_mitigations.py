@@ -398,10 +398,6 @@ def assert_replicated(
         ({"mitigation": "gap-aware:decoy=1"}, "decoy"),
         ({"mitigation": "spectrain"}, r"stashing=False"),
         ({"mitigation": "gap-aware", "loss_scale": 2.0}, "a mitigation counts updates"),
-        (
-            {"mitigation": "gap-aware", "clip_norm": 1.0, "validate": "later"},
-            "a mitigation counts updates",
-        ),
     ],
     ids=str,
 )

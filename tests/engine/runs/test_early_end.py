@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine import BatchDone, Observer
+from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.schedules import Op, Step, Task
 from tests.engine.examples import (
     METHODS,
@@ -428,15 +429,16 @@ def test_an_interrupt_leaves_the_batches_that_were_on_their_way(
 
 
 def test_where_no_run_can_end_early_the_first_interrupt_ends_it_at_once(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It must not say that only the batches on their way are finished, and then do all."""
+    monkeypatch.setattr(ThreadRunner, "can_end", lambda *_: False)  # as under torchrun
 
     def listen(done: BatchDone) -> None:
         if done.number == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    pipe = pipeline(mixed(), "flush", [2, 3, 3], clip_norm=1.0, validate="later")
+    pipe = pipeline(mixed(), "flush", [2, 3, 3])
     with pytest.raises(KeyboardInterrupt):
         pipe.train(data(6), on_batch=listen)
     assert "a second interrupt" not in capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_sums_over_all_workers() -> None:
     def run(index: int) -> None:
         for update in (1, 2):
             values = torch.full((2,), float(10**index * update))
-            (results[index, update],) = workers[index].begin_all_reduce([values], update)()
+            (results[index, update],) = workers[index].all_reduce([values], update)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
     for thread in threads:

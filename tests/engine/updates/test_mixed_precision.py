@@ -141,7 +141,7 @@ def assert_same(pipe: Pipeline, run: Run, states: list[Any], truth: oracle.Oracl
         torch.testing.assert_close(in_order, numbered, rtol=0, atol=0)
 
 
-OWN = ("transport", "recompute", "validate")
+OWN = ("transport", "recompute")
 """What the equations know nothing of."""
 
 
@@ -185,7 +185,6 @@ def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None
         loss_scale=scale,
         clip_norm=draw(st.sampled_from([None, 0.1]), "clip_norm"),
         lr_scheduler=draw(st.sampled_from([None, warm_up]), "lr_scheduler"),
-        validate=draw(st.sampled_from(["first", "later"]), "validate"),
         recompute=draw(st.sampled_from(["never", "except_last", "always"]), "recompute")
         if method != "no_stashing"
         else "never",

@@ -26,7 +26,7 @@ from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.transport import Aborted, StoppableTransport
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
@@ -215,7 +215,7 @@ class _WorkerProcess:
         store: str | None,
         feed: Feed,
         mailbox: KeyedMailbox,
-    ) -> StoppableTransport:
+    ) -> Transport:
         index, run = assignment.index, self._runs
         if store is None:
 

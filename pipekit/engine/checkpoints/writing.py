@@ -9,17 +9,19 @@ running statistics from the moment when they had counted exactly the batches bef
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.resume_point import Tensors
+from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.engine.parts.part import Part, WorkerRun
+from pipekit.engine.transport import StopPoint
 from pipekit.layers.module_state import named_buffers
 from pipekit.partition.recording.stage import extra_states
 from pipekit.schedules import Op, Step
@@ -38,24 +40,36 @@ class _Counted(NamedTuple):
         return cls(_copies(named_buffers(layers)), extra_states(layers))
 
 
-class CheckpointWriting(Part):
-    """Watches the steps: a boundary may lie before a forward or after an update."""
+class CheckpointWriter(Observer):
+    """Writes the parts of all stages of one worker, at every boundary.
 
-    def __init__(self, run: WorkerRun) -> None:
-        run.observers.append(_Writer(run))
+    Args:
+        stages: the worker's.
+        assignment: likewise.
+        config: of the run.
+        losses: of the worker, as they come.
+        stop_point: the known end of the run.
+        errors: that have ended it early on this worker.
+    """
 
-
-class _Writer(Observer):
-    """Writes the parts of all stages of one worker, at every boundary."""
-
-    def __init__(self, run: WorkerRun) -> None:
-        self._run, self._parts = run, dict[int, _PartWriter]()
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        assignment: WorkerAssignment,
+        config: RunConfig,
+        losses: LossLog,
+        stop_point: StopPoint,
+        errors: Sequence[Exception],
+    ) -> None:
+        self._stages, self._assignment, self._config = stages, assignment, config
+        self._losses, self._stop_point, self._errors = losses, stop_point, errors
+        self._parts: dict[int, _PartWriter] = {}
 
     def begin(self, worker: WorkerView) -> None:
         """Keep the state at the beginning that the first checkpoint needs."""
         self._parts = {
-            number: _PartWriter(stage, number, self._run)
-            for number, stage in self._run.trained.items()
+            number: _PartWriter(stage, number, self._assignment, self._config, self._losses)
+            for number, stage in self._stages.items()
         }
 
     def before_step(self, worker: int, step: Step) -> None:
@@ -64,10 +78,9 @@ class _Writer(Observer):
             self._parts[step.task.stage].before_forward(step.task.microbatch)
 
     def after_step(self, worker: int, step: Step) -> None:
-        """After an update, once it is right, write the part if this is a boundary."""
+        """After an update, write the part if this is a boundary."""
         if step.task.op is Op.UPDATE:
-            part = self._parts[step.task.stage]
-            self._run.when_right(partial(part.after_update, step.task.version))
+            self._parts[step.task.stage].after_update(step.task.version)
 
     def end(self, worker: int) -> None:
         """Write the last parts, at the end of the run.
@@ -76,19 +89,26 @@ class _Writer(Observer):
         failed in a forward, its running statistics fit no boundary.
         """
         for part in self._parts.values():
-            if not self._run.errors:
-                part.end(self._run.stop_point.microbatch, self._run.assignment.steps.head)
+            if not self._errors:
+                part.end(self._stop_point.microbatch, self._assignment.steps.head)
 
 
 class _PartWriter:
     """Sets aside a stage's state until its part of a checkpoint can be written."""
 
-    def __init__(self, stage: Stage, index: int, run: WorkerRun) -> None:
-        config, resume = run.config.checkpoints, run.config.resume
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        assignment: WorkerAssignment,
+        run: RunConfig,
+        losses: LossLog,
+    ) -> None:
+        config, resume = run.checkpoints, run.resume
         assert config
         self._stage, self._index, self._config = stage, index, config
-        self._worker, self._losses = run.assignment.index, run.io.losses
-        self._tasks = tasks = [step.task for step in run.assignment.steps.head]
+        self._worker, self._losses = assignment.index, losses
+        self._tasks = tasks = [step.task for step in assignment.steps.head]
         self._written = after = resume.boundary.microbatches if resume else 0
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
         older = [read[index] for read in older_versions(tasks, self._pending)]

@@ -4,39 +4,37 @@ Everything computed for microbatches after the boundary is computed again: the r
 layer depend on the microbatch alone.
 """
 
+from collections.abc import Callable, Mapping
+
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.resume_point import Tensors, read_part
 from pipekit.engine.config import ResumeConfig
-from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
-from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.layers.module_state import set_buffers
 from pipekit.partition.recording.stage import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 
 
-class Restoring(Part):
-    """Wraps every step: a step before the boundary restores its results."""
+def restoring(
+    execute: Callable[[Step], None],
+    resume: ResumeConfig,
+    worker: int,
+    stages: Mapping[int, Stage],
+    losses: LossLog,
+) -> Callable[[Step], None]:
+    """Return what executes a worker's steps, of which those before the boundary are restored."""
+    restored = {
+        number: _Restored(stage, number, resume, worker, losses) for number, stage in stages.items()
+    }
 
-    def __init__(self, run: WorkerRun) -> None:
-        resume = run.config.resume
-        assert resume
-        self._done = resume.boundary
-        self._stages = {
-            number: _Restored(stage, number, resume, run.assignment.index, run.io.losses)
-            for number, stage in run.trained.items()
-        }
+    def run(step: Step) -> None:
+        if step.task.microbatch < resume.boundary.microbatches:
+            restored[step.task.stage].repeat(step)
+        else:
+            execute(step)
 
-    def around(self, execute: Execute, executor: Executor, updates: UpdateSynchronizer) -> Execute:
-        def run(step: Step) -> None:
-            if step.task.microbatch < self._done.microbatches:
-                self._stages[step.task.stage].repeat(step)
-            else:
-                execute(step)
-
-        return run
+    return run
 
 
 class _Restored:

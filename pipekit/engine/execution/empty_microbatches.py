@@ -4,17 +4,9 @@ import torch
 
 from pipekit.engine.execution.executor import StageRuntime
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
-from pipekit.engine.parts.part import Part, WorkerRun
 
 
-class EmptyMicrobatches(Part):
-    """Wraps the stages, which run only microbatches with rows."""
-
-    def __init__(self, run: WorkerRun) -> None:
-        run.stages = {number: _WithRows(stage) for number, stage in run.stages.items()}
-
-
-class _WithRows:
+class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
