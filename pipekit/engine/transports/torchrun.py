@@ -33,7 +33,7 @@ from pipekit.engine.transports.noticeboard import (
     tell_torchrun,
     telling,
 )
-from pipekit.engine.transports.own_data import OwnData, require_as_many
+from pipekit.engine.transports.own_data import OwnData, require_as_many, require_same
 from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
@@ -101,7 +101,7 @@ class TorchrunRunner(Runner):
         board = Noticeboard(next(_RUNS), own.index, config.table.workers)
         data = OwnData(batches, partial(states.reading, own.index), board.ended)
         feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
-        transport = DistributedTransport(own, config, feed, read_ahead=True, data=data)
+        transport = DistributedTransport(own, config, feed, read_ahead=True)
         transport.stop_point = stop_point
 
         steps, timeout = {own.index: own.steps}, config.execution.timeout
@@ -112,14 +112,16 @@ class TorchrunRunner(Runner):
         watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):
-                require_as_many(everybodys(config.batches))
+                begins = everybodys((config.batches, data.sums))
+                require_as_many([batches for batches, _ in begins])
+                require_same([sums for _, sums in begins])
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
                 shared = replace(report, record=report.record.later(-origin), stages=[])
-                each_one = everybodys((shared, data.latest))
-                data.require_same_ends(own.index, [latest for _, latest in each_one])
+                each_one = everybodys((shared, data.sums))
+                require_same([sums for _, sums in each_one])
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:
