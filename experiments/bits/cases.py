@@ -123,20 +123,10 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "no seed": (("gpipe",), {"stages": 1, "seed": None}),
     "other seed": (FEW, {"seed": 7}),
     "balance auto": (FEW, {"balance": "auto"}),
-    "fewer": (CUT, {"model": "tanh", "calls": (train(4, last_rows=3, short_batches="fewer"),)}),
+    "uneven": (CUT, {"model": "tanh", "calls": (train(4, last_rows=29),)}),
     "stream": (
         BY_NAME,
         {"calls": (train(9, stream=True, steps=7), train(9, stream=True, steps=2))},
-    ),
-    "not restarted": (
-        STASHING,
-        {
-            "calls": (
-                train(3),
-                train(3, restart=False),
-                train(9, stream=True, steps=4, restart=False),
-            )
-        },
     ),
     "outputs": (FEW, {"calls": (train(2, outputs=True), ("predict", {}))}),
     "metrics": (FEW, {"calls": (("evaluate", {"metrics": True}),)}),

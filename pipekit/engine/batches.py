@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     @property
     def microbatch_rows(self) -> list[int]:
-        """Rows of each microbatch; with fewer rows than microbatches the first get none."""
+        """Rows of each microbatch."""
         return part_sizes(self.rows, self.parts)
 
     @property
@@ -86,13 +86,9 @@ def _cut(tensor: Tensor, parts: int, rows: int | None) -> list[Tensor]:
 
 
 def part_sizes(rows: int, parts: int) -> list[int]:
-    """Return the rows of each part; with fewer rows than parts the first get none.
-
-    The last one is never empty, since its passes do the work at the end of a batch.
-    """
+    """Return the rows of each part; with fewer rows than parts the last get none."""
     least, more = divmod(rows, parts)
-    sizes = [least + (part < more) for part in range(parts)]
-    return sizes if least else sizes[::-1]
+    return [least + (part < more) for part in range(parts)]
 
 
 class End:
@@ -172,7 +168,6 @@ class Feed:
             still be on the way there.
         count: counts the entries of a target, if the loss is a mean over these and not over rows.
         end: is called with the first microbatch after the run, if it ends early.
-        begin: the run's first microbatch.
     """
 
     def __init__(
@@ -182,9 +177,8 @@ class Feed:
         caller: ThreadStreams | None = None,
         count: Callable[[Tree], float] | None = None,
         end: Callable[[int], None] | None = None,
-        begin: int = 0,
     ) -> None:
-        self._batches, self._begin = iter(batches), begin
+        self._batches = iter(batches)
         self._needs, self._caller = needs, caller or ThreadStreams()
         self._count, self._end, self._ended = count, end, False
         self._error: Exception | None = None
@@ -194,10 +188,6 @@ class Feed:
         self.rows = array("q")
         self.shapes: list[Shapes] = []
         self._known_shapes: dict[Shapes, Shapes] = {}
-
-    def is_empty(self, k: int) -> bool:
-        """Return whether microbatch ``k``, which was read, has no rows."""
-        return not self.rows[k - self._begin]
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""
@@ -236,7 +226,7 @@ class Feed:
 
     def knows(self, k: int) -> bool:
         """Return whether microbatch ``k`` was read."""
-        return self._begin + len(self.rows) > k
+        return len(self.rows) > k
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
@@ -246,10 +236,10 @@ class Feed:
             if isinstance(batch, End):
                 self._ended = True
                 if self._end:
-                    self._end(self._begin + len(self.rows))
+                    self._end(len(self.rows))
                 return
             made = record_events(leaves([t for t in batch[:2] if t is not None]))
-        rows, first = batch.microbatch_rows, self._begin + len(self.rows)
+        rows, first = batch.microbatch_rows, len(self.rows)
         here = range(first, first + batch.parts)
         if any(k in self._needs.inputs for k in here):
             inputs = batch.cut_input()

@@ -31,20 +31,16 @@ TIES = "weights that stages share"
 NO_SEED = "seed=None"
 CLUSTER = "cluster"
 CHECKPOINTS = "checkpoints"
-FEWER = "short_batches='fewer'"
-GOES_ON = "restart=False"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
 
 STASHING = "a schedule with weight stashing"
 NO_STASHING = "a schedule without weight stashing"
-FINITE = "a finite schedule"
 APART = "stages that update at different times"
 SEVERAL = "several stages or workers"
 PROCESSES = "transport='distributed'"
 TORCHRUN = "torchrun or GPUs in processes"
 
-_ALL_AT_ONCE = "leave restart=True, or give one call all batches"
 _TOGETHER = "let every stage update after the same microbatches, and have equal replicas"
 _IN_TURN = "several would take turns at one generator in no fixed order, and no plain loop has that"
 
@@ -93,17 +89,6 @@ CONFLICTS = (
         "use transport='threads'",
     ),
     Conflict(
-        GOES_ON, CHECKPOINTS, "they hold a run that begins with an empty pipeline", _ALL_AT_ONCE
-    ),
-    Conflict(
-        GOES_ON,
-        NO_STASHING,
-        "the weights that go with it are overwritten at the end of a call",
-        _ALL_AT_ONCE,
-    ),
-    Conflict(GOES_ON, FINITE, "it has an end", f"{_ALL_AT_ONCE}, or pass one without end"),
-    Conflict(GOES_ON, TORCHRUN, "their workers run to the end of a table", _ALL_AT_ONCE),
-    Conflict(
         STOP,
         TORCHRUN,
         "their workers run to the end of a table",
@@ -150,11 +135,9 @@ def of_pipeline(
             FOR_NEWEST: rule and rule.stashing is False,
             STASHING: schedule.stashing,
             NO_STASHING: not schedule.stashing,
-            FINITE: not schedule.period,
             NO_SEED: seed is None,
             SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
             CLUSTER: execution.cluster,
-            FEWER: execution.short_batches == "fewer",
             PROCESSES: not in_process,
         }
     )

@@ -125,8 +125,7 @@ class Pipeline:
             balance = balance.balance
         require_balance(balance, layers, self.stages)
         modes = arguments.resolve_recompute(recompute or "never", self.stages)
-        fewer = execution.short_batches == "fewer"
-        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
+        reader = BatchReader(layers, execution.inputs, execution.rows)
         # Workers need no inputs=, which may be a function that no other process can have.
         execution = replace(execution, recompute=modes, inputs=None)
         if execution.cluster is not None:
@@ -166,9 +165,8 @@ class Pipeline:
         on_batch: OnBatch | None = None,
         checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
         watch: Watch = Watch(),
-        restart: bool = True,
     ) -> Run:
-        """Train on every batch once; the pipeline is empty again when this returns.
+        """Train on every batch once; the pipeline is empty before and afterwards.
 
         A run ends early if ``on_batch`` returns True, if ``on_batch``, the data or a forward raises
         an error, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
@@ -196,14 +194,6 @@ class Pipeline:
             checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  A
                 run that ended early counts for :meth:`resume` as interrupted at that batch.
             watch: what is recorded and shown.
-            restart: begin with an empty pipeline, in which all microbatches read the newest weights
-                first. With False, the call continues the last call with ``restart=False``:
-                microbatches read the same versions as if both calls were one, so that two calls
-                with 3 batches equal one with 6. Methods that flush after each batch train the same
-                either way; PipeDream and 2BW keep older versions in memory between the calls
-                (parallel pipelines one more on the last stage).  At the end of each call all its
-                batches are done on all stages.  If updates of replicas average batches, a call
-                takes whole rounds of them.
 
         Returns:
             The losses, the trace and the measurements.
@@ -221,7 +211,6 @@ class Pipeline:
             on_batch=on_batch,
             checkpoints=checkpoints,
             watch=watch,
-            restart=restart,
         )
 
     @one_at_a_time
@@ -346,22 +335,6 @@ class Pipeline:
             ValueError: names or shapes differ; nothing is changed then.
         """
         self._runs.load(state, strict)
-
-    @one_at_a_time
-    def requires_grad_(self, names: str | Iterable[str], flag: bool = True) -> None:
-        """Train weights from the next run on, or freeze them.
-
-        All optimizers and learning-rate schedulers begin anew, as those of a plain loop do that are
-        made afterwards; the pipeline is empty when the next run begins.
-
-        Args:
-            names: of parameters, or of modules for all parameters in them, in the unsplit model.
-            flag: whether they are trained.
-
-        Raises:
-            ValueError: the model has no such name; nothing is changed then.
-        """
-        self._runs.require_gradients([names] if isinstance(names, str) else names, flag)
 
     @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:

@@ -14,8 +14,7 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.empty_microbatches import PassingEmpty
-from pipekit.engine.execution.executor import Executor, StageRuntime
+from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
@@ -58,7 +57,7 @@ def _train(
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.table.begin > 0)
+        stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recording = WorkerRecording(config.watch, assignment.recompute, device)
     traffic = TrafficCounter()
@@ -72,12 +71,9 @@ def _train(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
-    runtimes: Mapping[int, StageRuntime] = stages
-    if config.execution.short_batches == "fewer":
-        runtimes = {number: PassingEmpty(stage) for number, stage in stages.items()}
     execute: Callable[[Step], None] = Executor(
         index,
-        runtimes,
+        stages,
         assignment.recompute,
         transport,
         io,
@@ -103,7 +99,7 @@ def _train(
     recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config(config.keeps) for stage in stages.values()],
+        stages=[stage.to_config() for stage in stages.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),

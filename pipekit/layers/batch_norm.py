@@ -54,8 +54,7 @@ class DeferredBatchNorm(_BatchNorm):
         if not self.training or not self.track_running_stats:
             return super().forward(x)
         with torch.no_grad():
-            if len(x):  # of no rows there is neither a mean nor a variance
-                self._count(x)
+            self._count(x)
             if ends_batch():
                 self._commit()
         return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)

@@ -33,15 +33,12 @@ USES: dict[str, dict[str, Any]] = {
     combinations.TIES: {"model": tied},
     combinations.NO_SEED: {"seed": None},
     combinations.CLUSTER: {"cluster": CLUSTER},
-    combinations.FEWER: {"short_batches": "fewer"},
     combinations.STASHING: {"schedule": schedules.pipedream(2)},
     combinations.NO_STASHING: {"schedule": schedules.pipedream(2, stashing=False)},
-    combinations.FINITE: {"schedule": schedules.flush(2, 2).take(2)},
     combinations.APART: {"schedule": schedules.pipedream([2, 1])},
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
-    combinations.GOES_ON: {"restart": False},
     combinations.STOP: {"on_batch": lambda done: True},
 }
 """The arguments of Pipeline and train that use a feature."""
@@ -83,5 +80,5 @@ def test_the_docs_show_the_table(repository: Path) -> None:
 
 
 def test_each_alone_is_allowed(tmp_path: Path) -> None:
-    for name in (combinations.CLIP, combinations.FEWER, combinations.STASHING):
+    for name in (combinations.CLIP, combinations.STASHING):
         attempt(tmp_path, **USES[name])

@@ -20,7 +20,7 @@ class StageIO(NamedTuple):
     """Activations into or out of a stage.
 
     Attributes:
-        main: from the stage before, or to the next one; () for a microbatch without rows.
+        main: from the stage before, or to the next one.
         skips: by number of the skip connection, without those that are None.
     """
 
@@ -78,7 +78,7 @@ class PipelineIO(Protocol):
     """The two ends of a pipeline."""
 
     def input(self, microbatch: int) -> Tree:
-        """Return the first stage's input; () for a microbatch without rows."""
+        """Return the first stage's input."""
 
     def target(self, microbatch: int) -> Target | None:
         """Return the last stage's target, or None for the plain output."""
@@ -108,8 +108,7 @@ class TrainingIO:
         self.losses = LossLog()
 
     def input(self, microbatch: int) -> Tree:
-        rows = self._feed.input(microbatch)
-        return () if self._feed.is_empty(microbatch) else rows
+        return self._feed.input(microbatch)
 
     def target(self, microbatch: int) -> Target:
         target, weight, plain = self._feed.target(microbatch)

@@ -1,7 +1,7 @@
 """The stages of a pipeline's model between runs."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -129,31 +129,6 @@ class ModelStages:
             return self._try_in_training(sample, autocast)
         return None
 
-    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Let weights be trained, or not, and forget older versions; optimizers begin anew.
-
-        Raises:
-            ValueError: the model has no such name; nothing is changed then.
-        """
-        weights = self._weights
-        weights.choose(names, flag)
-        if self._partition is None:
-            weights.mark(self._model)
-            return
-        assert self.balance is not None
-        self._partition = self._partition.retrained(
-            cut(self.original, self.balance),
-            lambda stage: [each for each in stage.parameters() if each in weights.trained],
-        )
-        parts = self._partition.stages
-
-        def marked(config: StageConfig) -> StageConfig:
-            weights.mark(config.module)
-            part = replace(parts[config.index], module=config.module)
-            return replace(config, passes=replace(config.passes, part=part), state=None, slots=())
-
-        self._replace(marked)
-
     def set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
         if self._partition is None:
@@ -218,7 +193,7 @@ class ModelStages:
             self.balance = point.about["balance"]
 
     def of_worker(
-        self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
+        self, worker: int, stage_workers: Sequence[Sequence[int]]
     ) -> Iterator[StageSource]:
         """Yield the configs of a worker's stages."""
         assert self._partition
@@ -230,7 +205,7 @@ class ModelStages:
                 replica = self._replicas.get((worker, stage.index))
                 # Weights and running statistics are the same on all; other buffers may not be.
                 module = self._partition.stages[stage.index].module
-                other = not goes_on and any(True for _ in module.buffers())
+                other = any(True for _ in module.buffers())
                 if replica is None or other:
                     replica = copy.deepcopy(stage.config)
                 yield replica
@@ -265,7 +240,7 @@ class ModelStages:
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Load weights, buffers and extra states by name, and forget older versions.
+        """Load weights, buffers and extra states by name.
 
         Raises:
             ValueError: a name is missing, unknown, or of another shape, or a module cannot take its
@@ -297,11 +272,10 @@ class ModelStages:
                 tensor.copy_(state[name])
         for module in modules:
             set_extra_states(module, state)
-        self._replace(lambda config: replace(config, slots=()) if config.slots else config)
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
-        self._stages = [replace(stage.known, state=None, slots=()) for stage in self._stages]
+        self._stages = [replace(stage.known, state=None) for stage in self._stages]
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
@@ -339,14 +313,11 @@ class ModelStages:
         return [config.module for config in self.configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
-        self._stages = [
-            replace(config, state=point.state_for(config), slots=()) for config in self.configs
-        ]
+        self._stages = [replace(config, state=point.state_for(config)) for config in self.configs]
         self._replicas = {}
 
 
 def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
     """Return the config of a stage whose modules have other attributes."""
-    for module in (config.module, *config.slots):
-        set_attributes(module, changed)
+    set_attributes(config.module, changed)
     return replace(config)

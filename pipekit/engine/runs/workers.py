@@ -16,7 +16,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
-from pipekit.engine.runs.tables import Tables, end_of
+from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.users_model import UsersAttributes
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
@@ -49,8 +49,8 @@ class Workers:
             ScheduleError: stages have to update together, and the schedule does not let them.
             ValueError: there are no batches, or too few for a mitigation.
         """
-        schedule, begin = extent.start.schedule, extent.begin
-        size = len(next(schedule.each_batch(begin)))
+        schedule = extent.start.schedule
+        size = len(next(schedule.each_batch()))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
         warn_of_modes()
         try:
@@ -75,10 +75,9 @@ class Workers:
                     warn_of_mode(asked)
                 ask_loss(self._loss, asked)
                 ask_optimizer(model.configs)
-        each = partial(schedule.each_batch, begin)
-        return BatchSource(
-            first, extent.batches, each, extent.total, self._possible_stops(extent), read, begin
-        )
+        stops = self._possible_stops(extent)
+        each = schedule.each_batch
+        return BatchSource(first, extent.batches, each, extent.total, stops, read)
 
     @property
     def can_end(self) -> bool:
@@ -90,7 +89,7 @@ class Workers:
         start = extent.start
         if not start.schedule.trains or not self.can_end:
             return PossibleStops()
-        begin = start.resume.boundary.microbatches if start.resume else extent.begin
+        begin = start.resume.boundary.microbatches if start.resume else 0
         return self._tables.possible_stops(start.schedule, begin)
 
     def train(
@@ -100,7 +99,6 @@ class Workers:
         watch: Watch,
         on_batch: OnBatch | None,
         checkpoints: CheckpointConfig | None,
-        keeps: bool,
     ) -> list[WorkerReport]:
         """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
@@ -114,7 +112,6 @@ class Workers:
                 resume.boundary.batches if resume else 0,
                 batches.rows,
                 batches.stop if batches.may_end else self._refuse_to_stop,
-                extent.begin,
             )
         with closing(bar) if bar else nullcontext():
             reports = self.run(
@@ -124,7 +121,6 @@ class Workers:
                 watch,
                 on_news=bar.add if bar else None,
                 checkpoints=checkpoints,
-                keeps=keeps,
             )
         self._model.take(reports)
         return reports
@@ -138,21 +134,19 @@ class Workers:
         *,
         on_news: Listener | None = None,
         checkpoints: CheckpointConfig | None = None,
-        keeps: bool = False,
     ) -> list[WorkerReport]:
         """Execute a schedule, and return every worker's report."""
-        start, begin = extent.start, extent.begin
+        start = extent.start
         schedule, resume = start.schedule, start.resume
         table = self._tables.table(
             schedule,
             self._model.skip_ends,
             self._model.tie_ends,
             bool(self._joint_features()),
-            keeps,
         )
-        steps, run_table = table.begun(begin, resume.boundary if resume else None)
+        steps, run_table = table.begun(resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
-        bounded = schedule.period and extent.total
+        ends = schedule.period and extent.total
         config = RunConfig(
             table=run_table,
             loss=loss,
@@ -169,19 +163,15 @@ class Workers:
             resume=resume,
             possible_stops=self._possible_stops(extent),
             batches=0 if schedule.period else len(schedule.batches),
-            end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
-            keeps=keeps,
+            end=schedule.batch(extent.total - 1).stop if ends and extent.total else sys.maxsize,
         )
         assignments = [
-            self._assignment(worker, each, schedule, goes_on=begin > 0)
-            for worker, each in enumerate(steps)
+            self._assignment(worker, each, schedule) for worker, each in enumerate(steps)
         ]
         return self._runner.run(assignments, config, batches, on_news)
 
-    def _assignment(
-        self, worker: int, steps: Steps, schedule: Schedule, goes_on: bool
-    ) -> WorkerAssignment:
-        stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=goes_on))
+    def _assignment(self, worker: int, steps: Steps, schedule: Schedule) -> WorkerAssignment:
+        stages = list(self._model.of_worker(worker, schedule.stage_workers))
         return WorkerAssignment(
             index=worker,
             steps=steps,

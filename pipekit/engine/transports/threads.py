@@ -158,7 +158,7 @@ class ThreadRunner(Runner):
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller, config.count, network.end, config.table.begin)
+        feed = Feed(batches, needs, caller, config.count, network.end)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}

@@ -39,17 +39,11 @@ class LossScaler:
         self._good = 0  # good updates since the scale last changed
         self._after = {0: rule.initial}  # by the updates that have been noted, in order
         self._versions: Recurring[int] = Recurring(())
-        self._made = 0  # updates of the table before the run
         self.skipped: list[int] = []
 
-    def begin(self, versions: Recurring[int], keep: bool = False) -> None:
+    def begin(self, versions: Recurring[int]) -> None:
         """Make ready for a run."""
-        newest, self._made = self._newest, 0
-        if keep:
-            self._made = newest
-            self._after = {v: each for v, each in self._after.items() if v >= versions[newest]}
-        else:
-            self._after = {0: self._after[newest]}
+        self._after = {0: self._after[self._newest]}
         self._versions, self.skipped = versions, []
 
     def scale(self, update: int) -> float:
@@ -59,7 +53,7 @@ class LossScaler:
     @property
     def scales(self) -> list[float]:
         """The scales of all updates of this run that have been noted."""
-        return [self.scale(update) for update in range(self._made + 1, self._newest + 1)]
+        return [self.scale(update) for update in range(1, self._newest + 1)]
 
     @property
     def _newest(self) -> int:
@@ -76,7 +70,7 @@ class LossScaler:
                 scale = grown if grown <= _FLOAT32.max else scale
         else:
             self._good = 0
-            self.skipped.append(update - self._made)
+            self.skipped.append(update)
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
         self._after[update] = scale
 

@@ -9,7 +9,7 @@ what the schedule's check has proved, does not see the edit.
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -36,7 +36,6 @@ class WeightVersions:
         layers: nn.Sequential,
         optimizer: OptimizerFactory,
         lr_scheduler: LRSchedulerFactory | None,
-        slots: Sequence[nn.Sequential] = (),
         groups: Groups | None = None,
         steps_lr: bool = True,
         copies: Collection[int] = (),
@@ -44,11 +43,10 @@ class WeightVersions:
         self.modules: list[nn.Sequential] = []
         self._parameters: list[list[nn.Parameter]] = []
         self._aliases: list[list[nn.Parameter]] = []
-        self._newest = list(slots).index(layers) if slots else 0
+        self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
-        for each in slots or [layers]:
-            self._add(each)
+        self._add(layers)
         self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
         self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
@@ -115,14 +113,13 @@ class WeightVersions:
         layers = self.newest if slot is None else self.modules[slot]
         return {name: p for name, p in layers.named_parameters() if p.requires_grad}
 
-    def prepare(self, slots: int, keep: bool = False) -> None:
+    def prepare(self, slots: int) -> None:
         """Make ready for a run with ``slots`` slots."""
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
-        if not keep:
-            for items in each:
-                items.insert(0, items.pop(self._newest))
-                del items[slots:]
-            self._newest = 0
+        for items in each:
+            items.insert(0, items.pop(self._newest))
+            del items[slots:]
+        self._newest = 0
         while len(self.modules) < slots:
             self._add(self._copy())
         for module in self.modules:

@@ -7,7 +7,6 @@ before it; so a boundary is a cut through the data and not through the workers' 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Step, Steps
@@ -55,20 +54,6 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
             found.append(Boundary(batches, cut, versions))
             wanted = (batches // every + 1) * every
     return tuple(found)
-
-
-def updates_before(schedule: Schedule, microbatch: int) -> tuple[int, ...]:
-    """Return how many updates each stage makes of the microbatches before one alone."""
-    size = schedule.period_microbatches
-    periods, rest = divmod(microbatch, size)
-    stops: list[set[int]] = [set() for _ in range(schedule.stages)]
-    for op, stage, last, _ in chain(*schedule.period):
-        if not OPS[op].is_pass:
-            stops[stage].add(1 + last % size)
-    return tuple(
-        periods * made + sum(stop <= rest for stop in stage)
-        for made, stage in zip(schedule.period_versions, stops, strict=True)
-    )
 
 
 def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict[int, set[int]]]:

@@ -111,14 +111,12 @@ class Steps:
         period: those behind them; empty: the head is all.
         microbatches: by how many later each period is than the one before.
         versions: likewise, of each stage.
-        begin: steps of earlier microbatches are left out.
     """
 
     head: tuple[Step, ...]
     period: tuple[Step, ...] = ()
     microbatches: int = 0
     versions: tuple[int, ...] = ()
-    begin: int = 0
 
     @property
     def distinct(self) -> tuple[Step, ...]:
@@ -128,17 +126,17 @@ class Steps:
     def until(self, end: Callable[[], int] = lambda: sys.maxsize) -> Iterator[Step]:
         """Yield the steps of the microbatches before one that may become known meanwhile."""
         for step in self.head:
-            if self.begin <= step.task.microbatch < end():
+            if step.task.microbatch < end():
                 yield step
         numbers = [step.task.microbatch for step in self.period]
         if not numbers:
             return
-        first, last = min(numbers), max(numbers)
+        first = min(numbers)
         versions = [self.versions[step.task.stage] for step in self.period]
-        for times in count(max(0, (self.begin - last) // self.microbatches)):
+        for times in count():
             later = times * self.microbatches
             if first + later >= end():
                 return
             for step, number, each in zip(self.period, numbers, versions, strict=True):
-                if self.begin <= number + later < end():
+                if number + later < end():
                     yield step.later(later, times * each)

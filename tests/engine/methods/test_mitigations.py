@@ -284,25 +284,6 @@ def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(
     assert different(second.state_dict(), first.state_dict()) == []
 
 
-STASHED = [n for n, case in CASES.items() if case.oracle in ("pipedream", "2bw")]
-
-
-@pytest.mark.parametrize("name", [n for n in STASHED if not CASES[n].flush_after])
-def test_two_calls_without_a_restart_are_one(name: str) -> None:
-    batches = data(6, rows=rows(name))
-    first, second = build(name), build(name)
-    whole = first.train(batches)
-    parts = [second.train(batches[a:b], restart=False) for a, b in ((0, 2), (2, 3), (3, 6))]
-    assert [loss for part in parts for loss in part.losses] == whole.losses
-    assert different(first.state_dict(), second.state_dict()) == []
-    second.train(batches)  # with one, in which only the newest version is left
-
-
-def test_without_stashing_no_call_goes_on_where_another_has_ended() -> None:
-    with pytest.raises(ValueError, match="without weight stashing"):
-        build("pipemare").train(data(2), restart=False)
-
-
 # --- Stages on several workers -------------------------------------------------------------------
 
 

@@ -189,15 +189,6 @@ def test_each_optimizer_is_open_to_changes() -> None:
     assert all(entry["state"]["step"] == 1 for entry in pipe.optimizer_state().values())
 
 
-def test_rates_change_without_a_restart() -> None:
-    """Older versions stay as they are."""
-    one, other = (pipeline(mixed(), "pipedream", [2, 3, 3]) for _ in range(2))
-    one.train(data(3), restart=False)
-    one.set_learning_rate(0.05)  # what it is already
-    other.train(data(3), restart=False)
-    assert one.train(data(2), restart=False).losses == other.train(data(2), restart=False).losses
-
-
 def test_mistakes_name_the_remedy() -> None:
     with pytest.raises(ValueError, match="lr_step='call'"):
         two_stages(widths()).step_lr()
@@ -255,7 +246,7 @@ def test_a_state_is_loaded_by_its_names(trained: bool, transport: str) -> None:
     source.train(data(2))
     pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
     if trained:
-        pipe.train(data(1), restart=False)
+        pipe.train(data(1))
     pipe.load_state_dict(source.state_dict())
     assert different(pipe.state_dict(), source.state_dict()) == []
     model = mixed()
