@@ -151,13 +151,6 @@ def test_an_exception_in_a_layer_surfaces(what: str, stage: int, transport: str)
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("method", ["gpipe", "pipedream", "2bw"])
-def test_an_exception_in_other_methods(method: str, transport: str) -> None:
-    with Watch(), pytest.raises(OutOfCheeseError):
-        failing("forward", 1, method=method, transport=transport).train(data(100))
-
-
-@TRANSPORTS
 def test_a_failed_pipeline_says_that_it_cannot_go_on(transport: str) -> None:
     pipe = failing("backward", 1, transport=transport)
     with pytest.raises(OutOfCheeseError):
@@ -173,28 +166,10 @@ def test_an_exception_that_cannot_travel_is_told() -> None:
 
 
 @TRANSPORTS
-def test_an_exception_in_the_loss(transport: str) -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, loss=bad_loss)
-    with Watch(), pytest.raises(OutOfCheeseError, match="in the loss"):
-        pipe.train(data(20))
-
-
-def bad_loss(output: Tensor, target: Tensor) -> Tensor:
-    raise OutOfCheeseError("in the loss")
-
-
-@TRANSPORTS
 def test_an_exception_in_the_optimizer(transport: str) -> None:
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, optimizer=torch.optim.LBFGS)
     with Watch(), pytest.raises((TypeError, ValueError)):
         pipe.train(data(20))
-
-
-@TRANSPORTS
-def test_an_exception_in_the_data(transport: str) -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
-    with Watch(), pytest.raises(OutOfCheeseError, match="in the data"):
-        pipe.train(Loader(3, 20, OutOfCheeseError("in the data")))
 
 
 @TRANSPORTS

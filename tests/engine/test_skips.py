@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit import Execution, Pipeline, Schedule, oracle, schedules
+from pipekit import Pipeline, Schedule, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
-from pipekit.plans import Recompute
 from tests.engine.examples import cores_of_each, cut, data, different, nesterov, values
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until
@@ -211,23 +210,6 @@ def test_inlined_skips_cross_every_boundary_on_their_way() -> None:
     }
 
 
-@pytest.mark.parametrize("recompute", ["never", "always"])
-def test_an_inlined_model_is_trained_to_the_same_weights(recompute: Recompute) -> None:
-    batches, weights = data(3, rows=[8, 9, 8]), []
-    for made in model(), inlined(model()):
-        pipe = Pipeline(
-            made,
-            schedules.pipedream(4),
-            balance=[2, 2, 2, 2],
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
-            execution=Execution(recompute=recompute),
-        )
-        pipe.train(batches)
-        weights.append({key.replace(".layer.", "."): t for key, t in pipe.state_dict().items()})
-    assert different(*weights) == []
-
-
 # ---- memory
 
 
@@ -322,14 +304,6 @@ def test_the_destination_gives_up_a_skip_with_its_backward() -> None:
     first, second = watch.alive
     assert first <= 1, "the other microbatch's backward may be over or not"
     assert second == 0
-
-
-def test_the_source_gives_up_a_skip_with_its_backward() -> None:
-    """Which is where its count is made: of both microbatches, and then only of its own."""
-    watch = Watch()
-    watched([3, 1, 2], Counts(watch), Fresh(), nn.Tanh(), Watched(watch)).train(data(1))
-    watch.count()
-    assert watch.alive == [2, 1, 0]
 
 
 def test_an_inference_gives_up_a_skip_where_it_is_popped() -> None:

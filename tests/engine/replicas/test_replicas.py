@@ -110,28 +110,6 @@ def test_two_workers_train_as_ddp_does_to_the_bit_after_every_step(name: str) ->
     assert different(at_once.state_dict(), expected[-1]) == []
 
 
-@pytest.mark.parametrize("workers", [3, 4])
-def test_more_workers_train_as_ddp_does_but_for_the_order_of_the_sum(workers: int) -> None:
-    model, batches = mlp(6, 8, 3), data(4 * workers)
-    expected = by_ddp(model, batches, workers, nesterov)
-    pipe = replicated(model, [workers], [2])
-    for step, weights in enumerate(expected):
-        pipe.train(batches[workers * step : workers * (step + 1)])
-        # float32 has 6e-8: some roundings a step, four steps.
-        assert_close(pipe.state_dict(), weights, rtol=1e-5, atol=1e-6)
-
-
-def test_it_is_training_on_the_batches_of_a_round_as_one() -> None:
-    """The mean of two equally large batches' means is the mean over both."""
-    batches = data(6)
-    pipe, whole = replicated(mlp(6, 8, 3), [2], [2]), replicated(mlp(6, 8, 3), [1], [2])
-    losses = pipe.train(batches).losses
-    together = whole.train(joined(batches))
-    assert_close(pipe.state_dict(), whole.state_dict())
-    means = [(a + b) / 2 for a, b in zip(losses[::2], losses[1::2], strict=True)]
-    assert means == pytest.approx(together.losses)
-
-
 def test_a_loss_that_is_a_sum_is_summed_over_the_replicas() -> None:
     batches, summing = data(4), nn.MSELoss(reduction="sum")
     small: OptimizerFactory = lambda p: torch.optim.SGD(p, lr=1e-3)  # noqa: E731
@@ -171,19 +149,6 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
             parameter.grad = gradient
         one.step()
     assert different(pipe.state_dict(), dict(model.state_dict())) == []
-
-
-def test_stages_shared_with_different_workers() -> None:
-    """Their sums take turns, so that they never wait for one another in a circle."""
-    schedule = schedules.parse("""
-        # mine; batches of 1
-        worker 0         | F0 F0@1 B0@1^1@1 B0^1
-        worker 1 stage 0 | F1 .    .        .    B1^
-        worker 2 stage 1 | .  F1   B1^
-        """)
-    losses = pipeline(mlp(6, 8, 3), schedule, [1, 1]).train(data(2)).losses
-    model = mlp(6, 8, 3)
-    assert losses == [nn.functional.mse_loss(model(x), y).item() for x, y in data(2)]
 
 
 # --- All replicas have the same weights ----------------------------------------------------------
@@ -228,24 +193,6 @@ def test_replicas_of_the_first_of_two_stages_have_equal_weights(transport: str) 
 
 
 # --- Pipelines side by side ----------------------------------------------------------------------
-
-
-def test_pipelines_side_by_side_train_as_plain_training_on_the_whole_batch() -> None:
-    runs = {}
-    for transport in ("threads", "distributed"):
-        pipe = pipeline(
-            mlp(6, 8, 3),
-            schedules.replicate(schedules.flush(2, 2), 2),
-            [1, 1],
-            transport=transport,
-        )
-        runs[transport] = pipe.train(data(5)).losses, pipe.state_dict()
-    (losses, weights), (others, their_weights) = runs.values()
-    assert losses == others
-    assert different(weights, their_weights) == []
-    plain = replicated(mlp(6, 8, 3), [1], [2])
-    assert plain.train(data(5)).losses == pytest.approx(losses)
-    assert_close(weights, plain.state_dict())
 
 
 def test_side_by_side_with_dropout_and_uneven_microbatches() -> None:

@@ -206,12 +206,6 @@ def test_groups_are_told_what_to_return(given: Any, kind: str) -> None:
         pipe.train(data(1))
 
 
-@pytest.mark.parametrize("name", ["groups", "lr_scheduler"])
-def test_what_is_no_function_is_refused_at_once(name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name} must be a function, not dict"):
-        two_stages(widths(), **{name: {"weight_decay": 0.0}})
-
-
 def constant(output: Tensor, target: Tensor) -> Tensor:
     return torch.tensor(3.0)
 
@@ -228,12 +222,6 @@ def test_a_loss_that_trains_nothing_is_refused(loss: Any, transport: str) -> Non
     with pytest.raises(ValueError, match="loss does not depend on anything that is trained"):
         pipe.train(data(2))
     assert different(pipe.state_dict(), widths().state_dict()) == []
-
-
-def test_a_recomputed_loss_that_trains_nothing_is_refused() -> None:
-    pipe = two_stages(widths(), loss=constant, recompute="always")
-    with pytest.raises(ValueError, match="loss does not depend on anything that is trained"):
-        pipe.train(data(2))
 
 
 # --- weights in and out --------------------------------------------------------------------------

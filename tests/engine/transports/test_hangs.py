@@ -252,36 +252,6 @@ def test_a_module_says_who_waits_for_whom(
     torch.testing.assert_close(model(data(1)[0][0]), expected)
 
 
-class HangsBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        OVER.wait(LONG_S)
-        return gradient
-
-
-class BackwardHangs(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = HangsBackward.apply(x)
-        return y
-
-
-def test_a_modules_backward_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autograd hands the error on, whatever thread it calls the backward in."""
-    WatchdogsClock(monkeypatch, "worker 0 waits in B1", "worker 1 computes B1")
-    layers = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), BackwardHangs())
-    model = pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=1.0)
-    output = model(data(1)[0][0])
-    with pytest.raises(pk.Stalled, match="worker 0 waits in B1 of stage 0 for the gradient") as e:
-        output.sum().backward()
-    assert "worker 1 computes B1 of stage 1" in str(e.value)
-    with pytest.raises(ValueError, match="more than 0 s"):
-        pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=0)
-
-
 def test_torchrun_ends_a_run_that_hangs() -> None:
     """Each process says what its own worker is at."""
 
