@@ -15,9 +15,8 @@ from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
 from tests.engine.examples import cores_of_each, cut, data, different, nesterov, values
 from tests.engine.gloo import over_gloo
+from tests.engine.parametrized import TRANSPORTS
 from tests.engine.test_failures import LIMIT_S, wait_until
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
 
 class Stash(Skippable):

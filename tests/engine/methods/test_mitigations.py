@@ -41,6 +41,7 @@ from tests.engine.examples import (
     different,
     values,
 )
+from tests.engine.parametrized import first_over_processes
 from tests.engine.updates.test_ties import tied
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
@@ -465,8 +466,7 @@ class HalfwayByEquation(equations.Equations):
         return self.forward(past, name, t)
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("like", ["ahead", "spectrain", "gap-aware"])
+@first_over_processes("like", ["spectrain", "ahead", "gap-aware"])
 def test_a_rule_of_ones_own(like: str, transport: str) -> None:
     case = CASES[like]._replace(mitigation=Halfway(), equations=HalfwayByEquation())
     m = 3 if case.divides else 1

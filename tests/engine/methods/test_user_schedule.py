@@ -21,8 +21,7 @@ from tests.engine.examples import (
     sgd,
     values,
 )
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 def reversed_gpipe() -> Schedule:

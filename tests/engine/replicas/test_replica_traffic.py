@@ -13,7 +13,8 @@ from pipekit.engine import Observer
 from pipekit.engine.transport import FlatBucket, PartKey
 from pipekit.profiling import Profile
 from tests.engine.examples import data, different, mixed, mlp
-from tests.engine.replicas.test_replicas import BALANCES, TRANSPORTS, replicated
+from tests.engine.parametrized import TRANSPORTS
+from tests.engine.replicas.test_replicas import BALANCES, replicated
 
 # --- Bytes ---------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from tests.engine.examples import (
     values,
 )
 from tests.engine.gloo import over_gloo
+from tests.engine.parametrized import TRANSPORTS
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 BALANCES = {1: [8], 2: [4, 4], 3: [3, 2, 3]}  # of mixed(), by the number of stages
 Weights = dict[str, Tensor]
 

@@ -14,8 +14,8 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.runs.batch_reader import BatchReader
 from tests.engine.examples import cores_of_each, data, different, mlp, pipeline, values
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 ROWS, LENGTH, WORDS = 6, 5, 11
 
 
@@ -96,8 +96,7 @@ def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk
 EXAMPLE = {name: dicts()[0][name] for name in ("input_ids", "attention_mask")}
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("mapping", [dict, UserDict])
+@first_over_processes("mapping", [dict, UserDict])
 def test_a_dict_goes_to_the_model_by_its_argument_names_and_whole_to_the_loss(
     mapping: Any, transport: str
 ) -> None:
@@ -113,8 +112,7 @@ def test_a_dict_goes_to_the_model_by_its_argument_names_and_whole_to_the_loss(
     assert different(pipe.state_dict(), plain_loop(network(), dicts(), call)) == []
 
 
-@TRANSPORTS
-def test_a_longer_tuple_begins_with_the_models_arguments(transport: str) -> None:
+def test_a_longer_tuple_begins_with_the_models_arguments() -> None:
     layers = pk.stages(network(), tuple(EXAMPLE.values()))
     tuples = [tuple(batch.values()) for batch in dicts()]
 
@@ -123,7 +121,7 @@ def test_a_longer_tuple_begins_with_the_models_arguments(transport: str) -> None
         assert batch[3] == "copy"
         return F.cross_entropy(output["logits"].flatten(0, 1), batch[2].flatten())
 
-    pipe = trained(layers, tuples, loss, transport=transport)
+    pipe = trained(layers, tuples, loss)
     expected = plain_loop(network(), tuples, lambda m, batch: loss(m(*batch[:2]), batch))
     assert different(pipe.state_dict(), expected) == []
 
@@ -142,8 +140,7 @@ def named() -> list[dict[str, Any]]:
     return [{"x": x, "y": y, **about} for x, y in data(3, rows=ROWS)]
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("inputs", ["x", lambda batch: batch["x"]], ids=["a name", "a function"])
+@first_over_processes("inputs", [lambda batch: batch["x"], "x"])
 def test_a_sequential_is_told_what_it_takes(inputs: Any, transport: str) -> None:
     pipe = trained(mlp(6, 6, 3), named(), weighted, inputs=inputs, transport=transport)
     expected = plain_loop(mlp(6, 6, 3), named(), lambda m, batch: weighted(m(batch["x"]), batch))

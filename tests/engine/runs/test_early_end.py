@@ -29,8 +29,8 @@ from tests.engine.examples import (
     sgd,
     values,
 )
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 BALANCE = [1, 1, 1]
 
 
@@ -112,8 +112,7 @@ class Gated:
 # --- on_batch says stop --------------------------------------------------------------------------
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw", "interleaved"])
+@first_over_processes("method", ["pipedream", "flush", "2bw", "interleaved"])
 def test_true_stops_and_all_stages_have_the_weights_of_the_batches_before(
     method: str, transport: str
 ) -> None:
@@ -217,9 +216,8 @@ def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
 # --- errors --------------------------------------------------------------------------------------
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@first_over_processes("method", ["pipedream", "flush", "2bw"])
+@pytest.mark.parametrize("stage", [0, 2])
 def test_an_error_in_a_forward_leaves_the_batches_before(
     stage: int, method: str, transport: str
 ) -> None:
@@ -265,8 +263,7 @@ class Stream:
             raise self.error
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
+@first_over_processes("method", ["2bw", "flush", "pipedream"])
 @pytest.mark.parametrize("error", [OutOfCheeseError("in the data"), None], ids=["raises", "ends"])
 def test_an_error_in_the_data_leaves_the_batches_before(
     error: Exception | None, method: str, transport: str
@@ -337,9 +334,8 @@ def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so(
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
-@TRANSPORTS
 @pytest.mark.parametrize("every", [None, 2])
-@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
+@first_over_processes("method", ["pipedream", "flush", "2bw"])
 def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     method: str, every: int | None, transport: str, tmp_path: Path
 ) -> None:

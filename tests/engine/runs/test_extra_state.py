@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import data, pipeline
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the forward changes .*kept")
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 TENSOR = torch.tensor([1.0, 2.0])
 
 
@@ -64,8 +64,7 @@ def equal(one: Any, other: Any) -> bool:
     return str(one) == str(other)
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("state", [TENSOR, {"scale": TENSOR, "names": ["a"]}, "text", None])
+@first_over_processes("state", [{"scale": TENSOR, "names": ["a"]}, TENSOR, "text", None])
 @pytest.mark.parametrize("trained", [False, True])
 def test_it_is_read_and_loaded_as_by_the_module(state: Any, trained: bool, transport: str) -> None:
     pipe = pipeline(layers(state, {"old": [1]}), "flush", [2, 1], transport=transport)

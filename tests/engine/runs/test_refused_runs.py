@@ -13,8 +13,7 @@ from torch import nn
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import data, different, mlp, nesterov, pipeline
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 def negative_rate(parameters: Any) -> torch.optim.Optimizer:

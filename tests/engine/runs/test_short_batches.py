@@ -16,8 +16,7 @@ from tests.engine.examples import (
     nesterov,
     pipeline,
 )
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 def loader(rows: int, drop_last: bool = False) -> DataLoader[Any]:

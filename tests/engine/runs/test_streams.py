@@ -20,9 +20,9 @@ from tests.engine.examples import (
     pipeline,
     sgd,
 )
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
-EACH_METHOD = pytest.mark.parametrize("method", ["pipedream", "2bw", "vertical_sync", "flush"])
+EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "vertical_sync", "flush"])
 BALANCE = [2, 3, 3]
 # --- streams -------------------------------------------------------------------------------------
 
@@ -43,7 +43,6 @@ def expected(count: int) -> list[Any]:
     return [batch for batch, _ in zip(Stream(), range(count), strict=False)]
 
 
-@TRANSPORTS
 @EACH_METHOD
 def test_a_stream_without_end_is_read_as_far_as_steps_say(method: str, transport: str) -> None:
     stream = Stream()
@@ -68,7 +67,6 @@ def test_a_stream_without_end_is_read_until_on_batch_stops_it(transport: str) ->
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
-@TRANSPORTS
 @EACH_METHOD
 def test_a_generator_is_trained_to_its_end(method: str, transport: str) -> None:
     pipe = pipeline(mixed(), method, BALANCE, transport=transport)
@@ -86,8 +84,7 @@ def refilled(batches: Any) -> Iterator[Any]:
         yield buffers
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", METHODS)
+@first_over_processes("method", METHODS)
 def test_a_loader_may_fill_one_buffer_again_and_again(method: str, transport: str) -> None:
     batches = data(6)
     pipe = pipeline(mixed(), method, BALANCE, transport=transport)

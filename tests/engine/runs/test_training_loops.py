@@ -23,8 +23,7 @@ from tests.engine.examples import (
     pipeline,
     values,
 )
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 def widths() -> nn.Sequential:

@@ -19,10 +19,10 @@ from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
 from tests.engine.examples import data, mlp, nesterov, pipeline
 from tests.engine.gloo import over_gloo
+from tests.engine.parametrized import TRANSPORTS
 
 LONG_S = 600
 """For which layers hang: whoever waits for them is found out by the limit of every test."""
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
 
 class Hangs(nn.Module):

@@ -24,7 +24,6 @@ from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import LIMIT_S, wait_until, worker_processes
 
-BATCHES = 4000
 LARGE = bytes(2**24)  # more than a pipe takes
 
 
