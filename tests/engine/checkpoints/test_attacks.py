@@ -5,7 +5,6 @@ import hashlib
 import os
 import pickle
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -184,34 +183,6 @@ def test_code_in_a_part_is_not_run_nor_recommended(
     assert not Path("ran").exists()
 
 
-def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    (home,) = homes(saved(tmp_path))
-    path = files.parts_of(home)[0].path
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(ValueError, match=rf"{path.name} is not a file"):
-        pipe().resume(tmp_path)
-
-
-@pytest.mark.parametrize("to", ["elsewhere", "itself", "nowhere"])
-def test_a_folder_that_leads_elsewhere_is_refused(to: str, tmp_path: Path) -> None:
-    """Cut-off writes are deleted in the folders of checkpoints."""
-    saved(tmp_path / "saved")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "mine.tmp").write_text("")
-    link = tmp_path / "saved" / "batch-00000000-ffff"
-    target = {"elsewhere": str(tmp_path / to), "itself": link.name, "nowhere": to}[to]
-    link.symlink_to(target)
-    with pytest.raises(ValueError, match=r"batch-00000000-ffff is a link .*: delete it"):
-        pipe().resume(tmp_path / "saved")
-    link.unlink()
-    link.write_text("no folder")
-    again = pipe()
-    again.resume(tmp_path / "saved")
-    again.train(data(3), checkpoints=tmp_path / "saved")
-    assert (tmp_path / "elsewhere" / "mine.tmp").exists()
-
-
 def test_what_fails_with_a_checkpoints_state_names_the_checkpoint(tmp_path: Path) -> None:
     """Of an optimizer's state nobody but the optimizer knows what is right."""
     make = partial(torch.optim.Adam, lr=0.1)
@@ -279,26 +250,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     again.resume(tmp_path / "y")
     again.train(data(6), checkpoints=tmp_path / "y")
     assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
-
-
-def test_a_disk_that_is_full_when_a_file_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies in a buffer until then fails twice, the second time without a name."""
-    make, made = tempfile.NamedTemporaryFile, []
-
-    def full(**how: Any) -> Any:
-        file = make(**how)
-        if Path(how["dir"]).name.startswith("batch-"):
-            made.append(file.name)
-            file.file = open("/dev/full", "wb")  # noqa: SIM115
-        return file
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
-    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/batch-"):
-        pipe().train(data(2), checkpoints=tmp_path)
-    assert made
-    assert not list(tmp_path.rglob("*.tmp"))
 
 
 # --- what stays ----------------------------------------------------------------------------------
