@@ -168,6 +168,8 @@ class Pipeline:
     ) -> Run:
         """Train on every batch once; the pipeline is empty before and afterwards.
 
+        So the first microbatches of each call all read the newest weights.
+
         A run ends early if ``on_batch`` returns True, if ``on_batch``, the data or a forward raises
         an error, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
         once).  The batches before that point are finished on all stages, :meth:`state_dict` gives

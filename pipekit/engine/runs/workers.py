@@ -76,8 +76,7 @@ class Workers:
                 ask_loss(self._loss, asked)
                 ask_optimizer(model.configs)
         stops = self._possible_stops(extent)
-        each = schedule.each_batch
-        return BatchSource(first, extent.batches, each, extent.total, stops, read)
+        return BatchSource(first, extent.batches, schedule.each_batch, extent.total, stops, read)
 
     @property
     def can_end(self) -> bool:
@@ -146,7 +145,7 @@ class Workers:
         )
         steps, run_table = table.begun(resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
-        ends = schedule.period and extent.total
+        total = extent.total if schedule.period else None
         config = RunConfig(
             table=run_table,
             loss=loss,
@@ -163,7 +162,7 @@ class Workers:
             resume=resume,
             possible_stops=self._possible_stops(extent),
             batches=0 if schedule.period else len(schedule.batches),
-            end=schedule.batch(extent.total - 1).stop if ends and extent.total else sys.maxsize,
+            end=schedule.batch(total - 1).stop if total else sys.maxsize,
         )
         assignments = [
             self._assignment(worker, each, schedule) for worker, each in enumerate(steps)

@@ -104,11 +104,12 @@ class TorchrunRunner(Runner):
         transport = DistributedTransport(own, config, feed, read_ahead=True)
         transport.stop_point = stop_point
 
-        steps, timeout = {own.index: own.steps}, config.execution.timeout
-        watchdog = Watchdog(
-            *(states, steps, config.table.stage_workers, timeout, board.others),
-            noted=lambda lines: board.look(lines, data.count),
-        )
+        steps, table, timeout = {own.index: own.steps}, config.table, config.execution.timeout
+
+        def stands() -> None:
+            board.require_same_ends(data.count)
+
+        watchdog = Watchdog(states, steps, table.stage_workers, timeout, stands)
         watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):

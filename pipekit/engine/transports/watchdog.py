@@ -117,9 +117,8 @@ class Watchdog:
         steps: of each worker, by its number; those of other processes may be left out.
         stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
-        beside: sentences about workers that their numbers do not tell.
-        noted: is called at every look: with what each worker is at if none gets any further, else
-            with None; its errors are those of :meth:`look`.
+        stands: is called at each look at which none gets any further; its errors are those of
+            :meth:`look`.
     """
 
     def __init__(
@@ -128,11 +127,9 @@ class Watchdog:
         steps: Mapping[int, Steps],
         stage_workers: Sequence[Sequence[int]],
         timeout: float | None,
-        beside: Callable[[], Sequence[str]] = list,
-        noted: Callable[[Sequence[str] | None], object] = lambda lines: None,
+        stands: Callable[[], object] = lambda: None,
     ) -> None:
-        self._noted = noted
-        self._states, self._timeout, self._beside = states, timeout, beside
+        self._states, self._timeout, self._stands = states, timeout, stands
         self._steps, self._stage_workers = steps, stage_workers
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
@@ -153,11 +150,10 @@ class Watchdog:
         if now != self._last:
             self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S
-            self._noted(None)
             return
         idle = moment - self._since
         if idle >= PATIENCE_S:
-            self._noted([self.line(worker) for worker in self._steps])
+            self._stands()
         if self._error is not None and idle >= PATIENCE_S + 3 * self._longest:
             raise self._error
         if self._timeout is not None and idle >= self._timeout:
@@ -188,13 +184,9 @@ class Watchdog:
             thread.join()
 
     def _said(self, idle: float) -> str:
-        lines = "".join(f"\n  {line}" for line in self._describe())
+        busy = (worker for worker, steps in self._steps.items() if steps.distinct)
+        lines = "".join(f"\n  {self.line(worker)}" for worker in busy)
         return f"no worker has got any further for {idle:.0f} s:{lines}"
-
-    def _describe(self) -> list[str]:
-        """Return a line for each worker: its task, and what it waits for."""
-        known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
-        return [*known, *self._beside()]
 
     def line(self, worker: int) -> str:
         """Return what a worker is at."""

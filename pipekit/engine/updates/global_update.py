@@ -78,14 +78,13 @@ class LossScaler:
         """Return all that has been noted in this run, for :meth:`take_up`."""
         return {
             "after": list(self._after.values()),
-            "first": next(iter(self._after)),
             "good": self._good,
             "skipped": list(self.skipped),
         }
 
     def take_up(self, course: dict[str, Any]) -> None:
         """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
-        self._after = dict(enumerate(course["after"], start=course["first"]))
+        self._after = dict(enumerate(course["after"]))
         self._good, self.skipped = course["good"], course["skipped"]
 
     def state_dict(self) -> dict[str, Any]:
