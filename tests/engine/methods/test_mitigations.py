@@ -217,32 +217,10 @@ def test_processes_give_the_same_bits(name: str) -> None:
     pipe.close()
 
 
-@pytest.mark.parametrize("name", ["pipemare", "gap-aware", "error feedback"])
-def test_muon(name: str) -> None:
-    """It takes matrices only."""
-    torch.manual_seed(1)
-    model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in ((6, 8), (8, 8), (8, 3))))
-    case = CASES[name]._replace(optimizers={"muon": lambda p: torch.optim.Muon(p, lr=0.02)})
-    m = 3 if case.divides else 1
-    batches = data(6, rows=2 * m)
-    assert_equal(*both_ways(case, model, batches, [1, 1, 1], m), batches)
-
-
 @pytest.mark.parametrize("name", ["ahead", "error feedback", "gap-aware 2bw"])
 def test_weights_that_stages_share(name: str) -> None:
     model, batches = tied(("0.weight", "4.weight")), data(5, rows=6)
     assert_equal(*both_ways(CASES[name], model, batches, [3, len(model) - 3], 3), batches)
-
-
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.mitigation])
-def test_it_is_other_than_without(name: str) -> None:
-    """Else all of the above would hold of nothing."""
-    case = CASES[name]
-    m = 3 if case.divides else 1
-    batches = data(6, rows=2 * m)
-    _, truth = both_ways(case, MODELS["mixed"](), batches, [2, 3, 3], m)
-    _, plain = both_ways(case._replace(equations=None), MODELS["mixed"](), batches, [2, 3, 3], m)
-    assert different(truth.weights[-1], plain.weights[-1])
 
 
 # --- Runs that are taken up again ----------------------------------------------------------------

@@ -169,11 +169,6 @@ def test_an_error_of_on_batch_costs_no_weights(transport: str) -> None:
     pipe.train(data(2))
 
 
-def test_only_true_stops() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
-    assert len(pipe.train(data(4), on_batch=lambda done: 1).losses) == 4
-
-
 @TRANSPORTS
 def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -> None:
     two_one, batches = schedules.pipedream([2, 1]), data(60)
@@ -276,16 +271,6 @@ def test_an_error_in_the_data_leaves_the_batches_before(
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
-@TRANSPORTS
-def test_after_an_error_in_the_data_training_goes_on(transport: str) -> None:
-    pipe, plain = (pipeline(mixed(), "2bw", [2, 3, 3], transport=transport) for _ in range(2))
-    with pytest.raises(OutOfCheeseError):
-        pipe.train(Stream(5, OutOfCheeseError("in the data")))
-    plain.train(data(5))
-    assert pipe.train(data(3)).losses == plain.train(data(3)).losses
-    assert different(pipe.state_dict(), plain.state_dict()) == []
-
-
 def test_what_a_failed_batch_has_added_to_gradients_is_dropped() -> None:
     """Its first microbatches went backward before the third went forward on the last stage."""
     pipe, plain = (pipeline(picky(2), "flush", BALANCE) for _ in range(2))
@@ -353,26 +338,6 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
     assert heard == list(range(trained, 40))
     truth = by_equations(mixed(), batches, method, [2, 3, 3])
-    assert run.losses == truth.losses
-    assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
-
-
-@TRANSPORTS
-def test_where_older_versions_are_gone_a_stopped_run_is_taken_up_before_its_end(
-    transport: str, tmp_path: Path
-) -> None:
-    """Without stashing a stage has one slot: what later batches were to read is written over."""
-    options: dict[str, Any] = {"checkpoints": pk.Checkpoints(tmp_path, 2)}
-    batches = data(40)
-    gated = Gated(batches)
-    pipe = pipeline(mixed(), "no_stashing", [2, 3, 3], transport=transport)
-    trained = len(pipe.train(gated, on_batch=gated.stop_at(4), **options).losses)
-    again = pipeline(mixed(), "no_stashing", [2, 3, 3], transport=transport)
-    assert again.resume(tmp_path) == 0
-    heard: list[int] = []
-    run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
-    assert 0 < heard[0] <= trained < 40
-    truth = by_equations(mixed(), batches, "no_stashing", [2, 3, 3])
     assert run.losses == truth.losses
     assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
 

@@ -94,40 +94,6 @@ def test_options_by_the_parameters_names(transport: str) -> None:
     assert options["3.weight"]["lr"] == 0.05
 
 
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x).tanh()
-        return x
-
-
-def test_names_are_those_of_the_recorded_model() -> None:
-    seen = []
-
-    def groups(name: str, parameter: Tensor) -> dict[str, Any]:
-        seen.append(name)
-        return {}
-
-    layers = pk.stages(Named(), torch.randn(4, 6))
-    pipe = pk.Pipeline(
-        layers,
-        schedules.pipedream(2),
-        balance=[1, len(layers) - 1],
-        optimizer=adamw,
-        updates=pk.Updates(groups=groups),
-        loss=nn.MSELoss(),
-    )
-    pipe.train([(x, x) for x, _ in data(3)])
-    assert sorted(seen) == sorted(dict(Named().named_parameters()))
-    state = pipe.optimizer_state()
-    assert list(state) == list(dict(Named().named_parameters()))
-    assert all(entry["state"]["step"] == 3 for entry in state.values())
-
-
 # --- learning rates ------------------------------------------------------------------------------
 
 
@@ -245,12 +211,6 @@ def test_a_state_is_loaded_by_its_names(trained: bool, transport: str) -> None:
         assert pipe.train(data(2)).losses == plain.train(data(2)).losses
 
 
-def test_the_state_of_a_norm_knows_its_version() -> None:
-    """Without it, torch takes a batch norm's state for one of long ago."""
-    state, plain = pipeline(mixed(), "flush", [4, 4]).state_dict(), mixed().state_dict()
-    assert state._metadata == plain._metadata  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -268,12 +228,6 @@ def test_a_state_of_another_model_is_refused(
     with pytest.raises(ValueError, match=message):
         pipe.load_state_dict(state)
     assert different(pipe.state_dict(), before) == []
-
-
-def test_parts_of_a_state() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
-    pipe.load_state_dict({"0.bias": torch.ones(6)}, strict=False)
-    assert pipe.state_dict()["0.bias"].tolist() == [1.0] * 6
 
 
 class FailsOnce(nn.Module):

@@ -224,13 +224,6 @@ def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_module_whose_layer_hangs() -> None:
-    layers = nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1))
-    model = pk.PipelinedModule(layers, [1, 2], chunks=2, checkpoint="never")
-    with pytest.raises(ZeroDivisionError):
-        model(torch.cat([data(1)[0][0]]))
-
-
 def test_a_module_says_who_waits_for_whom(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

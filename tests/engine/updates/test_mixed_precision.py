@@ -352,20 +352,6 @@ def test_evaluation_computes_the_loss_as_training_does() -> None:
     assert outside != before
 
 
-class Narrow(nn.Module):
-    """A layer that runs under autocast only."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert x.dtype == BF16
-        return x
-
-
-def test_a_model_may_need_autocast() -> None:
-    """Also where it is tried before training, and cut automatically."""
-    model = nn.Sequential(nn.Linear(6, 6), Narrow(), nn.Linear(6, 3))
-    pipeline(model, "flush", "auto", stages=2, autocast=BF16).train(data(1))
-
-
 def test_autocast_around_a_call_is_refused_and_not_left_out() -> None:
     """Each thread and process has its own."""
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
