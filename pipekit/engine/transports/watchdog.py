@@ -184,9 +184,12 @@ class Watchdog:
             thread.join()
 
     def _said(self, idle: float) -> str:
-        busy = (worker for worker, steps in self._steps.items() if steps.distinct)
-        lines = "".join(f"\n  {self.line(worker)}" for worker in busy)
+        lines = "".join(f"\n  {line}" for line in self._describe())
         return f"no worker has got any further for {idle:.0f} s:{lines}"
+
+    def _describe(self) -> list[str]:
+        """Return a line for each worker with steps: its task, and what it waits for."""
+        return [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
 
     def line(self, worker: int) -> str:
         """Return what a worker is at."""

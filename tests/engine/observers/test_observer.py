@@ -196,6 +196,6 @@ def test_an_emulated_worker_is_watched() -> None:
 
 
 def test_only_those_who_heed_an_event_are_called() -> None:
-    diary, parts = Diary(), Parts()
-    assert len(listeners([diary, parts], Observer.part_sent, 0)) == 1
+    diary = Diary()
+    assert len(listeners([diary, Observer()], Observer.before_step, 0)) == 1
     assert listeners([diary], Observer.part_sent, 0) == []
