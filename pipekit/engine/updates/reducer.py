@@ -4,9 +4,11 @@ A bucket's sum starts as soon as the last backward of an update has computed its
 thread beside the worker, while the backward goes on.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -28,26 +30,43 @@ from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
 
 Result = TypeVar("Result")
+_Work = tuple[Callable[[], object], "Future[object]"]
 
 
 class CommThread:
-    """Runs functions one after another, in a thread and a stream of its own."""
+    """Runs functions one after another, in a thread of its own, for which no program's end waits.
+
+    A sum may wait for a worker that has failed; an executor of Python's would wait with it.
+    """
 
     def __init__(self, name: str, device: torch.device, workers: int) -> None:
-        self._stream = new_stream(device)
-        self._pool = ThreadPoolExecutor(1, name, share_cores, (workers,))
+        self._device, self._workers = device, workers
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, function: Callable[[], Result]) -> "Future[Result]":
         """Do this after all that was submitted before."""
-        return self._pool.submit(self._run, function)
+        future: Future[Result] = Future()
+        self._work.put((function, future))  # type: ignore[arg-type]  # a future is invariant
+        return future
 
     def close(self) -> None:
         """End once everything submitted is done."""
-        self._pool.shutdown(wait=False)
+        self._work.put(None)
 
-    def _run(self, function: Callable[[], Result]) -> Result:
-        with on_stream(self._stream):
-            return function()
+    def _run(self) -> None:
+        share_cores(self._workers)
+        with on_stream(new_stream(self._device)):
+            while (work := self._work.get()) is not None:
+                _do(*work)
+                del work  # while it waits for the next, nobody needs this one's gradients
+
+
+def _do(function: Callable[[], object], future: "Future[object]") -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 class SumTurns:
