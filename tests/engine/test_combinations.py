@@ -50,7 +50,7 @@ ELSEWHERE = {
 
 
 def attempt(tmp_path: Path, **how: Any) -> None:
-    calls = {n: how.pop(n) for n in ("checkpoints", "restart", "on_batch") if n in how}
+    calls = {n: how.pop(n) for n in ("checkpoints", "on_batch") if n in how}
     if "checkpoints" in calls:
         calls["checkpoints"] = tmp_path
     model: Callable[[], nn.Sequential] = how.pop("model", lambda: mlp(6, 6, 6))
