@@ -272,6 +272,7 @@ class ModelStages:
                 tensor.copy_(state[name])
         for module in modules:
             set_extra_states(module, state)
+        self._replace(lambda config: config)  # what workers have of them counts no more
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
