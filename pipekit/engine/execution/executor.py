@@ -48,7 +48,8 @@ class StageRuntime(Protocol):
     ) -> StageGradients:
         """Add a pending microbatch's gradients to those of the weights; return the input's.
 
-        ``gradients`` are those of the output; None if that is a loss, for ones.
+        ``gradients`` are those of the output; None if that is a loss, for ones.  ValueError is
+        raised if a layer draws random numbers in its backward.
         """
 
     def backward_input(

@@ -104,11 +104,9 @@ class TrainingIO:
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed = config, feed
         self._weighs_rows = config.mean_loss
+        self.input = feed.input
         self.outputs: dict[int, Tree] = {}
         self.losses = LossLog()
-
-    def input(self, microbatch: int) -> Tree:
-        return self._feed.input(microbatch)
 
     def target(self, microbatch: int) -> Target:
         target, weight, plain = self._feed.target(microbatch)

@@ -154,7 +154,7 @@ class GlobalUpdate:
         return made
 
     def _found(self, gradients: Gradients, update: int) -> tuple[Tensor, Tensor]:
-        """Undo the loss scale; return the norms, with a 1 behind if any is not finite."""
+        """Undo the loss scale; return norms with a 1 behind for what is not finite."""
         found = [gradient for gradient in gradients if gradient is not None]
         values, present = self._zeros.clone(), self._none.clone()
         if self._scalers:
