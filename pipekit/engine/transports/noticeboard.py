@@ -10,15 +10,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
+import torch
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.own_data import unequal
 
 GRACE_S = 3.0  # for the cause to arrive after its consequences
+_LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
+
 _ENDED, _FAILED = "ended", "failed"
 
 
@@ -93,7 +97,9 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 def telling(hook: Hook) -> Hook:
-    """Return a hook for errors that nobody catches: one line for what another process caused."""
+    """Return a hook for errors that nobody catches: one line for what another process has caused,
+    else the traceback without most lines of torch and pipekit.
+    """
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, Aborted):
@@ -101,6 +107,22 @@ def telling(hook: Hook) -> Hook:
             print(f"pipekit: {error}", file=sys.stderr)
             return
         tell_torchrun(in_one_line(error))
-        hook(kind, error, trace)
+        hook(kind, error, _shortened(trace))
 
     return tell
+
+
+def _shortened(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback with the lines of others than torch and pipekit, and its last one."""
+    every = []
+    while trace is not None:
+        every.append(trace)
+        trace = trace.tb_next
+    kept = [
+        each
+        for each in every
+        if each is every[-1] or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
+    ]
+    for one, next_one in pairwise(kept):
+        one.tb_next = next_one
+    return kept[0] if kept else None

@@ -39,8 +39,8 @@ class OwnData:
         end: is called with the number of batches once they have ended before the run's table.
 
     Attributes:
-        sums: their checksums.
         count: batches that were read; the first one is at once.
+        sums: their checksums.
     """
 
     def __init__(
