@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any, get_args
 
 import torch
@@ -196,10 +197,9 @@ def require_callable(**functions: object) -> None:
     """Raise TypeError for the first that cannot be called."""
     for name, function in functions.items():
         if isinstance(function, (Optimizer, LRScheduler)):
-            given = "parameters" if isinstance(function, Optimizer) else "optimizer"
             raise TypeError(
                 f"{name} was made outside, of parameters that no stage trains: pass what makes one "
-                f"for each stage, {name}=lambda {given}: {_called(type(function))}({given}, ...)"
+                f"for each stage, {name}={_maker(function)}"
             )
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
@@ -211,6 +211,19 @@ def require_loss(**functions: object) -> None:
     for name, function in functions.items():
         if isinstance(function, type):
             raise TypeError(f"{name} is a class: make one, {name}={_called(function)}()")
+
+
+def _maker(made: Optimizer | LRScheduler) -> str:
+    """Return the line that makes an optimizer with the same options, or a scheduler."""
+    if not isinstance(made, Optimizer):
+        return f"lambda optimizer: {_called(type(made))}(optimizer, ...)"
+    known = signature(type(made)).parameters
+    options = (
+        f", {name}={value!r}"
+        for name, value in made.defaults.items()
+        if name in known and repr(value) != repr(known[name].default)
+    )
+    return f"lambda parameters: {_called(type(made))}(parameters{''.join(options)})"
 
 
 def _called(kind: type) -> str:
