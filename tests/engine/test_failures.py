@@ -149,9 +149,8 @@ def test_an_exception_in_a_layer_surfaces(what: str, stage: int, transport: str)
     assert any(f"{letter}" in n and f"of stage {stage}" in n for n in caught.value.__notes__)
 
 
-@TRANSPORTS
-def test_a_failed_pipeline_says_that_it_cannot_go_on(transport: str) -> None:
-    pipe = failing("backward", 1, transport=transport)
+def test_a_failed_pipeline_says_that_it_cannot_go_on() -> None:
+    pipe = failing("backward", 1)
     with pytest.raises(OutOfCheeseError):
         pipe.train(data(3))
     for use in (lambda: pipe.train(data(3)), lambda: pipe.evaluate(data(3)), pipe.state_dict):
@@ -178,9 +177,8 @@ def test_data_that_ends_early(transport: str) -> None:
         pipe.train(Loader(3, 20, None))
 
 
-@TRANSPORTS
-def test_a_later_batch_that_is_too_small(transport: str) -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+def test_a_later_batch_that_is_too_small() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
     with Watch(), pytest.raises(ValueError, match="batch 2 has 3 rows for 4 microbatches"):
         pipe.train(data(rows=[8, 8, 3, 8]))
 
@@ -439,10 +437,9 @@ def test_wrong_batches(batches: Any, kind: type[Exception], message: str) -> Non
     assert pipe.state_dict().keys() == mlp(6, 6, 6, 3).state_dict().keys()
 
 
-@TRANSPORTS
-def test_a_layer_whose_output_is_not_tensors(transport: str) -> None:
+def test_a_layer_whose_output_is_not_tensors() -> None:
     model = nn.Sequential(nn.Linear(6, 6), NoTensor(), nn.Linear(6, 3))
-    pipe = build(model=model, transport=transport)
+    pipe = build(model=model)
     with Watch(), pytest.raises(TypeError, match=r"layer 1 \(NoTensor\) returns .* not int"):
         pipe.train(data(2))
 

@@ -186,10 +186,9 @@ def test_replicas_of_the_only_stage_have_equal_weights(width: int, transport: st
     equal_losses_in_each_round([width], mlp(6, 8, 3), [2], transport)
 
 
-@TRANSPORTS
-def test_replicas_of_the_first_of_two_stages_have_equal_weights(transport: str) -> None:
+def test_replicas_of_the_first_of_two_stages_have_equal_weights() -> None:
     model = nn.Sequential(*mlp(6, 8, 3), nn.Tanh())
-    equal_losses_in_each_round([2, 1], model, [2, 1], transport)
+    equal_losses_in_each_round([2, 1], model, [2, 1], "threads")
 
 
 # --- Pipelines side by side ----------------------------------------------------------------------
@@ -232,14 +231,12 @@ def by_hand(model: nn.Sequential, batches: Batches, delay: int) -> tuple[list[fl
     return losses, newest.state_dict()
 
 
-@TRANSPORTS
 @pytest.mark.parametrize(("workers", "delay"), [(1, 0), (2, 1), (3, 2), (3, 5)])
-def test_asp_is_the_equation_with_a_delay(workers: int, delay: int, transport: str) -> None:
+def test_asp_is_the_equation_with_a_delay(workers: int, delay: int) -> None:
     pipe = pipeline(
         mlp(6, 8, 3),
         schedules.asp(workers, delay),
         [2],
-        transport=transport,
     )
     losses, weights = by_hand(mlp(6, 8, 3), data(11), delay)
     assert pipe.train(data(11)).losses == losses
@@ -280,10 +277,9 @@ def test_data_parallelism_with_clipping_is_one_workers() -> None:
     assert_close(pipe.state_dict(), whole.state_dict())
 
 
-@TRANSPORTS
-def test_stages_that_update_at_different_times_have_no_norm_in_common(transport: str) -> None:
+def test_stages_that_update_at_different_times_have_no_norm_in_common() -> None:
     with pytest.raises(ScheduleError, match="clip_norm and stages that update at different times"):
-        replicated(mlp(6, 8, 3), [2, 1], [1, 1], clip_norm=1.0, transport=transport)
+        replicated(mlp(6, 8, 3), [2, 1], [1, 1], clip_norm=1.0)
 
 
 @TRANSPORTS
@@ -319,13 +315,12 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
         replicated(model, [2], [3], optimizer=sgd).train([batch, batch])
 
 
-@TRANSPORTS
-def test_a_layer_that_only_some_minibatches_use(transport: str) -> None:
+def test_a_layer_that_only_some_minibatches_use() -> None:
     """Its gradient is the mean all the same: the other minibatch's is zero."""
     model = nn.Sequential(nn.Linear(6, 6), Sometimes(), nn.Linear(6, 3))
     batches = [(x.abs() * (1 if k % 2 else -1), y) for k, (x, y) in enumerate(data(6))]
     torch.manual_seed(0)
-    pipe = replicated(model, [2], [3], transport=transport, optimizer=sgd)
+    pipe = replicated(model, [2], [3], optimizer=sgd)
     whole = pipeline(model, schedules.replicate(schedules.flush(1, 1), 2), [3], optimizer=sgd)
     pipe.train(batches)
     whole.train(joined(batches))

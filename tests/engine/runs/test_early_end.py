@@ -169,14 +169,13 @@ def test_an_error_of_on_batch_costs_no_weights(transport: str) -> None:
     pipe.train(data(2))
 
 
-@TRANSPORTS
-def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -> None:
+def test_stages_on_several_workers_stop_where_their_rounds_end() -> None:
     two_one, batches = schedules.pipedream([2, 1]), data(60)
     options: dict[str, Any] = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
-    pipe = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **values(**options))
+    pipe = pk.Pipeline(mlp(6, 6, 3), two_one, **values(**options))
     trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4).losses)
     assert trained % 2 == 0
-    plain = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **values(**options))
+    plain = pk.Pipeline(mlp(6, 6, 3), two_one, **values(**options))
     plain.train(batches[:trained])
     assert different(pipe.state_dict(), plain.state_dict()) == []
 

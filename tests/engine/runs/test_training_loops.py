@@ -74,11 +74,10 @@ def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
 # --- groups of parameters ------------------------------------------------------------------------
 
 
-@TRANSPORTS
-def test_options_by_the_parameters_names(transport: str) -> None:
+def test_options_by_the_parameters_names() -> None:
     model, batches = widths(), data(4)
     plain_epoch(model, plain_groups(model), batches)
-    pipe = two_stages(widths(), groups=by_name, transport=transport)
+    pipe = two_stages(widths(), groups=by_name)
     pipe.train(batches[:2])
     pipe.train(batches[2:])
     assert different(pipe.state_dict(), model.state_dict()) == []
@@ -179,11 +178,10 @@ def detached(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.mse_loss(output.detach(), target)
 
 
-@TRANSPORTS
 @pytest.mark.parametrize("loss", [constant, detached])
-def test_a_loss_that_trains_nothing_is_refused(loss: Any, transport: str) -> None:
+def test_a_loss_that_trains_nothing_is_refused(loss: Any) -> None:
     """As in a plain loop, where its backward() raises; no weights change."""
-    pipe = two_stages(widths(), loss=loss, transport=transport)
+    pipe = two_stages(widths(), loss=loss)
     with pytest.raises(ValueError, match="loss does not depend on anything that is trained"):
         pipe.train(data(2))
     assert different(pipe.state_dict(), widths().state_dict()) == []
