@@ -59,6 +59,7 @@ class FunctionCopies:
 
     Attributes:
         drew: whether any call has drawn random numbers.
+        shared: libraries from whose generators, which all threads share, it has drawn.
 
     Raises:
         Exception: it cannot be copied, or has more than 256 MB of tensors.
@@ -66,6 +67,7 @@ class FunctionCopies:
 
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
         self._function, self._device, self.drew = function, device, False
+        self.shared: set[str] = set()
         self._objects: list[Any] = []
         file = io.BytesIO()
         _FunctionPickler(file, self._objects, models).dump(function)
@@ -76,7 +78,8 @@ class FunctionCopies:
         with _undisturbed(self._function, self._device) as seeded:
             before = numbers_so_far()
             value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
-            self.drew |= seeded.drew or bool(drawn_since(before))
+            self.shared |= drawn_since(before)
+            self.drew |= seeded.drew or bool(self.shared)
         return value
 
 

@@ -15,7 +15,7 @@ from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import named_buffers, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, module_names, state_untouched
-from pipekit.layers.seeded import Seeded
+from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.handed_on import HandedOn
 from pipekit.trees import Tree, differentiable, leaves, tree_map
@@ -35,6 +35,7 @@ class Probe:
             for one that it makes.
         handed_on: pairs of layers, the second of which reads a tensor that the first has left in
             Python.
+        drawn: layers, and libraries (:func:`numbers_so_far`) from whose generators they draw.
         output: what the model gave.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
@@ -46,6 +47,7 @@ class Probe:
     needed_weights: tuple[tuple[int, str], ...]
     edited_buffers: Mapping[str, Tensor | None]
     handed_on: frozenset[tuple[int, int]]
+    drawn: frozenset[tuple[int, str]]
     output: Tree
     edits_batch: bool
     set_attributes: tuple[tuple[int, str, Any], ...]
@@ -75,6 +77,7 @@ def probe(
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited: list[tuple[int, str]] = []
     needed: list[tuple[int, str]] = []
+    drawn: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
     untouched, alone, originals = state_untouched(model), torch.no_grad(), named_buffers(model)
@@ -92,12 +95,14 @@ def probe(
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             taken = x, under_way
             as_before, drawing = weights_untouched(layer), Seeded(0, device)
+            numbers = numbers_so_far()
             with as_before as weights:
                 # Each mode sees each operator: none is there while weights are compared.
                 with handed_on, drawing, FlopCounter() as counter:
                     x, under_way = _run(layer, number, x, under_way)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
+            drawn += [(number, library) for library in drawn_since(numbers)]
             with Seeded(0, device):
                 needed += edits if edits and training and _needs_edited(layer, *taken) else []
             edited += edits
@@ -127,6 +132,7 @@ def probe(
         needed_weights=tuple(needed),
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
+        drawn=frozenset(drawn),
         output=x,
         edits_batch=again,
         set_attributes=set_attributes,

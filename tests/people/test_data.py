@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -255,6 +256,33 @@ def test_a_sparse_entry_without_rows_goes_to_the_loss_whole(said: Any) -> None:
     assert made.train([{"x": X, "y": Y, "graph": graph}]).losses == pytest.approx(plain)
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ((X, Y, Y), r"\(2d float32, 1d int64, 1d int64\) after \(2d float32, 1d int64\)"),
+        ((X.double(), Y), r"\(2d float64, 1d int64\) after \(2d float32"),
+        (((X, X), Y), r"\(\(2d float32, 2d float32\), 1d int64\)"),
+        ((X, None), r"\(2d float32, NoneType\)"),
+    ],
+)
+@pytest.mark.parametrize("kind", [list, iter])
+def test_the_error_of_a_batch_of_another_form_says_so(
+    other: Any, said: str, kind: Callable[[Any], Any]
+) -> None:
+    with pytest.raises((TypeError, RuntimeError)) as caught:
+        pipeline(network()).train(kind([(X, Y), other, (X, Y)]))
+    note = caught.value.__notes__[-1]
+    assert re.match(rf"\(batch 1 has another form than batch 0: {said}", note)
+
+
+def test_other_errors_say_nothing_of_forms() -> None:
+    pipe = pipeline(network())
+    pipe.train([(X, Y)] * 2)
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        pipe.train([(X, Y), (X[:, :5], Y)])
+    assert not any("form" in note for note in caught.value.__notes__)
+
+
 def test_batches_may_take_turns_in_what_they_hold() -> None:
     def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
         weights = batch.get("weights", torch.ones(len(output)))
@@ -327,6 +355,18 @@ def test_a_table_as_long_as_the_rows_is_warned_of(loss: Any, said: Any, warns: i
     assert len(found) == warns
 
 
+def test_an_entry_that_has_rows_in_some_batches_only_is_warned_of_once() -> None:
+    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output, batch["y"])
+
+    table = torch.arange(8.0)
+    batches = [{"x": X[:rows], "y": Y[:rows], "table": table} for rows in (8, 6, 8, 6)]
+    made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
+    assert len(warned(lambda: made.train(batches), "batch['table']", "in batch 0 alone")) == 1
+    made = pipeline(network(), loss=loss, execution=Execution(inputs="x", rows={"table": False}))
+    assert not warned(lambda: made.train(batches), "table")
+
+
 class Adds(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["x"] + batch["places"]
@@ -343,12 +383,71 @@ def test_an_entry_of_the_model_stays_whole_where_the_user_says_so() -> None:
     assert made.train([batch] * 2).losses == pytest.approx(want, rel=1e-6)
 
 
+class Scaled:
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        return ((X * self.draw(), Y) for _ in range(3))
+
+
+def one() -> float:
+    return 1.0
+
+
 def of_numpy() -> float:
     return float(np.random.rand())
 
 
 def of_python() -> float:
     return random.random()
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "stages", "warns"),
+    [
+        (of_numpy, of_numpy, 2, 1),
+        (of_python, of_python, 2, 1),
+        (of_numpy, of_numpy, 1, 0),
+        (of_numpy, one, 2, 0),
+        (one, of_numpy, 2, 0),
+        (of_numpy, of_python, 2, 0),
+        (lambda: GENERATOR.random(), of_numpy, 2, 0),
+    ],
+)
+def test_data_and_loss_that_draw_from_one_generator_are_warned_of(
+    data: Any, loss: Any, stages: int, warns: int
+) -> None:
+    made = pipeline(network(), stages=stages, loss=lambda o, y: F.cross_entropy(o * loss(), y))
+    assert len(warned(lambda: made.train(Scaled(data)), "both draw from")) == warns
+
+
+class Draws(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * of_numpy()
+
+
+@pytest.mark.parametrize(
+    ("draws", "loss", "warns"),
+    [
+        ((0,), of_numpy, 1),  # the last stage's worker computes the loss
+        ((3,), of_numpy, 0),
+        ((0, 3), one, 1),
+        ((0, 1), one, 0),
+    ],
+)
+def test_layers_that_draw_in_turns_are_warned_of(
+    draws: tuple[int, ...], loss: Any, warns: int
+) -> None:
+    layers = [Draws() if n in draws else nn.Linear(8, 8) for n in range(4)]
+    made = pipeline(layers, loss=lambda o, y: F.cross_entropy(o * loss(), y), balance=[2, 2])
+    assert len(warned(lambda: made.train([(X, Y)]), "both draw from NumPy's")) == warns
 
 
 @pytest.mark.slow

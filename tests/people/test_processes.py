@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import torchrun
-from pipekit.engine.transports.processes import runner
+from pipekit.engine.transports import torchrun, watchdog
+from pipekit.engine.transports.processes import runner, worker_pool
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.people.plain import plain_loop

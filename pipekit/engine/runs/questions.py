@@ -1,9 +1,11 @@
 """Questions to the user's loss and optimizer before training, asked of copies of them."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -35,6 +37,8 @@ class FirstBatch:
         evaluate: runs rows of it in evaluation mode.
         original: the user's layers, which never run.
         dtype: of mixed precision, or None.
+        balance: layers of each stage; none if one worker has them all.
+        drawn: libraries from whose generators reading it has drawn.
     """
 
     batch: Batch
@@ -42,6 +46,8 @@ class FirstBatch:
     evaluate: Callable[[Tree], Probe]
     original: nn.Module
     dtype: torch.dtype | None
+    balance: Sequence[int]
+    drawn: Set[str]
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -82,6 +88,7 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     with state_untouched(first.original):
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
+        _warn_of_turns(first, question.shared)
         if value is None or question.is_random:
             return
         _warn_of_tables(question, first, value)
@@ -106,6 +113,11 @@ class _LossQuestion:
         models = [first.original, *([recorded.model] if recorded else [])]
         self._loss = FunctionCopies(loss, models, self._device)
         self.dtype = first.dtype or torch.float32
+
+    @property
+    def shared(self) -> set[str]:
+        """The libraries from whose one generator the loss has drawn."""
+        return self._loss.shared
 
     @property
     def is_random(self) -> bool:
@@ -147,6 +159,24 @@ def _require_nothing_set(
     if other is not None and other != value and (other == other or value is None):
         keys = (f"{named[number][1]}.{key}" for number, key, _ in first.tried.set_attributes)
         raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+
+
+def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
+    """Warn of random numbers that two workers draw from one generator."""
+    ends = [*accumulate(first.balance)]
+    for name in sorted(first.drawn | by_loss | {library for _, library in first.tried.drawn}):
+        layers = sorted(layer for layer, library in first.tried.drawn if library == name)
+        who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
+        who |= {len(ends) - 1: "the loss"} if name in by_loss else {}
+        told = [*(["the data"] if name in first.drawn else []), *who.values()]
+        if len(told) > 1 and len(ends) > 1:
+            warnings.warn(
+                f"{told[0]} and {told[-1]} both draw from {name}'s generator, in threads that take "
+                f"turns in no fixed order, so that equal runs differ: give the data one of its "
+                f"own, np.random.default_rng(seed) or random.Random(seed), and let layers and "
+                f"losses draw by torch",
+                stacklevel=2,
+            )
 
 
 def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:

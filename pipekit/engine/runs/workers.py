@@ -20,6 +20,7 @@ from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.users_model import UsersAttributes
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
+from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, Steps
 
 
@@ -53,10 +54,12 @@ class Workers:
         size = len(next(schedule.each_batch()))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
         warn_of_modes()
+        numbers = numbers_so_far()
         try:
             first = read(next(extent.batches), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
         self._model.set_attributes(self._attributes.taken())
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
@@ -70,7 +73,8 @@ class Workers:
                 )
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
-                asked = FirstBatch(first, tried, evaluate, model.original, dtype)
+                balance = (model.balance or ()) if len(self._devices) > 1 else ()
+                asked = FirstBatch(first, tried, evaluate, model.original, dtype, balance, drawn)
                 if model.was_evaluating:
                     warn_of_mode(asked)
                 ask_loss(self._loss, asked)
