@@ -24,6 +24,7 @@ from pipekit.engine.options import (
     Execution,
     Updates,
     Watch,
+    refusing_fields,
     require_callable,
     require_loss,
 )
@@ -92,6 +93,7 @@ class Pipeline:
         ScheduleError: the schedule cannot be executed.
     """
 
+    @refusing_fields
     def __init__(
         self,
         model: nn.Sequential | Sequence[nn.Module],
@@ -156,6 +158,7 @@ class Pipeline:
         """The number of layers of each stage; None for "auto" before the first batch."""
         return self._model.balance
 
+    @refusing_fields
     @one_at_a_time
     def train(
         self,

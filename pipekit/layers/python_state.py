@@ -235,14 +235,15 @@ class Attributes:
             if key not in TORCHS and isinstance(value, PLAIN)
         ]
 
-    def changed(self) -> list[Attribute]:
+    def changed(self, known: bool = True) -> list[Attribute]:
         """Return those that have other values now, which are then the known ones."""
         found = []
         for place, (name, module, key, value) in enumerate(self._known):
             now = vars(module).get(key, value)
             if now is not value and now != value and isinstance(now, PLAIN):
                 found.append(Attribute(name, module, key, now))
-                self._known[place] = found[-1]
+                if known:
+                    self._known[place] = found[-1]
         return found
 
 

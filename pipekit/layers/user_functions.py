@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -18,10 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.module_state import memory_of
+from pipekit.layers.module_state import TORCHS, memory_of
 from pipekit.layers.python_state import (
+    PLAIN,
+    Kept,
     Variables,
     global_state,
+    methods_named,
+    names_in,
 )
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 
@@ -45,6 +49,52 @@ def functions_of(function: Any) -> Iterator[FunctionType]:
         for part in getattr(function, "__dict__", {}).values():
             if isinstance(part, (FunctionType, MethodType)):
                 yield from functions_of(part)
+
+
+class FunctionState:
+    """What a function reads, as it was last looked at: plain values, tensors and dictionaries.
+
+    Of the objects in its closure, its attributes and its global variables, these are the attributes
+    that its code or theirs names.
+    """
+
+    def __init__(self, function: object) -> None:
+        self._kept: dict[str, tuple[Callable[[], Any], Kept]] = {}
+        self._look(function, set(), _WITHIN)
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was, which is then the known."""
+        found = [name for name, (get, kept) in self._kept.items() if kept.differs_from(get())]
+        for name in found:
+            get, _ = self._kept[name]
+            self._kept[name] = get, Kept(get())
+        return found
+
+    def _look(self, value: Any, names: set[str], depth: int) -> None:
+        owner = value.__self__ if isinstance(value, MethodType) else value
+        functions = [f for f in functions_of(value) if not f.__module__.startswith("torch")]
+        names = names.union(*map(names_in, functions))
+        functions += methods_named(owner, names)
+        names = names.union(*map(names_in, functions))
+        for function in functions:
+            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            for name, cell in cells:
+                self._keep(name, partial(getattr, cell, "cell_contents", None), names, depth)
+            for name in names_in(function) & function.__globals__.keys():
+                self._keep(name, partial(function.__globals__.get, name), names, depth)
+        own = {*getattr(owner, "__dict__", {})}
+        if isinstance(owner, nn.Module):
+            own |= {*owner._buffers, *owner._modules}
+            names = own - TORCHS if type(owner).__module__.startswith("torch") else names
+        for name in names & own:
+            self._keep(name, partial(getattr, owner, name, None), names, depth)
+
+    def _keep(self, name: str, get: Callable[[], Any], names: set[str], depth: int) -> None:
+        value = get()
+        if isinstance(value, (*PLAIN, dict, Tensor)):
+            self._kept.setdefault(name, (get, Kept(value)))
+        elif depth and not isinstance(value, (type, ModuleType, list, set, tuple)):
+            self._look(value, names, depth - 1)
 
 
 class FunctionCopies:

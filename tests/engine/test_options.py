@@ -1,17 +1,44 @@
-"""Options as values: their own checks."""
+"""Options as values: their own checks, and what answers a field that is given by its name alone."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from pipekit import Checkpoints, Execution, PipelinedModule, Updates, Watch
-from tests.engine.examples import mlp
+from pipekit import Checkpoints, Execution, Pipeline, PipelinedModule, Updates, Watch, schedules
+from pipekit.engine.options import MOVED
+from tests.engine.examples import data, mlp, nesterov
+
+
+def build(**options: Any) -> Pipeline:
+    how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()}
+    return Pipeline(mlp(6, 3), schedules.flush(1, 2), **how, **options)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_field_by_its_name_alone_is_answered_by_the_call_to_write(name: str) -> None:
+    for call in (build, lambda **given: build().train(data(1), **given)):
+        with pytest.raises(TypeError) as caught:
+            call(**{name: 1})
+        assert str(caught.value) == MOVED[name]
+
+
+def test_the_answer_names_the_value_and_its_place() -> None:
+    with pytest.raises(TypeError, match=r"pass execution=Execution\(recompute=...\) to Pipeline"):
+        build(recompute="always")
+    with pytest.raises(TypeError, match=r"pass checkpoints=Checkpoints\(folder, every=...\) to tr"):
+        build().train(data(1), every=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"watch=Watch\(trace=...\) to train\(\) or PipelinedModul"):
+        PipelinedModule(mlp(6, 3), [1], chunks=1, trace=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pigeons'"):
+        build(pigeons=3)
 
 
 @pytest.mark.parametrize(
     ("value", "field", "given", "message"),
     [
+        (Updates, "validate", "never", "validate must be one of first, later, not 'never'"),
         (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
+from pipekit.layers.user_functions import FunctionState
 from tests.people.test_losses import data, no_word
 
 CE = F.cross_entropy
@@ -92,3 +93,58 @@ def test_what_was_recorded_is_warned_of() -> None:
     model.tau = 0.5
     with pytest.warns(UserWarning, match=r"tau of the model changed.*record it again"):
         pipeline.train(data(1))
+
+
+@pytest.mark.filterwarnings("ignore:the forward changes")
+def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
+    model: Any = layers()
+
+    def anneal(done: Any) -> None:
+        model[1].tau *= 0.5
+
+    with pytest.warns(UserWarning, match=r"1.tau of the model changed within.*between calls"):
+        piped(model).train(data(2), on_batch=anneal)
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta, self.steps, self.inner = 1.0, 0, nn.CrossEntropyLoss()
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.inner(output, target) * self.scale()
+        return loss
+
+    def scale(self) -> float:
+        return self.beta
+
+
+def test_a_loss_that_on_batch_changes_is_warned_of_over_processes() -> None:
+    loss = Loss()
+
+    def anneal(done: Any) -> None:
+        loss.beta += 1
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    pipeline = piped(model, loss, transport="distributed")
+    with pytest.warns(UserWarning, match=r"beta of the loss changed within.*threads"):
+        pipeline.train(data(3), on_batch=anneal)
+    pipeline.close()
+
+
+def test_what_a_loss_reads_is_known() -> None:
+    loss, options = Loss(), {"beta": 1.0}
+    scale = 1.0
+
+    def closure(output: Tensor, target: Tensor) -> Any:
+        return loss(output, target) * scale * options["beta"]
+
+    state = FunctionState(closure)
+    loss.steps += 1  # which the loss does not read
+    assert state.changed() == []
+    loss.beta, loss.inner.label_smoothing = 2.0, 0.1
+    assert sorted(state.changed()) == ["beta", "label_smoothing"]
+    options["beta"], scale = 2.0, 3.0
+    assert sorted(state.changed()) == ["options", "scale"]
+    assert state.changed() == []

@@ -391,6 +391,41 @@ def test_a_killed_worker_is_said_to_have_been_at_a_task(tmp_path: Path) -> None:
     thread.join()
 
 
+@pytest.mark.parametrize("at", ["train", "state_dict"])
+def test_a_stopped_worker_is_named_and_goes_on_when_it_is_let(
+    at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for module in (watchdog, worker_pool):
+        monkeypatch.setattr(module, "NOTICE_S", 0.5)
+    pipe = piped(model())
+    first = pipe.train(batches()).losses
+    stopped = processes(pipe)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    said = f"worker 1's process {stopped} is stopped: kill -CONT {stopped} lets it go on"
+    heard: list[str] = []
+
+    def let_go_on() -> None:
+        def is_said() -> bool:
+            heard.append(capfd.readouterr().err)
+            return said in "".join(heard)
+
+        try:
+            wait_until(is_said, LIMIT_S)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+    thread = threading.Thread(target=let_go_on)
+    thread.start()
+    second = pipe.train(batches(6)[4:]).losses if at == "train" else []
+    weights = pipe.state_dict()
+    thread.join()
+    assert said in "".join(heard)
+    expected = piped(model())
+    assert first == expected.train(batches()).losses
+    assert second == (expected.train(batches(6)[4:]).losses if at == "train" else [])
+    assert all(map(torch.equal, weights.values(), expected.state_dict().values()))
+
+
 def test_a_pipeline_starts_what_starts_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing torch takes seconds, which pass while the program makes its data."""
     begun = []

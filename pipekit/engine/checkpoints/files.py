@@ -15,6 +15,7 @@ import os
 import pickle
 import re
 import shutil
+import stat
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -144,8 +145,14 @@ def parts_of(home: Path) -> list[PartFile]:
     found = []
     for match in filter(None, map(_FILE.fullmatch, names)):
         stage, worker, parts = map(int, match.groups()[:3])
-        finite = match[5] is None
-        found.append(PartFile(stage, worker, parts, match[4], finite, home / match[0]))
+        path = home / match[0]
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:  # likewise
+            continue
+        if not stat.S_ISREG(mode):  # a reader of a pipe waits for ever
+            raise ValueError(f"{path} is not a file: delete it")
+        found.append(PartFile(stage, worker, parts, match[4], match[5] is None, path))
     return sorted(found)
 
 
@@ -272,7 +279,9 @@ def _all(folder: Path) -> list[Path]:
     found = []
     for home in folder.iterdir():
         match = _FOLDER.fullmatch(home.name)
-        if match and home.is_dir() and not home.is_symlink():  # files are deleted there
+        if match and home.is_symlink():  # files are deleted in these folders
+            raise ValueError(f"{home} is a link and not a folder of checkpoints: delete it")
+        if match and home.is_dir():
             found.append((int(match[1]), home))
     return [home for _, home in sorted(found)]
 

@@ -1,17 +1,21 @@
 """How far a training is that takes several runs, and the folder where its checkpoints go."""
 
 import fcntl
+import os
+import socket
+import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
 from pipekit.engine.config import CheckpointConfig
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.options import Checkpoints
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import boundaries
@@ -87,10 +91,10 @@ class TrainingProgress:
             return
         checkpoints.try_folder(path)
         try:
-            if not self._agree(lambda: self._lock.take(path)):
+            if holder := self._agree(lambda: self._lock.take(path)):
                 raise ValueError(
-                    f"another training writes its checkpoints to {path}: wait for its end, or name "
-                    f"another folder"
+                    f"another training writes its checkpoints to {path} ({holder}): wait for its "
+                    f"end, or name another folder"
                 )
             if path != self._folder:
                 checkpoints.require_empty(path)
@@ -145,26 +149,54 @@ class TrainingProgress:
 
 
 class FolderLock:
-    """A lock on a folder, which ends with the process that holds it, whatever ends that."""
+    """A lock on a folder, which ends with the process that holds it, whatever ends that.
+
+    Where a file system has no locks, there is none.
+    """
 
     def __init__(self) -> None:
-        self._file: IO[str] | None = None
+        self._file: int | None = None
+        self._path = Path()
 
-    def take(self, folder: Path) -> bool:
-        """Return whether this training has the folder now: where there are no locks, always."""
-        file = (folder / ".lock").open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return False
-        except OSError:  # a file system that has none
-            pass
-        self._file = file
-        return True
+    def take(self, folder: Path) -> str | None:
+        """Take the lock of a folder; return who has it, if it is somebody else's.
+
+        Raises:
+            OSError: the lock's file cannot be opened; the message names it.
+            ValueError: it is something else than a file.
+        """
+        with deferred_interrupts():  # whatever is open is known when one comes
+            return self._take(folder / ".lock")
+
+    def _take(self, path: Path) -> str | None:
+        while self._file is None:
+            # Not through a link, to a file whose beginning would be written over.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise ValueError(f"{path} is not a file: delete it")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file, 1000, 0).decode(errors="replace")
+                os.close(file)
+                return holder or "another process"
+            except OSError:
+                os.close(file)
+                return None
+            # The last holder may have deleted the file that was opened here.
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(file).st_ino:
+                    self._file, self._path = file, path
+                    continue
+            os.close(file)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        return None
 
     def give_back(self) -> None:
         """Let go of the lock, if it is held."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            with deferred_interrupts():  # one between the lines would leave the file open
+                self._path.unlink(missing_ok=True)
+                os.close(self._file)
+                self._file = None

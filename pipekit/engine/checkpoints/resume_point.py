@@ -63,7 +63,7 @@ class PartContent(TypedDict):
 
 
 def read_part(part: PartFile) -> Content:
-    """Return the content of a file, if it is a part of a checkpoint.
+    """Return the content of a file, if it is a part of the checkpoint in whose folder it lies.
 
     Raises:
         ValueError: it is not; the message names the file and what is wrong.
@@ -77,10 +77,33 @@ def read_part(part: PartFile) -> Content:
         raise ValueError(
             f"{part.path} is not a part of a checkpoint: {where}: {wrong['msg']}"
         ) from None
-    written = content["stage"], content["worker"], content["about"]["attempt"]
-    if written != (part.stage, part.worker, part.path.parent.name.rpartition("-")[2]):
-        raise ValueError(f"{part.path} was written as {written}: it belongs elsewhere")
+    about = content["about"]
+    folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"
+    for what, said, found in (
+        ("stage", content["stage"], part.stage),
+        ("worker", content["worker"], part.worker),
+        ("boundary", folder, part.path.parent.name[: len(folder)]),
+        ("attempt", about["attempt"], part.path.parent.name[len(folder) :]),
+    ):
+        if said != found:
+            raise ValueError(
+                f"{part.path} was written as {what} {said} and lies where {found} belongs: files "
+                f"of different checkpoints have been mixed"
+            )
     return content
+
+
+def require_alike(part: PartFile, about: dict[str, Any], others: dict[str, Any]) -> None:
+    """Raise ValueError unless a part says the same of the whole as the others do."""
+    for key in sorted({*about, *others}):
+        here, there = about.get(key), others.get(key)
+        if isinstance(here, Tensor) and isinstance(there, Tensor):
+            here, there = here.tolist(), there.tolist()
+        if here != there:
+            raise ValueError(
+                f"{part.path} is of another training or run than the files beside it: they differ "
+                f"in {key!r}; files of different checkpoints have been mixed"
+            )
 
 
 class Position(NamedTuple):
@@ -154,15 +177,25 @@ class ResumePoint:
         """Read a complete checkpoint; a ValueError names a file that is not one of its parts."""
         stages: list[Content] = []
         losses: list[tuple[int, float]] = []
+        first: dict[str, Any] = {}
         buffers: dict[int, list[Tensors]] = defaultdict(list)
+        workers: set[tuple[int, int]] = set()
         for part in parts_of(home):
             content = read_part(part)
+            if part[:2] in workers:
+                raise ValueError(
+                    f"{part.path} is not the only part of worker {part.worker} of stage "
+                    f"{part.stage} there: files of different checkpoints have been mixed"
+                )
+            workers.add(part[:2])
+            common = {**content["about"], "boundary": content["boundary"]}
+            require_alike(part, common, first := first or common)
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):
                 del content["older"]
                 stages.append(content)
-        if not stages or len(stages) != len(stages[0]["about"]["balance"]):
+        if not stages or len(stages) != len(first["balance"]):
             raise ValueError(f"{home} lacks parts: there is none of stage {len(stages)}")
         for index, stage in enumerate(stages):
             stage["buffers"] = merged(buffers[index])

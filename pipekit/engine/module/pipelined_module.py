@@ -19,7 +19,7 @@ from pipekit.engine.module.backward_order import Place, link
 from pipekit.engine.module.minibatch import Minibatch
 from pipekit.engine.module.watched_stage import ModuleRuntime
 from pipekit.engine.observers.record import as_trace
-from pipekit.engine.options import Watch, require_timeout
+from pipekit.engine.options import Watch, refusing_fields, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
@@ -88,6 +88,7 @@ class PipelinedModule(nn.Module):
         ValueError: an argument does not fit the others; the message says what to change.
     """
 
+    @refusing_fields
     def __init__(
         self,
         sequential: nn.Sequential | Sequence[nn.Module],

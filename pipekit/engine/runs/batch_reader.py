@@ -4,15 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pipekit.engine.batches import Batch
 from pipekit.engine.entries import has_one_a_row, parted
 from pipekit.engine.options import Inputs
+from pipekit.engine.runs.batch_form import Form, require_cuttable
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -33,6 +31,9 @@ class BatchReader:
         inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
             recorded it, else the whole dict, or the first of a tuple.
         rows: which entries are cut by rows and which are not, as far as the user has said it.
+
+    Attributes:
+        changed: the first batch of a run that has another form than the one before, in words.
     """
 
     def __init__(
@@ -42,6 +43,9 @@ class BatchReader:
         rows: Mapping[Any, bool] | None = None,
     ) -> None:
         self._said = dict(rows or {})
+        self._before: Form | None = None
+        self._told: set[Any] = {*self._said}
+        self.changed: str | None = None
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -68,12 +72,22 @@ class BatchReader:
         target = batch[1] if is_pair else batch
         if is_pair and target is not None and not _is_list_of_rows(target, rows):
             _same_rows([*leaves(taken), *leaves(target)], number)
+        self._compare(Form.of(batch, number, rows, is_pair))
         read = _batch(taken, target, rows, parts, number)
         if is_pair:
             return read
         held = taken if isinstance(taken, dict) else range(isinstance(taken, tuple) and len(taken))
         kept = [name for name, is_cut in self._said.items() if not is_cut and name in held]
         return read._replace(said=self._said, kept=kept)
+
+    def _compare(self, form: Form) -> None:
+        """Look at what has changed since the batch before, if it is of the same run."""
+        before, self._before = self._before, form
+        if before is None or before.number != form.number - 1:
+            self.changed = None
+            return
+        self.changed = self.changed or form.differs(before)
+        form.warn_of_rows(before, self._told)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
@@ -150,27 +164,11 @@ def _counted(
 ) -> int:
     """Return the rows of the model's input; of a first batch, all that is cut must have rows."""
     if number == 0:
-        _require_cuttable([taken, cut])
+        require_cuttable([taken, cut])
     rows = count(leaves(taken), number)
     if number == 0:
-        _require_cuttable([taken, cut], rows)
+        require_cuttable([taken, cut], rows)
     return rows
-
-
-def _require_cuttable(tree: Any, rows: int | None = None) -> None:
-    """Raise TypeError for nested and packed tensors and, given the rows, other layouts of them."""
-    for leaf in pytree.tree_leaves(tree, is_leaf=lambda item: isinstance(item, PackedSequence)):
-        if isinstance(leaf, PackedSequence):
-            what, instead = "PackedSequence", "padded rows and their lengths, and pack in the model"
-        elif isinstance(leaf, Tensor) and leaf.is_nested:
-            what, instead = "nested tensor", "torch.nested.to_padded_tensor(x, 0.0) and a mask"
-        elif rows and isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
-            if leaf.ndim and len(leaf) != rows:
-                continue
-            what, instead = f"tensor of {leaf.layout}", "x.to_dense()"
-        else:
-            continue
-        raise TypeError(f"a {what} cannot be cut into microbatches by rows: pass {instead}")
 
 
 def _is_list_of_rows(target: Any, rows: int) -> bool:

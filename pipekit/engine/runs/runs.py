@@ -213,7 +213,7 @@ class Runs:
 
     @contextmanager
     def _errors_explained(self, folder: Path | None) -> Iterator[None]:
-        """Add to an error the way to resume, and the checkpoint."""
+        """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
         point = self._progress.resume_point
         try:
             yield
@@ -223,6 +223,8 @@ class Runs:
                     f"(build the pipeline again and call resume({str(folder)!r}) before train(), "
                     f"which then goes on from the newest checkpoint; in the shell: --resume)"
                 )
+            if self._reader.changed:
+                error.add_note(self._reader.changed)
             if point is not None:
                 error.add_note(f"(the run went on from {point.checkpoint})")
             raise

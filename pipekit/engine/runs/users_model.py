@@ -1,4 +1,4 @@
-"""The user's own model beside a pipeline's copies: changes are taken over, or noticed."""
+"""The user's own model and loss beside a pipeline's copies: changes are taken over, or noticed."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from pipekit.engine.config import Loss
+from pipekit.engine.observers.reporter import BatchDone, OnBatch
 from pipekit.layers.python_state import Attribute, Attributes
+from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
+
+_BETWEEN = "change it between calls"
 
 
 class UsersWeights:
@@ -103,6 +108,16 @@ class UsersAttributes:
                 stacklevel=2,
             )
 
+    def warn_within(self) -> None:
+        """Warn of changes within a call, which stages take over at the next one."""
+        changed = self._unset(self._attributes.changed(known=False))
+        if names := _names(each for each in changed if isinstance(each.value, float)):
+            warnings.warn(
+                f"{names} of the model changed within a call of train(), and stages take it over "
+                f"at the next call: {_BETWEEN}",
+                stacklevel=2,
+            )
+
     def _unset(self, attributes: Iterable[Attribute]) -> list[Attribute]:
         """Return those that no forward sets."""
         return [each for each in attributes if (each.module, each.key) not in self._set]
@@ -110,3 +125,20 @@ class UsersAttributes:
 
 def _names(attributes: Iterable[Attribute]) -> str:
     return ", ".join(dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes))
+
+
+def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
+    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies."""
+    state = FunctionState(loss)
+
+    def told(done: BatchDone) -> object:
+        answer = on_batch(done)
+        if names := ", ".join(state.changed()):
+            warnings.warn(
+                f"{names} of the loss changed within a call of train(), for all of which worker "
+                f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'",
+                stacklevel=2,
+            )
+        return answer
+
+    return told

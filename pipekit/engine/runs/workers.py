@@ -17,7 +17,7 @@ from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import Tables
-from pipekit.engine.runs.users_model import UsersAttributes
+from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
@@ -105,6 +105,8 @@ class Workers:
     ) -> list[WorkerReport]:
         """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
+        if on_batch and self._runner.copies_loss:
+            on_batch = watched(on_batch, self._loss)
         bar = None
         if watch.progress or on_batch:
             bar = LossBar(
@@ -126,6 +128,8 @@ class Workers:
                 checkpoints=checkpoints,
             )
         self._model.take(reports)
+        if on_batch:
+            self._attributes.warn_within()
         return reports
 
     def run(

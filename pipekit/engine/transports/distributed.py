@@ -24,6 +24,7 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import BeyondStop, Channel, StopPoint
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
+from pipekit.engine.transports.own_data import OwnData
 from pipekit.engine.transports.process_groups import (
     GroupChannel,
     abort_if_broken,
@@ -34,6 +35,8 @@ from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
+CHECKSUM = 1
+"""The tag of checksums; all other messages have none."""
 
 
 @dataclass
@@ -55,6 +58,7 @@ class DistributedTransport:
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
             it a receive is posted late, and a slow link that is busy in the other direction lets
             the sender know later still.
+        data: of this process, if it reads all batches itself, as the others do.
     """
 
     def __init__(
@@ -63,9 +67,10 @@ class DistributedTransport:
         config: RunConfig,
         feed: Feed,
         read_ahead: bool,
+        data: OwnData | None = None,
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
-        self._read_ahead, self.stop_point = read_ahead, StopPoint()
+        self._read_ahead, self._data, self.stop_point = read_ahead, data, StopPoint()
         self._arrived: dict[Message, Tree] = {}
         # Two: where a stage is on several workers, two may send each other the same kind.
         self._sent_forms: dict[Any, Form] = {}
@@ -100,6 +105,8 @@ class DistributedTransport:
         if destination == self._rank:
             self._arrived[message] = content
             return
+        if (mine := self._checksums(message, destination, sent=True)) is not None:
+            self._start_sends([mine], destination, tag=CHECKSUM)
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
@@ -133,6 +140,11 @@ class DistributedTransport:
     def _take_next(self, source: int) -> None:
         """Wait for the next message of a sender, and post receives for later ones."""
         incoming = self._incoming[source]
+        ahead = incoming.posted[0][0] if incoming.posted else incoming.messages[incoming.position]
+        if (mine := self._checksums(ahead, source, sent=False)) is not None:
+            theirs = torch.empty_like(mine)
+            _receive([theirs], source, tag=CHECKSUM)
+            OwnData.require_same(mine, theirs, self._rank, source)
         if not incoming.posted:
             key = self._form_key(incoming.messages[incoming.position], source)
             if key not in self._received_forms:
@@ -142,6 +154,13 @@ class DistributedTransport:
         wait_for(works)
         self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
+
+    def _checksums(self, message: Message, peer: int, sent: bool) -> Tensor | None:
+        """Return the checksums that go before a message, if any do."""
+        if self._data is None or not self._data.begins_batch(message, peer, sent):
+            return None
+        self._feed.read_to(message.microbatch)
+        return self._data.checksums_before(message, peer, sent)
 
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
@@ -192,10 +211,10 @@ def _receive_form(source: int) -> Form:
     return pickle.loads(bytes(data.tolist()))
 
 
-def _receive(tensors: Sequence[Tensor], source: int) -> None:
+def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
     with abort_if_broken():
         for tensor in tensors:
-            dist.recv(tensor, source)
+            dist.recv(tensor, source, **how)
 
 
 def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:

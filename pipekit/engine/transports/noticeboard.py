@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from pipekit.engine.transports.own_data import unequal
 GRACE_S = 3.0  # for the cause to arrive after its consequences
 _LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
 
-_ENDED, _FAILED = "ended", "failed"
+_AT, _ENDED, _FAILED = "at", "ended", "failed"
 
 
 class Noticeboard:
@@ -37,7 +37,7 @@ class Noticeboard:
 
     def __init__(self, run: int, worker: int, workers: int) -> None:
         self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
-        self._worker, self._workers = worker, range(workers)
+        self._worker, self._workers, self._stands = worker, range(workers), False
         self._ended: int | None = None
 
     def ended(self, count: int) -> None:
@@ -58,12 +58,24 @@ class Noticeboard:
             return f"worker {worker} has failed: {said}"
         return "another worker's process has ended without a word; torchrun says below how"
 
-    def require_same_ends(self, count: int) -> None:
-        """Raise ValueError if another's data have ended before a batch that was read here."""
+    def look(self, lines: Sequence[str] | None, count: int) -> None:
+        """Note what this worker is at while it gets no further; None: it does.
+
+        Raises ValueError if another's data have ended before a batch that was read here.
+        """
+        if (lines is not None) is not self._stands:
+            self._stands = lines is not None
+            self._put(_AT, "".join(lines or ()))
+        if lines is None:
+            return
         for worker, ended in self._all(_ENDED).items():
             if int(ended) < count or self._ended not in (None, int(ended)):
                 mine = f"{count} or more" if self._ended is None else str(count)
                 raise ValueError(unequal({worker: ended, self._worker: mine}))
+
+    def others(self) -> list[str]:
+        """Return what others are at that get no further, either."""
+        return [line for worker, line in self._all(_AT).items() if line and worker != self._worker]
 
     def _put(self, kind: str, text: str) -> None:
         with suppress(RuntimeError):  # whoever has the store is gone

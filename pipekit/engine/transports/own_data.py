@@ -1,13 +1,14 @@
 """The data of processes under torchrun, each of which reads all batches itself: the same ones.
 
 The first stage takes a batch's input in one process, the last stage its target in another.  So
-checksums are compared, of the first batch at once and of the others at the end of the run: of the
-rows, and of all that the loss gets beside the model's input, which in each process may be augmented
-otherwise.
+whoever sends the first activation of a batch over a link sends checksums before it, at the first
+batch and then every few, of each batch so far: of its rows, and of all that the loss gets beside
+the model's input, which in each process may be augmented otherwise.
 """
 
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,7 +20,11 @@ from torch.utils import _pytree as pytree
 
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, End
+from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
+
+EVERY = 8
+"""Batches after which checksums are compared; those of the first batch are at once."""
 
 LOOKED_AT = 8
 """Elements of each row of which a checksum is made, at its beginning and in its middle."""
@@ -39,8 +44,7 @@ class OwnData:
         end: is called with the number of batches once they have ended before the run's table.
 
     Attributes:
-        count: batches that were read; the first one is at once.
-        sums: their checksums.
+        count: batches that were read.
     """
 
     def __init__(
@@ -49,39 +53,71 @@ class OwnData:
         reading: Callable[[], AbstractContextManager[object]],
         end: Callable[[int], object],
     ) -> None:
-        self._batches, self._reading, self._end = iter(batches), reading, end
-        self.sums = array("q")
-        self._first = self._next()
-
-    def __iter__(self) -> Iterator[Batch | End]:
-        batch = self._first
-        while batch is not None:
-            yield batch
-            batch = self._next()
+        self._batches, self._reading, self._end = batches, reading, end
+        self._stops, self._sums = array("q"), array("q")
+        # By link: the microbatch after the last batch seen there, and the last batch compared.
+        self._seen: dict[tuple[bool, int], int] = {}
+        self._compared: dict[tuple[bool, int], int] = {}
 
     @property
     def count(self) -> int:
-        return len(self.sums)
+        return len(self._stops)
 
-    def _next(self) -> Batch | End | None:
-        with self._reading():
-            batch = next(self._batches, None)
-        if isinstance(batch, End):
-            self._end(self.count)
-        elif batch is not None:
-            self.sums.append(checksum(batch))
-        return batch
+    def __iter__(self) -> Iterator[Batch | End]:
+        batches = iter(self._batches)
+        while True:
+            with self._reading():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            if isinstance(batch, End):
+                self._end(self.count)
+            else:
+                self._stops.append((self._stops[-1] if self._stops else 0) + batch.parts)
+                self._sums.append(checksum(batch))
+            yield batch
 
+    def begins_batch(self, message: Message, peer: int, sent: bool) -> bool:
+        """Return whether a message to (``sent``) or from a peer begins a batch over this link."""
+        if message.microbatch < self._seen.get((sent, peer), 0):
+            return False
+        return message.payload is Payload.ACTIVATION
 
-def require_same(everybodys: Sequence[Sequence[int]]) -> None:
-    """Raise ValueError unless all workers' batches have the same checksums, as far as both read."""
-    first = everybodys[0]
-    for worker, sums in enumerate(everybodys):
-        for batch, (one, other) in enumerate(zip(first, sums, strict=False)):
-            if one != other:
-                raise ValueError(
-                    f"batch {batch} of worker {worker} differs from that of worker 0: {_REMEDY}"
-                )
+    def checksums_before(self, message: Message, peer: int, sent: bool) -> Tensor | None:
+        """Return what goes before a message whose microbatch was read: the number of a batch, and
+        the checksums from it on; None: they wait for a later batch.
+        """
+        link, batch = (sent, peer), bisect_right(self._stops, message.microbatch)
+        self._seen[link] = self._stops[batch]
+        last = self._compared.get(link)
+        if last is not None and batch < last + EVERY:
+            return None
+        self._compared[link] = batch
+        first = 0 if last is None else last + 1
+        return torch.tensor([first, *self._sums[first : batch + 1]])
+
+    @property
+    def latest(self) -> Tensor:
+        """The checksums that may not have been compared, as of :meth:`checksums_before`."""
+        first = max(0, self.count - 2 * EVERY)
+        return torch.tensor([first, *self._sums[first:]])
+
+    def require_same_ends(self, worker: int, latest: Sequence[Tensor]) -> None:
+        """Raise ValueError if a worker beside this one has read other rows in the end."""
+        for sent, peer in self._compared:
+            later, earlier = (peer, worker) if sent else (worker, peer)
+            self.require_same(latest[later], latest[earlier], later, earlier)
+
+    @staticmethod
+    def require_same(mine: Tensor, theirs: Tensor, worker: int, peer: int) -> None:
+        """Raise ValueError unless two workers have the same checksums."""
+        common = min(len(mine), len(theirs))  # who needs no more has not read the last batches
+        mine, theirs = mine[:common], theirs[:common]
+        if mine[0] == theirs[0] and not torch.equal(mine, theirs):
+            batch = int(mine[0]) + (mine != theirs).tolist().index(True) - 1
+            raise ValueError(
+                f"batch {batch} of worker {worker} differs from that of worker {peer}: {_REMEDY}"
+            )
 
 
 def require_as_many(counts: list[int]) -> None:

@@ -22,7 +22,13 @@ def same_stages(left: Sequence[StageSource], wanted: Sequence[StageSource]) -> b
 
 
 class Runner(ABC):
-    """Runs the workers of a pipeline, one run after another; by default all are started here."""
+    """Runs the workers of a pipeline, one run after another; by default all are started here.
+
+    Attributes:
+        copies_loss: whether workers have a copy of the loss for each run.
+    """
+
+    copies_loss = False
 
     @abstractmethod
     def run(

@@ -33,7 +33,7 @@ from pipekit.engine.transports.noticeboard import (
     tell_torchrun,
     telling,
 )
-from pipekit.engine.transports.own_data import OwnData, require_as_many, require_same
+from pipekit.engine.transports.own_data import OwnData, require_as_many
 from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
@@ -101,28 +101,25 @@ class TorchrunRunner(Runner):
         board = Noticeboard(next(_RUNS), own.index, config.table.workers)
         data = OwnData(batches, partial(states.reading, own.index), board.ended)
         feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
-        transport = DistributedTransport(own, config, feed, read_ahead=True)
+        transport = DistributedTransport(own, config, feed, read_ahead=True, data=data)
         transport.stop_point = stop_point
 
-        steps, table, timeout = {own.index: own.steps}, config.table, config.execution.timeout
-
-        def stands() -> None:
-            board.require_same_ends(data.count)
-
-        watchdog = Watchdog(states, steps, table.stage_workers, timeout, stands)
+        steps, timeout = {own.index: own.steps}, config.execution.timeout
+        watchdog = Watchdog(
+            *(states, steps, config.table.stage_workers, timeout, board.others),
+            noted=lambda lines: board.look(lines, data.count),
+        )
         watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):
-                begins = everybodys((config.batches, data.sums))
-                require_as_many([batches for batches, _ in begins])
-                require_same([sums for _, sums in begins])
+                require_as_many(everybodys(config.batches))
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
                 shared = replace(report, record=report.record.later(-origin), stages=[])
-                each_one = everybodys((shared, data.sums))
-                require_same([sums for _, sums in each_one])
+                each_one = everybodys((shared, data.latest))
+                data.require_same_ends(own.index, [latest for _, latest in each_one])
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:

@@ -117,8 +117,9 @@ class Watchdog:
         steps: of each worker, by its number; those of other processes may be left out.
         stage_workers: the workers that have each stage.
         timeout: seconds without progress that are too many; None: there are none.
-        stands: is called at each look at which none gets any further; its errors are those of
-            :meth:`look`.
+        beside: sentences about workers that their numbers do not tell.
+        noted: is called at every look: with what each worker is at if none gets any further, else
+            with None; its errors are those of :meth:`look`.
     """
 
     def __init__(
@@ -127,9 +128,11 @@ class Watchdog:
         steps: Mapping[int, Steps],
         stage_workers: Sequence[Sequence[int]],
         timeout: float | None,
-        stands: Callable[[], object] = lambda: None,
+        beside: Callable[[], Sequence[str]] = list,
+        noted: Callable[[Sequence[str] | None], object] = lambda lines: None,
     ) -> None:
-        self._states, self._timeout, self._stands = states, timeout, stands
+        self._noted = noted
+        self._states, self._timeout, self._beside = states, timeout, beside
         self._steps, self._stage_workers = steps, stage_workers
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
         self._longest = 0.0
@@ -150,10 +153,11 @@ class Watchdog:
         if now != self._last:
             self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S
+            self._noted(None)
             return
         idle = moment - self._since
         if idle >= PATIENCE_S:
-            self._stands()
+            self._noted([self.line(worker) for worker in self._steps])
         if self._error is not None and idle >= PATIENCE_S + 3 * self._longest:
             raise self._error
         if self._timeout is not None and idle >= self._timeout:
@@ -188,8 +192,9 @@ class Watchdog:
         return f"no worker has got any further for {idle:.0f} s:{lines}"
 
     def _describe(self) -> list[str]:
-        """Return a line for each worker with steps: its task, and what it waits for."""
-        return [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
+        """Return a line for each worker: its task, and what it waits for."""
+        known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
+        return [*known, *self._beside()]
 
     def line(self, worker: int) -> str:
         """Return what a worker is at."""

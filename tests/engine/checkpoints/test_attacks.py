@@ -1,10 +1,14 @@
 """What must not cost a training, and what must not pass for its checkpoint."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import pickle
 import shutil
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +21,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.engine.checkpoints import files
+from pipekit.engine.checkpoints.progress import FolderLock
 from tests.engine.examples import data, different, mlp, pipeline
 
 Content = dict[str, Any]
@@ -36,11 +41,13 @@ def saved(folder: Path, batches: int = 3, **options: Any) -> Path:
     return folder
 
 
-def rewritten(part: files.PartFile, change: Callable[[Content], object]) -> Path:
+def rewritten(
+    part: files.PartFile, change: Callable[[Content], object], to: Path | None = None
+) -> Path:
     """Put a part into a folder with other content, under a name that has its sum."""
     content = torch.load(part.path, weights_only=True)
     change(content)
-    home = part.path.parent
+    home = to or part.path.parent
     part.path.unlink(missing_ok=True)
     before = set(home.iterdir())
     numbers = (part.stage, part.worker)
@@ -75,19 +82,69 @@ class While(list[Any]):
 
 def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     """Not even before either has written: the second is told at once, and the first goes on."""
-    told: list[int] = []
+    told: list[str] = []
 
     def second() -> None:
-        with pytest.raises(ValueError, match="another training writes its checkpoints"):
-            pipe().train(While(data(3), lambda: told.append(0)), checkpoints=tmp_path)
-        told.append(1)
+        read: list[int] = []
+        with pytest.raises(ValueError, match="another training writes its checkpoints") as caught:
+            pipe().train(While(data(3), lambda: read.append(1)), checkpoints=tmp_path)
+        assert read == []
+        told.append(str(caught.value))
 
     first = pipe()
     first.train(While(data(4), second), checkpoints=tmp_path)
-    assert told == [1]
+    assert f"process {os.getpid()} on" in told[0]
     assert first.train(data(2), checkpoints=tmp_path).losses
+    assert not list(tmp_path.glob(".*")), "the lock is gone"
     with pytest.raises(ValueError, match="of another training"):
         pipe().train(data(3), checkpoints=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "call"),
+    [(tempfile, "NamedTemporaryFile"), (fcntl, "flock"), (Path, "unlink")],
+    ids=["file", "lock", "end of the lock"],
+)
+def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str
+) -> None:
+    original = getattr(owner, call)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipe().train(data(2), checkpoints=tmp_path)
+    monkeypatch.undo()
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [link for link in links if link.startswith(str(tmp_path))]
+    assert not list(tmp_path.glob(".*")), "the lock is gone"
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path;"
+        "from pipekit.engine.checkpoints.progress import FolderLock;"
+        "FolderLock().take(Path(sys.argv[1])); print('taken', flush=True); os.read(0, 1)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        mine = FolderLock()
+        assert f"process {process.pid} on" in str(mine.take(tmp_path))
+        process.kill()
+        process.wait()
+    assert mine.take(tmp_path) is None
+    mine.give_back()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_goes_on_with_a_training_takes_it_over(tmp_path: Path) -> None:
@@ -122,8 +179,24 @@ def test_parts_of_two_trainings_make_no_checkpoint(tmp_path: Path) -> None:
     own, foreign = files.parts_of(home)[1], files.parts_of(other)[1]
     own.path.unlink()
     shutil.copy(foreign.path, home)
-    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as .* elsewhere"):
+    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as attempt"):
         pipe().resume(mine)
+    # The same, by somebody who knows of attempts.
+    (home / foreign.path.name).unlink()
+    attempt = home.name.rpartition("-")[2]
+    path = rewritten(foreign, lambda c: c["about"].update(attempt=attempt), to=home)
+    with pytest.raises(ValueError, match=rf"{path.name} is of another training.*'training'"):
+        pipe().resume(mine)
+
+
+def test_parts_of_two_boundaries_make_no_checkpoint(tmp_path: Path) -> None:
+    pipe().train(data(4), checkpoints=pk.Checkpoints(tmp_path, every=2))
+    early, late = homes(tmp_path)
+    files.parts_of(late)[0].path.unlink()
+    stale = files.parts_of(early)[0].path
+    shutil.copy(stale, late)
+    with pytest.raises(ValueError, match=rf"{stale.name} was written as boundary batch-00000002"):
+        pipe().resume(tmp_path)
 
 
 @pytest.mark.parametrize("what", ["stage", "worker"])
@@ -134,7 +207,21 @@ def test_a_part_in_anothers_place(what: str, tmp_path: Path) -> None:
     other = f"stage{1}.worker{1}" if what == "stage" else "stage1.worker0"
     name = first.path.name.replace("stage0.worker0", other)
     shutil.copy(first.path, home / name)
-    with pytest.raises(ValueError, match=rf"{name} was written as \(0, 0, "):
+    with pytest.raises(ValueError, match=rf"{name} was written as stage 0"):
+        pipe().resume(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_part_that_is_there_twice_stands_for_no_other(kept: int, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    parts = files.parts_of(home)
+    content = torch.load(parts[kept].path, weights_only=True)
+    second = rewritten(parts[kept], lambda c: c["losses"].append((0, 0.5)))
+    parts[1 - kept].path.unlink()
+    files.write(tmp_path / "scratch", 1, "aaaa", 2, content)
+    (again,) = (tmp_path / "scratch").glob("*/*.pt")
+    again.rename(home / again.name)
+    with pytest.raises(ValueError, match=rf"({again.name}|{second.name}) is not the only part"):
         pipe().resume(tmp_path)
 
 
@@ -181,6 +268,47 @@ def test_code_in_a_part_is_not_run_nor_recommended(
             pipe().resume(tmp_path / "saved")
         assert "weights_only" not in f"{caught.value}", number
     assert not Path("ran").exists()
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    path = files.parts_of(home)[0].path
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=rf"{path.name} is not a file"):
+        pipe().resume(tmp_path)
+
+
+@pytest.mark.parametrize("to", ["elsewhere", "itself", "nowhere"])
+def test_a_folder_that_leads_elsewhere_is_refused(to: str, tmp_path: Path) -> None:
+    """Cut-off writes are deleted in the folders of checkpoints."""
+    saved(tmp_path / "saved")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.tmp").write_text("")
+    link = tmp_path / "saved" / "batch-00000000-ffff"
+    target = {"elsewhere": str(tmp_path / to), "itself": link.name, "nowhere": to}[to]
+    link.symlink_to(target)
+    with pytest.raises(ValueError, match=r"batch-00000000-ffff is a link .*: delete it"):
+        pipe().resume(tmp_path / "saved")
+    link.unlink()
+    link.write_text("no folder")
+    again = pipe()
+    again.resume(tmp_path / "saved")
+    again.train(data(3), checkpoints=tmp_path / "saved")
+    assert (tmp_path / "elsewhere" / "mine.tmp").exists()
+
+
+def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (precious := tmp_path / "precious").write_text("mine")
+    (folder := tmp_path / "saved").mkdir()
+    (folder / ".lock").symlink_to(precious)
+    with pytest.raises(OSError, match=r"saved/\.lock"):
+        pipe().train(data(2), checkpoints=folder)
+    assert precious.read_text() == "mine"
+    (folder / ".lock").unlink()
+    os.mkfifo(folder / ".lock")
+    with pytest.raises(ValueError, match=r"saved/\.lock is not a file"):
+        pipe().train(data(2), checkpoints=folder)
 
 
 def test_what_fails_with_a_checkpoints_state_names_the_checkpoint(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.transports import own_data
-from pipekit.engine.transports.own_data import OwnData, checksum, require_as_many, require_same
+from pipekit.engine.transports.own_data import EVERY, OwnData, checksum, require_as_many
+from pipekit.schedules import Message, Payload
+from pipekit.schedules.lowering.steps import MAIN
 
 
 def batch(target: Any, rows: int = 4) -> Batch:
@@ -24,27 +26,44 @@ def read(*batches: Batch | End) -> tuple[OwnData, list[int]]:
     return data, ends
 
 
+def sent(data: OwnData, microbatch: int, payload: Payload = Payload.ACTIVATION) -> Tensor | None:
+    message = Message(payload, 1, microbatch, MAIN)
+    if not data.begins_batch(message, 1, sent=True):
+        return None
+    return data.checksums_before(message, 1, sent=True)
+
+
 def numbered(count: int) -> list[Batch]:
     return [batch(torch.full((4,), float(number))) for number in range(count)]
 
 
-@pytest.mark.parametrize("differs", [0, 3])
+def test_the_first_batch_is_compared_at_once_and_then_every_few() -> None:
+    """Nothing else is sent, and nothing before gradients."""
+    data, _ = read(*numbered(2 * EVERY + 2))
+    found = {k: sent(data, k) for k in range(2 * (2 * EVERY + 2))}
+    compared = {k: sums for k, sums in found.items() if sums is not None}
+    assert [*compared] == [0, 2 * EVERY, 4 * EVERY]
+    assert compared[0].tolist() == [0, checksum(numbered(1)[0])]
+    every = [checksum(each) for each in numbered(EVERY + 1)]
+    assert compared[2 * EVERY].tolist() == [1, *every[1:]]
+    other, _ = read(*numbered(1))
+    assert sent(other, 0, Payload.GRADIENT) is None
+
+
+@pytest.mark.parametrize("differs", [1, 3, EVERY])
 def test_the_first_batch_that_differs_is_named(differs: int) -> None:
-    ours, theirs = numbered(5), numbered(5)
-    for number in range(differs, 5):
+    ours, theirs = numbered(EVERY + 1), numbered(EVERY + 1)
+    for number in range(differs, EVERY + 1):
         theirs[number] = batch(torch.full((4,), -1.0))
-    mine, other = (read(*each)[0].sums for each in (ours, theirs))
-    with pytest.raises(ValueError, match=f"batch {differs} of worker 2 differs from .* worker 0"):
-        require_same([mine, mine, other])
-    require_same([mine, mine])
-
-
-def test_the_first_batch_is_known_before_any_is_asked_for() -> None:
-    assert [*OwnData(numbered(3), nullcontext, print).sums] == [checksum(numbered(1)[0])]
+    mine, other = (read(*each)[0].latest for each in (ours, theirs))
+    with pytest.raises(ValueError, match=f"batch {differs} of worker 1 differs from .* worker 0"):
+        OwnData.require_same(mine, other, 1, 0)
+    OwnData.require_same(mine, mine.clone(), 1, 0)
 
 
 def test_who_needs_no_more_has_not_read_the_last_batches() -> None:
-    require_same([read(*numbered(count))[0].sums for count in (3, 5)])
+    mine, theirs = (read(*numbered(count))[0].latest for count in (3, 5))
+    OwnData.require_same(mine, theirs, 1, 0)
 
 
 def test_an_end_is_told_with_the_batches_before_it() -> None:

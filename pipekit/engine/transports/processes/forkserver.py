@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Pipe
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint
@@ -22,6 +23,7 @@ from pipekit.engine.transports.processes.worker_process import Connections, main
 
 # torch imports the last one, for 1.5 s, when it makes its first optimizer.
 PRELOAD = [
+    "pipekit.engine.transports.processes.socket_folder",
     "pipekit.engine.transports.processes.worker_process",
     "torch._dynamo",
 ]
@@ -90,6 +92,15 @@ class WorkerHandle:
             ) from error
         for end in self._others:
             end.close()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped the process (SIGSTOP, a debugger), as far as Linux tells."""
+        try:
+            about = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return about.rpartition(")")[2].split()[0] in "Tt"
 
     def why(self) -> str:
         """Return how the process ended, and the likely cause."""

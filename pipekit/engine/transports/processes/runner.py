@@ -36,6 +36,8 @@ class ProcessRunner(Runner):
     They end with this object, by :meth:`close`, with this process, or when anything fails.
     """
 
+    copies_loss = True
+
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
@@ -82,7 +84,9 @@ class ProcessRunner(Runner):
             for worker in workers:
                 pool.states.observer(worker.index)  # forgets what it was at in the last run
             timeout = config.execution.timeout
-            watchdog = Watchdog(pool.states, steps, config.table.stage_workers, timeout)
+            watchdog = Watchdog(
+                pool.states, steps, config.table.stage_workers, timeout, pool.stopped
+            )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog)

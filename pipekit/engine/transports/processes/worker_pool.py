@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
-from pipekit.engine.transports.watchdog import LOOK_S, Watchdog, WorkerStates
+from pipekit.engine.transports.watchdog import LOOK_S, NOTICE_S, Watchdog, WorkerStates
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
@@ -128,6 +129,9 @@ class WorkerPool:
         with deferred_interrupts():  # one in between would leave the answer to whoever asks next
             try:
                 handle.tasks.send_bytes(READ_STAGES)
+                while not handle.reports.poll(NOTICE_S):
+                    said = " and ".join(self.stopped()) or f"worker {worker} has not answered"
+                    print(f"pipekit: its weights are waited for: {said}", file=sys.stderr)
                 kind, value = pickle.loads(handle.reports.recv_bytes())
             except (EOFError, OSError) as error:
                 self.ready = False
@@ -140,6 +144,12 @@ class WorkerPool:
             if kind == "failed":
                 raise _with_cause(*value)
             return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
+
+    def stopped(self) -> list[str]:
+        """Return a sentence for each process that somebody has stopped."""
+        pids = {i: each.process.pid for i, each in enumerate(self._handles) if each.is_stopped}
+        says = "worker {0}'s process {1} is stopped: kill -CONT {1} lets it go on"
+        return [says.format(*each) for each in pids.items()]
 
     def store(self) -> str:
         """Return the path of a file by which the processes may find one another."""

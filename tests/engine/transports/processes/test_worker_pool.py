@@ -6,6 +6,8 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -316,6 +318,37 @@ def test_an_interrupt_while_workers_start(
         pipe.train(data(2))
     wait_until(lambda: not worker_processes(), LIMIT_S)  # though the traceback holds everything
     assert caught.tb is not None
+
+
+PARENT = """
+import sys, time, torch
+from multiprocessing import util
+from pipekit.engine.transports.processes.worker_pool import WorkerPool
+
+pool = WorkerPool(1, with_sums=False)
+pool.start()
+print(util.get_temp_dir(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_socket_of_the_fork_server_goes_with_its_killed_starter(
+    end: signal.Signals, tmp_path: Path, repository: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert list(folder.iterdir())
+        process.send_signal(end)
+    wait_until(lambda: not folder.exists(), LIMIT_S)
+    assert list(tmp_path.glob("pymp-*")) == []
 
 
 @pytest.mark.parametrize(("workers", "with_sums"), [(130, False), (70, True)])
