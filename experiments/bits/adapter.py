@@ -88,6 +88,7 @@ def pipeline(
     given = dict(settings)
     if isinstance(given.get("loss_scale"), Mapping):
         given["loss_scale"] = pk.LossScale(**given["loss_scale"])
+    given["short_batches"] = "fewer"  # a case names it where it trains
     for argument, kind in (("updates", pk.Updates), ("execution", pk.Execution)):
         given[argument] = of_kind(kind, given)
     return pk.Pipeline(model, schedule, optimizer=optimizer, loss=loss, **given)
@@ -114,6 +115,7 @@ def train(pipeline: Any, batches: Iterable[Any], told: list[Any], **settings: An
         told.append((done.loss, done.learning_rates, done.gradient_norm))
         return len(told) == last
 
+    settings.pop("short_batches", None)  # so are all
     if "checkpoints" in settings:
         folder = settings.pop("checkpoints")
         settings["checkpoints"] = of_kind(pk.Checkpoints, settings | {"folder": folder})

@@ -123,7 +123,7 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "no seed": (("gpipe",), {"stages": 1, "seed": None}),
     "other seed": (FEW, {"seed": 7}),
     "balance auto": (FEW, {"balance": "auto"}),
-    "uneven": (CUT, {"model": "tanh", "calls": (train(4, last_rows=29),)}),
+    "fewer": (CUT, {"model": "tanh", "calls": (train(4, last_rows=3, short_batches="fewer"),)}),
     "stream": (
         BY_NAME,
         {"calls": (train(9, stream=True, steps=7), train(9, stream=True, steps=2))},

@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     @property
     def microbatch_rows(self) -> list[int]:
-        """Rows of each microbatch."""
+        """Rows of each microbatch; with fewer rows than microbatches the first get none."""
         return part_sizes(self.rows, self.parts)
 
     @property
@@ -86,9 +86,13 @@ def _cut(tensor: Tensor, parts: int, rows: int | None) -> list[Tensor]:
 
 
 def part_sizes(rows: int, parts: int) -> list[int]:
-    """Return the rows of each part; with fewer rows than parts the last get none."""
+    """Return the rows of each part; with fewer rows than parts the first get none.
+
+    The last one is never empty, since its passes do the work at the end of a batch.
+    """
     least, more = divmod(rows, parts)
-    return [least + (part < more) for part in range(parts)]
+    sizes = [least + (part < more) for part in range(parts)]
+    return sizes if least else sizes[::-1]
 
 
 class End:
@@ -188,6 +192,10 @@ class Feed:
         self.rows = array("q")
         self.shapes: list[Shapes] = []
         self._known_shapes: dict[Shapes, Shapes] = {}
+
+    def is_empty(self, k: int) -> bool:
+        """Return whether microbatch ``k``, which was read, has no rows."""
+        return not self.rows[k]
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""

@@ -101,6 +101,9 @@ class Execution:
         rows: whether entries of such batches have one element for each row and are cut with the
             rows, by name or place: ``{"class_weights": False}``.  By default tensors, arrays, lists
             and tuples with as many elements as the batch has rows are cut.
+        short_batches: "refuse" batches with fewer rows than microbatches, as the last one of an
+            epoch may be (before training if batches are a list or a ``DataLoader``); or train on
+            them in "fewer" microbatches of one row each.
         devices: one for each worker; by default the GPUs in turn, or the CPU.
         recompute: "never", the default without a plan; "always" keeps only the input of a stage for
             the backward and runs its forward again; "except_last" does so but for the last
@@ -120,6 +123,7 @@ class Execution:
 
     inputs: Inputs = None
     rows: Mapping[Any, bool] | None = None
+    short_batches: str = "refuse"
     devices: Sequence[torch.device | str] | None = None
     recompute: Recompute | Sequence[Recompute] | None = None
     autocast: torch.dtype | None = None
@@ -127,6 +131,7 @@ class Execution:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
+        require_choice("short_batches", self.short_batches, ("refuse", "fewer"))
         require_choice("autocast", self.autocast, DTYPES)
         recompute = [] if self.recompute is None else self.recompute
         for mode in [recompute] if isinstance(recompute, str) else recompute:

@@ -127,7 +127,8 @@ class Pipeline:
             balance = balance.balance
         require_balance(balance, layers, self.stages)
         modes = arguments.resolve_recompute(recompute or "never", self.stages)
-        reader = BatchReader(layers, execution.inputs, execution.rows)
+        fewer = execution.short_batches == "fewer"
+        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
         # Workers need no inputs=, which may be a function that no other process can have.
         execution = replace(execution, recompute=modes, inputs=None)
         if execution.cluster is not None:
@@ -340,6 +341,22 @@ class Pipeline:
             ValueError: names or shapes differ; nothing is changed then.
         """
         self._runs.load(state, strict)
+
+    @one_at_a_time
+    def requires_grad_(self, names: str | Iterable[str], flag: bool = True) -> None:
+        """Train weights from the next run on, or freeze them.
+
+        All optimizers and learning-rate schedulers begin anew, as those of a plain loop do that are
+        made afterwards.
+
+        Args:
+            names: of parameters, or of modules for all parameters in them, in the unsplit model.
+            flag: whether they are trained.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        self._runs.require_gradients([names] if isinstance(names, str) else names, flag)
 
     @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:

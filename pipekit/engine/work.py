@@ -14,7 +14,8 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.empty_microbatches import PassingEmpty
+from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
@@ -71,9 +72,12 @@ def _train(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    runtimes: Mapping[int, StageRuntime] = stages
+    if config.execution.short_batches == "fewer":
+        runtimes = {number: PassingEmpty(stage) for number, stage in stages.items()}
     execute: Callable[[Step], None] = Executor(
         index,
-        stages,
+        runtimes,
         assignment.recompute,
         transport,
         io,

@@ -54,7 +54,8 @@ class DeferredBatchNorm(_BatchNorm):
         if not self.training or not self.track_running_stats:
             return super().forward(x)
         with torch.no_grad():
-            self._count(x)
+            if len(x):  # of no rows there is neither a mean nor a variance
+                self._count(x)
             if ends_batch():
                 self._commit()
         return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)

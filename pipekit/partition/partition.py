@@ -13,11 +13,13 @@ from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import (
     Tie,
+    Trained,
     find_ties,
     parameter_numbers,
     separated,
     tie_ends,
     tie_ways,
+    trained,
 )
 from pipekit.schedules.lowering.steps import FIRST_TIE
 
@@ -91,28 +93,34 @@ class Partition:
         pairs = zip(self.stages, modules, strict=True)
         return replace(self, stages=tuple(replace(stage, module=each) for stage, each in pairs))
 
+    def retrained(self, modules: Sequence[nn.Module], trained: Trained = trained) -> "Partition":
+        """Return the same with what is ``trained`` of modules that share what the model's share."""
+        ties = find_ties(modules, trained)
+        numbers = parameter_numbers(modules, trained)
+        stages = (
+            replace(stage, numbers=own).tied(ties)
+            for stage, own in zip(self.stages, numbers, strict=True)
+        )
+        return replace(self, stages=tuple(stages), ties=ties)
+
 
 def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
     """Cut a model; the layers are its own."""
     require_handed_on_within(balance, tried.handed_on)
     skips = between(links(model), balance)
     modules = cut(model, balance)
-    ties, numbers = find_ties(modules), parameter_numbers(modules)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
     stages = (
         PartitionStage(
             index=index,
             module=module,
-            numbers=numbers[index],
             first_layer=first,
             pops={skip.name: n for n, skip in enumerate(skips) if skip.destination == index},
             stashes={skip.name: n for n, skip in enumerate(skips) if skip.source == index},
-        )
-        .with_edits(tried)
-        .tied(ties)
+        ).with_edits(tried)
         for index, ((first, _), module) in places
     )
-    return Partition(tuple(stages), tuple(skips), ties)
+    return Partition(tuple(stages), tuple(skips), ()).retrained(modules)
 
 
 def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:

@@ -7,7 +7,7 @@ uses, from the last one to the first, as it is summed in the unsplit model.
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -58,7 +58,10 @@ def trained(stage: nn.Module) -> list[nn.Parameter]:
     return [p for p in stage.parameters() if p.requires_grad]
 
 
-def find_ties(stages: Iterable[nn.Module]) -> tuple[Tie, ...]:
+Trained = Callable[[nn.Module], list[nn.Parameter]]
+
+
+def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[Tie, ...]:
     """Return what stages share of what is trained."""
     places: dict[nn.Parameter, dict[int, int]] = defaultdict(dict)
     for index, stage in enumerate(stages):
@@ -71,7 +74,9 @@ def find_ties(stages: Iterable[nn.Module]) -> tuple[Tie, ...]:
     return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
 
 
-def parameter_numbers(stages: Sequence[nn.Module]) -> list[list[int | None]]:
+def parameter_numbers(
+    stages: Sequence[nn.Module], trained: Trained = trained
+) -> list[list[int | None]]:
     """Return the number of every stage's trained parameters in the unsplit model.
 
     None stands for the copy of an earlier stage's, which counts there.

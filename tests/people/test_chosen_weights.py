@@ -2,15 +2,17 @@
 
 import copy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pipekit as pk
+from pipekit import schedules
 from tests.engine.examples import different
 from tests.people.plain import plain_loop
-from tests.people.three_layers import CE, batches, network, pipe
+from tests.people.three_layers import CE, SGD, batches, network, pipe
 
 
 def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:
@@ -66,21 +68,87 @@ def tied() -> nn.Sequential:
     return nn.Sequential(shared, nn.Tanh(), nn.Linear(8, 8), shared, nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("balance", [[3, 2], [4, 1]], ids=str)
-def test_weights_are_frozen_and_unfrozen_by_another_pipeline(balance: list[int]) -> None:
-    """Each with optimizers of its own, as a plain loop makes another one."""
-    model, data = tied(), batches()
-    plain = copy.deepcopy(model)
-    for name, flag in [("0", False), ("4.bias", False), ("0", True), ("2", False), ("4", False)]:
-        for each in model, plain:
-            for path, weight in each.named_parameters():
-                if f"{path}.".startswith(f"{name}."):
-                    weight.requires_grad_(flag)
-        pipeline = pipe(model, balance=balance, optimizer=ADAM)
+def assert_chosen_as_in_the_plain_loop(
+    model: nn.Sequential, balance: list[int], choices: list[tuple[str, bool]], **settings: Any
+) -> None:
+    """Train and choose in turns; the plain loop has a new optimizer each time."""
+    data, plain = batches(), copy.deepcopy(model)
+    pipeline = pipe(model, balance=balance, optimizer=ADAM, **settings)
+    for name, flag in choices:
+        pipeline.requires_grad_(name, flag)
+        for path, weight in plain.named_parameters(remove_duplicate=False):
+            weight.requires_grad_(
+                flag if f"{path}.".startswith(f"{name}.") else weight.requires_grad
+            )
         pipeline.train(data)
-        pipeline.load_into(model)
         plain_loop(plain, ADAM, CE, data, microbatches=4)
-    assert different(model.state_dict(), plain.state_dict()) == []
+    found = dict(pipeline.load_into(model).named_parameters())
+    assert [n for n, weight in plain.named_parameters() if not torch.equal(found[n], weight)] == []
+    pipeline.close()
+
+
+CHOICES = [("0", False), ("4.bias", False), ("0", True), ("2", False), ("4", False), ("4", True)]
+
+
+@pytest.mark.parametrize("balance", [[3, 2], [4, 1]], ids=str)
+def test_weights_are_frozen_and_unfrozen_between_trainings(balance: list[int]) -> None:
+    assert_chosen_as_in_the_plain_loop(tied(), balance, CHOICES)
+
+
+@pytest.mark.slow
+def test_processes_freeze_and_unfreeze_alike() -> None:
+    assert_chosen_as_in_the_plain_loop(tied(), [3, 2], CHOICES, transport="distributed")
+
+
+def test_a_stage_may_be_frozen_as_a_whole_and_trained_later() -> None:
+    assert_chosen_as_in_the_plain_loop(network(nn.Tanh()), [2, 1], [("0", False), ("0", True)])
+
+
+def test_what_a_recorded_model_trains_has_the_models_names() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.head(self.body(x).tanh())
+            return y
+
+    net, data = Net(), batches()
+    pipeline = pk.Pipeline(
+        pk.stages(net, data[0][0]), schedules.flush(2, 4), optimizer=SGD, loss=CE
+    )
+    pipeline.requires_grad_(["body"], False)
+    pipeline.train(data)
+    changed = different(pipeline.state_dict(), net.state_dict())
+    assert len(changed) == 2
+    assert all("head" in each for each in changed)
+
+
+def test_modules_with_extra_states_are_frozen_too() -> None:
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"n": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    model = nn.Sequential(Extra(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    assert_chosen_as_in_the_plain_loop(model, [2, 1], [("0", False), ("0.bias", True)])
+
+
+def test_a_choice_in_both_is_no_change_to_be_warned_of() -> None:
+    model, data = network(nn.Tanh()), batches()
+    pipeline = pipe(model)
+    pipeline.train(data)
+    model[0].requires_grad_(False)
+    pipeline.requires_grad_("0", False)
+    pipeline.train(data)
+
+
+def test_weights_that_are_not_there_are_not_chosen() -> None:
+    with pytest.raises(ValueError, match=r"no parameter 'layer4', .*'0\.weight' say"):
+        pipe(network(nn.Tanh())).requires_grad_("layer4")
 
 
 # --- modes

@@ -20,7 +20,7 @@ class StageIO(NamedTuple):
     """Activations into or out of a stage.
 
     Attributes:
-        main: from the stage before, or to the next one.
+        main: from the stage before, or to the next one; () for a microbatch without rows.
         skips: by number of the skip connection, without those that are None.
     """
 
@@ -78,7 +78,7 @@ class PipelineIO(Protocol):
     """The two ends of a pipeline."""
 
     def input(self, microbatch: int) -> Tree:
-        """Return the first stage's input."""
+        """Return the first stage's input; () for a microbatch without rows."""
 
     def target(self, microbatch: int) -> Target | None:
         """Return the last stage's target, or None for the plain output."""
@@ -104,9 +104,12 @@ class TrainingIO:
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed = config, feed
         self._weighs_rows = config.mean_loss
-        self.input = feed.input
         self.outputs: dict[int, Tree] = {}
         self.losses = LossLog()
+
+    def input(self, microbatch: int) -> Tree:
+        rows = self._feed.input(microbatch)
+        return () if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> Target:
         target, weight, plain = self._feed.target(microbatch)

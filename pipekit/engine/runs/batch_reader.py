@@ -30,6 +30,7 @@ class BatchReader:
         model: the layers.
         inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
             recorded it, else the whole dict, or the first of a tuple.
+        fewer: whether a batch may have fewer rows than microbatches.
         rows: which entries are cut by rows and which are not, as far as the user has said it.
 
     Attributes:
@@ -40,9 +41,10 @@ class BatchReader:
         self,
         model: nn.Sequential,
         inputs: Inputs = None,
+        fewer: bool = False,
         rows: Mapping[Any, bool] | None = None,
     ) -> None:
-        self._said = dict(rows or {})
+        self._fewer, self._said = fewer, dict(rows or {})
         self._before: Form | None = None
         self._told: set[Any] = {*self._said}
         self.changed: str | None = None
@@ -73,7 +75,7 @@ class BatchReader:
         if is_pair and target is not None and not _is_list_of_rows(target, rows):
             _same_rows([*leaves(taken), *leaves(target)], number)
         self._compare(Form.of(batch, number, rows, is_pair))
-        read = _batch(taken, target, rows, parts, number)
+        read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
             return read
         held = taken if isinstance(taken, dict) else range(isinstance(taken, tuple) and len(taken))
@@ -126,6 +128,8 @@ class BatchReader:
         the microbatches of each batch, which come round after the last; ``offset`` is the first
         batch's number, ``steps`` the largest number of batches.
         """
+        if self._fewer:
+            return
         if isinstance(batches, (list, tuple)) and not self._select:
             numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
@@ -148,12 +152,15 @@ def _require_rows(rows: int, parts: int, number: int) -> None:
     if rows < parts:
         raise ValueError(
             f"batch {number} has {rows} rows for {parts} microbatches: use larger batches, fewer "
-            f"microbatches, or drop the last batch (drop_last=True)"
+            f"microbatches, drop the last batch (drop_last=True), or train on it in fewer "
+            f"(short_batches='fewer')"
         )
 
 
-def _batch(taken: Tree, target: Tree, rows: int, parts: int, number: int) -> Batch:
-    _require_rows(rows, parts, number)
+def _batch(
+    taken: Tree, target: Tree, rows: int, parts: int, number: int, fewer: bool = False
+) -> Batch:
+    _require_rows(rows, 1 if fewer else parts, number)
     shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
     tensors, plain = parted(target)
     return Batch(taken, tensors, rows, shapes, parts, plain)

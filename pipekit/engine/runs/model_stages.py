@@ -1,7 +1,7 @@
 """The stages of a pipeline's model between runs."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -128,6 +128,31 @@ class ModelStages:
             self._tried_in_training = True
             return self._try_in_training(sample, autocast)
         return None
+
+    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
+        """Let weights be trained, or not; optimizers begin anew.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        weights = self._weights
+        weights.choose(names, flag)
+        if self._partition is None:
+            weights.mark(self._model)
+            return
+        assert self.balance is not None
+        self._partition = self._partition.retrained(
+            cut(self.original, self.balance),
+            lambda stage: [each for each in stage.parameters() if each in weights.trained],
+        )
+        parts = self._partition.stages
+
+        def marked(config: StageConfig) -> StageConfig:
+            weights.mark(config.module)
+            part = replace(parts[config.index], module=config.module)
+            return replace(config, passes=replace(config.passes, part=part), state=None)
+
+        self._replace(marked)
 
     def set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""

@@ -24,14 +24,43 @@ class UsersWeights:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._before = model, _flags(model)
+        self._own = dict(model.named_parameters(remove_duplicate=False))
         self.trained = {weight for weight in model.parameters() if weight.requires_grad}
         self._versions = _versions(model)
 
+    def choose(self, names: Iterable[str], trained: bool) -> None:
+        """Let the pipeline train, or not, what has these names, or is in modules with them.
+
+        Raises:
+            ValueError: the model has no such name; nothing is changed then.
+        """
+        state, own = self._model.state_dict(keep_vars=True), {*self._own.values()}
+        known = {n: e for n, e in state.items() if isinstance(e, nn.Parameter) and e in own}
+        chosen = set[nn.Parameter]()
+        for name in names:
+            found = {e for n, e in known.items() if f"{n}.".startswith(f"{name}.")}
+            if not found:
+                raise ValueError(
+                    f"the model has no parameter {name!r}, nor a module with parameters of that "
+                    f"name: its names are those of state_dict(), {next(iter(known), '')!r} say"
+                )
+            chosen |= found
+        self.trained = self.trained | chosen if trained else self.trained - chosen
+
+    def mark(self, copy: nn.Module) -> None:
+        """Let the parameters of a copy, or of a part of one, be trained, or not, as chosen."""
+        for name, weight in copy.named_parameters(remove_duplicate=False):
+            weight.requires_grad_(self._own[name] in self.trained)
+
     def compare(self, copies: Callable[[], Iterable[nn.Module]]) -> None:
         """Warn, once for each change, of what the pipeline's copies do not have."""
-        flags, before = _flags(self._model), self._before
+        flags, before, own = _flags(self._model), self._before, self._own
         self._before = flags
-        changed = [f"{n}.requires_grad" for n, flag in flags.items() if flag != before.get(n, flag)]
+        changed = [
+            f"{name}.requires_grad"
+            for name, flag in flags.items()
+            if flag != before.get(name, flag) and flag != (own.get(name) in self.trained)
+        ]
         versions, known = _versions(self._model), self._versions
         if versions != known:
             self._versions = versions
@@ -46,7 +75,8 @@ class UsersWeights:
         if changed:
             warnings.warn(
                 f"the model has changed since Pipeline(model) copied it, {changed[0]} say, and the "
-                f"copy has not: build the pipeline afterwards, or tell it by its load_state_dict()",
+                f"copy has not: build the pipeline afterwards, or tell it by its load_state_dict() "
+                f"or requires_grad_()",
                 stacklevel=7,
             )
 

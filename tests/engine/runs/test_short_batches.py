@@ -1,4 +1,4 @@
-"""Batches with fewer rows than microbatches: refused before training begins if they are known."""
+"""Batches with fewer rows than microbatches: refused before training begins, or cut into fewer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,15 +8,98 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Pipeline, Watch, schedules
+from pipekit import Pipeline, Watch, oracle, schedules
+from pipekit.layers import batch_norm
 from tests.engine.examples import (
+    by_equations,
     data,
     different,
     mlp,
     nesterov,
+    pairs,
     pipeline,
 )
 from tests.engine.parametrized import TRANSPORTS
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", ["flush", "gpipe", "2bw", "interleaved"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_short_batch_is_trained_in_as_many_microbatches_as_it_has_rows(
+    rows: int, method: str, transport: str
+) -> None:
+    """The others pass without rows: each update is that of the rows there are."""
+    batches = data(rows=[8, rows, 8])
+    how: Any = {"transport": transport, "short_batches": "fewer"}
+    pipe = pipeline(mlp(6, 6, 6, 6, 3), method, [1, 1, 1, 1], m=4, **how)
+    run = pipe.train(batches)
+    method = "2bw" if method == "2bw" else "sequential"
+    truth = of_rows(batches, method)
+    assert run.losses == pytest.approx(truth.losses, rel=1e-6)
+    state = pipe.state_dict()
+    for name, tensor in truth.weights[-1].items():
+        assert torch.allclose(state[name], tensor, rtol=1e-5, atol=1e-7), name
+
+
+def of_rows(batches: Any, method: str) -> Any:
+    """The equations, which know of no microbatches where each batch is one."""
+    return oracle.train(
+        mlp(6, 6, 6, 6, 3),
+        batches,
+        method=method,
+        balance=[1, 1, 1, 1],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+    )
+
+
+@TRANSPORTS
+def test_it_equals_the_same_rows_in_a_table_of_fewer_microbatches(transport: str) -> None:
+    """To the bit, in the order of the sums."""
+    batches = [(x[:3], y[:3]) for x, y in data(2)]
+    truth = by_equations(plain_pairs(), batches, "gpipe", [4, 4], m=3)
+    how: Any = {"transport": transport, "short_batches": "fewer"}
+    pipe = pipeline(plain_pairs(), "gpipe", [4, 4], m=4, **how)
+    assert pipe.train(batches).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+def plain_pairs() -> nn.Sequential:
+    """Draws no numbers, as those go with a microbatch's place; norms want more than one row."""
+    model = pairs()
+    model[2], model[4] = nn.Identity(), nn.Identity()
+    return model
+
+
+@pytest.mark.parametrize("recompute", ["always", "except_last"])
+@pytest.mark.parametrize("method", ["flush", "gpipe"])
+def test_with_recomputation_and_memory_followed(method: str, recompute: str) -> None:
+    one, other = (
+        pipeline(mlp(6, 6, 6, 3), method, [1, 1, 1], recompute=mode, short_batches="fewer")
+        for mode in (recompute, "never")
+    )
+    batches = data(rows=[8, 2, 8])
+    runs = [pipe.train(batches, watch=Watch(memory=True)) for pipe in (one, other)]
+    assert runs[0].losses == runs[1].losses
+    assert different(one.state_dict(), other.state_dict()) == []
+    tasks = [len(tasks) for tasks in runs[1].schedule.workers]
+    assert runs[1].trace.frame.groupby("worker").size().tolist() == tasks
+
+
+def test_a_batch_norm_that_waits_for_the_end_of_a_batch_still_hears_of_it() -> None:
+    """The empty microbatches come first."""
+    norm = nn.BatchNorm2d(1)
+    model = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), norm, nn.Flatten(), nn.Linear(6, 3))
+    layers = batch_norm.convert_batch_norm(model)
+    assert isinstance(layers, nn.Sequential)
+    pipe = pipeline(layers, "flush", [2, 2], short_batches="fewer")
+    (x, y), *_ = data(rows=[3])
+    run = pipe.train([(x, y)])
+    assert run.microbatch_losses[0][0] == 0
+    assert all(run.microbatch_losses[0][1:])
+    norm(x.unflatten(1, (1, 2, 3)))  # the whole batch at once
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        assert torch.allclose(pipe.state_dict()[f"1.{name}"], norm.get_buffer(name)), name
 
 
 def loader(rows: int, drop_last: bool = False) -> DataLoader[Any]:
@@ -36,7 +119,7 @@ class NeverRuns(nn.Module):
 )
 def test_one_is_refused_before_training_begins(batches: Any, number: int) -> None:
     pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
-    with pytest.raises(ValueError, match=rf"batch {number} has \d rows for 4.*drop_last=True"):
+    with pytest.raises(ValueError, match=rf"batch {number} has \d rows for 4.*short_batches='few"):
         pipe.train(batches)
 
 
@@ -91,3 +174,8 @@ def test_one_that_comes_unforeseen_costs_no_weights(transport: str) -> None:
         pipe.train(stream())
     plain.train(data(rows=[8, 8]))
     assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(ValueError, match="refuse, fewer"):
+        pipeline(mlp(6, 6, 3), "flush", [1, 1], short_batches="skip")
