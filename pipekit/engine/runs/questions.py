@@ -80,6 +80,8 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     Warns:
         UserWarning: of a whole batch it is not what it is of the microbatches together.
     """
+    if not first.batch.microbatch_rows[0]:
+        return
     try:
         question = _LossQuestion(loss, first)
     except Exception:  # of whatever kind: it cannot be copied
@@ -209,7 +211,7 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
     a loss that the model itself computes, is known only by running the model, on two microbatches.
     """
     batch, output = first.batch, first.tried.output
-    sizes = batch.microbatch_rows
+    sizes = [rows for rows in batch.microbatch_rows if rows]
     if len(sizes) < 2:
         return []
     has_rows = all(t.dim() and len(t) == sizes[0] for t in differentiable(output))
