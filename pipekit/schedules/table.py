@@ -176,14 +176,9 @@ class Table:
             return self.batches[number]
         return range(self._stop(number), self._stop(number + 1))
 
-    def each_batch(self, begin: int = 0) -> Iterator[range]:
-        """Yield the microbatches of each batch, from the one that begins with a microbatch on."""
-        if self.period:
-            numbers = count(begin // self.period_microbatches * len(self.batch_stops))
-            batches: Iterable[range] = map(self.batch, numbers)
-        else:
-            batches = self.batches
-        return (batch for batch in batches if batch.start >= begin)
+    def each_batch(self) -> Iterator[range]:
+        """Yield the microbatches of each batch."""
+        return map(self.batch, count()) if self.period else iter(self.batches)
 
     def excerpt(self, batches: int | None = None) -> Self:
         """Return what is drawn, printed and simulated of it, with the batches in its name.
