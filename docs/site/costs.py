@@ -94,7 +94,7 @@ def updates_behind(schedule: Schedule) -> int:
     """Return how many updates a forward's weights are behind at its gradient's, at most."""
     graph, behind = schedule.dependencies, 0
     for number, task in enumerate(graph.tasks):
-        for summed in () if OPS[task.op].is_pass else graph.summed(number):
+        for summed in () if task.op.is_pass else graph.summed(number):
             forward = summed
             while graph.own[forward] != NOTHING:
                 forward = graph.own[forward]

@@ -13,7 +13,6 @@ from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
 
@@ -92,11 +91,11 @@ def _timeline(chosen: RankedLayout) -> Trace:
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     seconds = {
         (worker, task.op, task.stage, task.microbatch): (
-            made.backward_s if OPS[task.op].own else made.forward_s
+            made.backward_s if task.op.own else made.forward_s
         )[task.stage]
         for worker, tasks in enumerate(schedule.workers)
         for task in tasks
-        if OPS[task.op].is_pass
+        if task.op.is_pass
     }
     layers = Profile.uniform(layout.stages, 1.0, 2.0)
     return simulate(schedule, Costs(layers, tasks=seconds))

@@ -9,7 +9,7 @@ from functools import partial
 import pandas as pd
 
 from pipekit.names import METHODS
-from pipekit.schedules import Op, Schedule, ScheduleError
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.traces import Trace
 
@@ -82,7 +82,7 @@ def recognise(trace: Trace) -> Recognition:
 
 def _lists(trace: Trace) -> tuple[Lists, int]:
     """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
-    frame = trace.frame[trace.frame["op"].isin([op.name for op in Op])]
+    frame = trace.frame[trace.frame["op"].isin([op.name for op in OPS])]
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 import pipekit.units as units
 from pipekit.plots import style
 from pipekit.schedules import Op, ScheduleError
-from pipekit.traces import CAUSES, RECOMPUTE, Cause, Trace, describe_bubbles
+from pipekit.traces import CAUSES, Cause, Trace, describe_bubbles
 
 GAP_STYLES = {
     **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
@@ -50,13 +50,15 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     keys, key_of = np.unique(codes * stride + places, return_inverse=True)
     named = [(ops[key // stride], int(key % stride)) for key in keys]
 
+    ranks = {name: rank for rank, name in enumerate(style.OPS)}
+
     def last_updates(key: int) -> tuple[bool, int, int]:
         op, place = named[key]
-        return op == "UPDATE", place, list(style.OPS).index(op)
+        return op == "UPDATE", place, ranks.get(op, len(ranks))
 
     order = sorted(range(len(named)), key=last_updates)
     most = max(1, stride - 1)
-    found = [_lighter(style.OPS[op], place / most) for op, place in map(named.__getitem__, order)]
+    found = [_lighter(style.of(op), place / most) for op, place in map(named.__getitem__, order)]
     return found, np.argsort(order)[key_of].astype(np.int32)
 
 
@@ -84,7 +86,7 @@ def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
 
 
 def _letter(op: str) -> str:
-    return "R" if op == RECOMPUTE else Op[op].value
+    return Op.named(op).letter
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:

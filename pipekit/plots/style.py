@@ -38,6 +38,15 @@ OPS = {
 }
 """The events of a timeline, in the order of the legend."""
 
+OTHER = Style("other work", "#8763B8", "#54357F", 1, "x")
+"""An op of your own."""
+
+
+def of(op: str) -> Style:
+    """Return the style of an op's events."""
+    return OPS.get(op) or OTHER._replace(name=op.lower().replace("_", " "))
+
+
 # What an op makes or keeps has its style; an update also makes the optimizer's state.
 PARTS = {
     "weights": OPS["UPDATE"]._replace(name="weights"),

@@ -19,6 +19,7 @@ from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_betwee
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces.transfers import moved
 
 
 @not_collected()
@@ -79,9 +80,9 @@ def simulate(
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
     costs = stage_costs(schedule, given.profile, plan)
-    load = loads(schedule, costs, given)
     if cluster is not None:
         cluster.require_room(schedule.worker_count)
+    load = loads(schedule, costs, given, cluster)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     times = None
@@ -100,8 +101,8 @@ def simulate(
         "simulated",
         schedule.name,
         schedule.worker_count,
-        transfers=times.transfers,
-        memory=memory(schedule, costs, times, optimizer_states, rule),
+        transfers=_with_transfers(schedule, costs, times),
+        memory=memory(schedule, costs, times, optimizer_states, rule, given.shards),
     )
 
 
@@ -122,12 +123,23 @@ def _events(
         }
     )
     done = ~np.isnan(times.again)
-    if not done.any():
-        return frame
     extra = frame[done].assign(op=RECOMPUTE, start_s=times.again[done], bytes=0.0)
     extra["end_s"] = extra["start_s"] + load.again[done]
+    frame = frame[~task.whose(lambda op: op.stream)].reset_index(drop=True)
+    if not done.any():
+        return frame
     both = pd.concat([frame, extra])
     return both.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+
+
+def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
+    """Return the messages, and what other streams move."""
+    graph = schedule.dependencies
+    each = zip(graph.worker_of, graph.tasks, times.starts, times.ends, strict=True)
+    beside = moved(each, lambda t: costs[t.stage].item_bytes(t.op.moves) if t.op.moves else 0.0)
+    if beside.empty:
+        return times.transfers
+    return beside if times.transfers.empty else pd.concat([times.transfers, beside])
 
 
 def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
@@ -138,7 +150,7 @@ def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
         Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
         Payload.GRADIENT: [0.0, *back[1:]],
     }
-    return {op: sent[rule.sends] for op, rule in OPS.items()}
+    return {op: sent[op.sends] for op in OPS}
 
 
 def _named(mitigation: str) -> Mitigation:

@@ -31,7 +31,7 @@ from pipekit.traces.perfetto_schema import (
     TorchProfile,
     as_row,
 )
-from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS, TraceRecord
+from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord
 
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
@@ -94,10 +94,8 @@ def _computed(trace: TraceRecord) -> Iterator[dict[str, Any]]:
 
 
 def _label(row: dict[str, Any]) -> str:
-    """Return what an event is called: as its task, or R3 for a recomputation of microbatch 3."""
-    if row["op"] == RECOMPUTE:
-        return f"R{row['microbatch']}"
-    return Task(Op[row["op"]], row["stage"], row["microbatch"], row["version"]).label
+    """Return what an event is called: as its task."""
+    return Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"]).label
 
 
 def _messages(trace: TraceRecord) -> Iterator[dict[str, Any]]:

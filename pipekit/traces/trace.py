@@ -19,6 +19,7 @@ from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import TraceRecord
+from pipekit.traces.transfers import moved
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,12 @@ class Trace(TraceRecord):
                 "bytes": 0,
             }
         )
-        return cls(frame, "exact", schedule.name, len(schedule.workers), "slots")
+        beside = moved((*task, *when) for task, when in zip(tasks, times.tolist(), strict=True))
+        own = frame[np.array([not task.op.stream for _, task in tasks], bool)].reset_index(
+            drop=True
+        )
+        workers, transfers = len(schedule.workers), None if beside.empty else beside
+        return cls(own, "exact", schedule.name, workers, "slots", transfers=transfers)
 
     @property
     def makespan_s(self) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 import pipekit as pk
 from pipekit import clusters
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule
+from pipekit.schedules import OPS, Op, Schedule
 from pipekit.simulation.costs import Costs
 
 SECONDS: Mapping[Op, float] = {
@@ -102,7 +102,7 @@ def megatron_app(trace: pk.Trace, path: Path) -> Path:
 
 def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0) -> Path:
     """Write a run as torch.profiler does: a file a rank, the clock of rank 1 off by some time."""
-    letters = {op.name: op.value for op in Op}
+    letters = {op.name: op.letter for op in OPS}
     folder.mkdir(parents=True, exist_ok=True)
     for rank, rows in passes(trace).groupby("worker"):
         events = [

@@ -2,12 +2,12 @@ from itertools import pairwise
 
 from pipekit.plots import style
 from pipekit.schedules import Op
-from pipekit.traces import RECOMPUTE
+from pipekit.schedules.ops import PASSES
 from pipekit.traces.memory import PARTS
 
 
 def test_every_event_has_a_look_of_its_own() -> None:
-    assert set(style.OPS) == {op.name for op in Op} | {RECOMPUTE}
+    assert set(style.OPS) == {op.name for op in (*PASSES, Op.UPDATE, Op.RECOMPUTE)}
     assert len({look.color for look in style.OPS.values()}) == len(style.OPS)
 
 

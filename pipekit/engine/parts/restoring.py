@@ -14,7 +14,7 @@ from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.layers.module_state import set_buffers
 from pipekit.partition.recording.stage import set_extra_states
-from pipekit.schedules import OPS, Op, Step
+from pipekit.schedules import Op, Step
 
 
 class Restoring(Part):
@@ -62,7 +62,7 @@ class _Restored:
     def repeat(self, step: Step) -> None:
         """Restore the results of a task that was done before the boundary."""
         op, _, _, version = step.task
-        if OPS[op].adds_gradient:
+        if op.adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.
             self._stage.weights.accumulate(step.slot, step.update)
         elif op is Op.UPDATE:

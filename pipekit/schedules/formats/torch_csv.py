@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Iterable
 from itertools import chain
 
-from pipekit.schedules.ops import ADDING, OPS, PASSES, Op
+from pipekit.schedules.ops import PASSES, Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 Pass = tuple[Op, int, int]
-_PASS = re.compile(rf"(\d{{1,9}})([{''.join(op.value for op in PASSES)}])(\d{{1,9}})$")
+_PASS = re.compile(rf"(\d{{1,9}})([{''.join(op.letter for op in PASSES)}])(\d{{1,9}})$")
 _MESSAGE = re.compile(r"\d+((WAIT_)?SEND_[FB]|RECV_[FB])\d*$")
 """What torch adds to a table itself, and follows from the passes."""
 _SHARDING = re.compile(r"(\d{1,9})(?:WAIT_)?(UNSHARD|RESHARD|REDUCE_GRAD)\d*$")
@@ -50,7 +50,7 @@ def write(schedule: Table) -> str:
                 overlapped = None
             elif task in partner:
                 overlapped = task
-            elif OPS[task.op].is_pass:
+            elif task.op.is_pass:
                 cells.append(_cell(task))
         csv.writer(lines).writerow(cells)
     lost = [] if schedule.stashing else ["stashing=False"]
@@ -89,7 +89,7 @@ def read(text: str) -> tuple[list[list[Pass]], list[tuple[Pass, Pass]]]:
             name
             for name, stage, place in added
             if name != "REDUCE_GRAD"
-            or any(op in ADDING and other == stage for op, other, _ in passes[place:])
+            or any(op.adds_gradient and other == stage for op, other, _ in passes[place:])
         }
         workers.append(passes)
     if not any(workers):
@@ -113,7 +113,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _cell(task: Task) -> str:
-    return f"{task.stage}{task.op.value}{task.microbatch}"
+    return f"{task.stage}{task.op.letter}{task.microbatch}"
 
 
 def _read(cell: str, line: int, column: int) -> Pass:
@@ -125,7 +125,7 @@ def _read(cell: str, line: int, column: int) -> Pass:
             line=line,
             column=column,
         )
-    return Op(found[2]), int(found[1]), int(found[3])
+    return Op.lettered(found[2]), int(found[1]), int(found[3])
 
 
 def _say(sentence: str) -> None:
@@ -141,14 +141,14 @@ def _and(names: Iterable[str]) -> str:
 def _require_one_batch(schedule: Table) -> None:
     """Raise ScheduleError unless a table is one batch on one version of the weights."""
     for task in chain(*schedule.workers):
-        if task.version > (0 if OPS[task.op].is_pass else 1):
+        if task.version > (0 if task.op.is_pass else 1):
             raise ScheduleError(
                 f"{task} is of weight version {task.version}, and torch's tables are one batch on "
                 f"one version: make the schedule for one batch, by a method that flushes",
                 [(task, None)],
             )
     for task in chain(*schedule.workers):
-        if not OPS[task.op].is_pass and task.microbatch < schedule.microbatches - 1:
+        if not task.op.is_pass and task.microbatch < schedule.microbatches - 1:
             raise ScheduleError(
                 f"{task} leaves out later microbatches, and torch's tables have one update, behind "
                 f"them all: make the schedule for one batch, by a method that flushes",

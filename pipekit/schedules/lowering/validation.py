@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.lowering.steps import Message, Steps
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -63,7 +63,7 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
         for number, task in enumerate(tasks, graph.first[worker]):
             if task in before:
                 found[number] = before[task]
-            elif not later and not OPS[task.op].is_pass and task.version not in seen:
+            elif not later and not task.op.is_pass and task.version not in seen:
                 found[number] = task.version
                 seen.add(task.version)
     return found
@@ -83,7 +83,7 @@ def _worker(schedule: Schedule, worker: int, newest: Sequence[int]) -> Validatio
     last = pending = 0  # the newest update, and the one that is to be validated
     batch = NOBODY  # that runs on it
     for number, task in enumerate(schedule.workers[worker], graph.first[worker]):
-        if not OPS[task.op].is_pass:
+        if not task.op.is_pass:
             if task.version > last:  # of several stages, the first one's is begun for all
                 if pending:
                     found.before[task] = pending
@@ -123,7 +123,7 @@ def _require_end(schedule: Schedule, steps: Sequence[Steps], found: Sequence[Val
                 size += 1 + len(speculated)
             if task in own.speculative:
                 speculated.append(number)
-            elif not OPS[op].is_pass and worker not in first[version]:
+            elif not op.is_pass and worker not in first[version]:
                 first[version][worker], speculated = number, []
             things.append(number)
         lists.append(things)
@@ -137,7 +137,7 @@ def _require_end(schedule: Schedule, steps: Sequence[Steps], found: Sequence[Val
             return
         number = repeats.get(thing, thing)
         step, here = every[number], found[graph.worker_of[number]]
-        if not OPS[step.task.op].is_pass:
+        if not step.task.op.is_pass:
             yield from graph.summed(number)
         for message, _ in step.receives:
             update = here.again.get(message)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipekit.schedules.ops import OPS
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -38,11 +38,11 @@ def weight_slots(
     last_reader = {
         (stage, version): position
         for position, (op, stage, _, version) in enumerate(tasks)
-        if OPS[op].is_pass
+        if op.is_pass
     }
     last_span: dict[tuple[int, int], int] = {}  # between two cuts, by stage and version
     for task in tasks if cut_every else ():
-        if OPS[task.op].is_pass:
+        if task.op.is_pass:
             key = task.stage, task.version
             last_span[key] = max(last_span.get(key, 0), task.microbatch // (cut_every or 1))
     newest = dict.fromkeys(map(itemgetter(1), tasks), 0)
@@ -53,8 +53,7 @@ def weight_slots(
     result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
-        rule = OPS[op]
-        if not rule.is_pass:
+        if not op.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
                 free[stage].append((last_span.get(old, 0), slot_of.pop(old)))
@@ -71,16 +70,16 @@ def weight_slots(
             slot = slot_of[stage, version]
             if stashing:
                 pass  # a version stays in its slot until its last reader is through
-            elif not rule.own:
+            elif op is Op.FORWARD:
                 forward_slot[stage, microbatch] = slot
-            elif forward_slot[stage, microbatch] != slot:
+            elif op.is_backward and forward_slot[stage, microbatch] != slot:
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
                     f"replaced its forward's in place",
                     [(task, None)],
                 )
-            if rule.adds_gradient and not stashing:
+            if op.adds_gradient and not stashing:
                 del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
                 free[stage].append(

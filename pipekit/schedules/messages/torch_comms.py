@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pipekit.schedules.formats import torch_csv
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.program import Group, MessageProgram, Transfer, TransferKind, alone
-from pipekit.schedules.ops import OPS, Payload
+from pipekit.schedules.ops import Payload
 from pipekit.schedules.schedule import Schedule, text_of
 from pipekit.schedules.task import ScheduleError
 
@@ -73,7 +73,7 @@ def write(program: MessageProgram) -> str:
             (action,) = group
             if isinstance(action, Transfer):
                 cells.append(_cell(action))
-            elif OPS[action.op].is_pass and action not in seconds:
+            elif action.op.is_pass and action not in seconds:
                 cells.append(next(passes))
         csv.writer(lines).writerow(cells)
     return lines.getvalue()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import OPS, Schedule, Step, lower
+from pipekit.schedules import Schedule, Step, lower
 from pipekit.schedules.lowering.lower import loss_versions
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
@@ -53,8 +53,8 @@ def parted(steps: Iterable[Step]) -> tuple[list[Step], list[Step]]:
     """Return passes, and updates, without weight slots: knowing the end, others may be free."""
     found = [step._replace(slot=0, ends_update=False) for step in steps]
     return (
-        [step for step in found if OPS[step.task.op].is_pass],
-        [step for step in found if not OPS[step.task.op].is_pass],
+        [step for step in found if step.task.op.is_pass],
+        [step for step in found if not step.task.op.is_pass],
     )
 
 
@@ -74,7 +74,7 @@ def test_every_pass_finds_its_version_in_its_slot_wherever_runs_are_cut(
             for (op, stage, _, version), _, _, slot, *_ in replace(steps, begin=begin).until(
                 partial(int, end)
             ):
-                if OPS[op].is_pass:
+                if op.is_pass:
                     assert held[stage, slot] == version
                 else:
                     held[stage, slot] = version
