@@ -226,3 +226,8 @@ def test_the_chunks_of_a_microbatch_go_forward_in_order_and_back_in_reverse() ->
 
 def test_a_sum_is_not_for_pictures_alone() -> None:
     assert {op.name for op in (GATHER, DISCARD, SUM)} == {"UNSHARD", "RESHARD", "REDUCE_GRAD"}
+
+
+def test_a_backward_waits_until_a_copy_has_read_what_it_frees() -> None:
+    (times,) = slots(one_worker("F0/Y0 B0 -"))
+    assert times.tolist() == [[0, 1], [1, 3], [3, 5], [5, 5]]
