@@ -167,6 +167,14 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
 
 def _require_items(graph: Dependencies) -> None:
     """Raise for a task that needs what is not there: gone, or not yet there, or older weights."""
+    others = range(len(graph.first) - 1)
+    for number, (task, worker) in enumerate(zip(graph.tasks, graph.worker_of, strict=True)):
+        if task.op.peer is not None and (task.op.peer not in others or task.op.peer == worker):
+            raise ScheduleError(
+                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
+                f"for a peer",
+                graph.placed(number),
+            )
     for number, item, before in graph.missing:
         task, worker = graph.tasks[number], graph.worker_of[number]
         lacks = f"worker {worker} has {task}, which needs {item.name} there"

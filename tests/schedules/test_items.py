@@ -38,7 +38,8 @@ def one_worker(cells: str) -> Schedule:
 
 def place(task: Task, item: Item) -> tuple[object, ...]:
     """Return what an item of a task is called: one a stage, or one a microbatch there."""
-    return item, task.stage, task.microbatch if item.each == "microbatch" else None
+    microbatch = task.microbatch if item.each == "microbatch" else None
+    return item, task.stage, microbatch, task.op.peer if item.is_away else None
 
 
 def first_unmet(tasks: tuple[Task, ...]) -> Task | None:
@@ -121,11 +122,11 @@ def tables(draw: st.DrawFn) -> Schedule:
     lists = [list(tasks) for tasks in schedule.workers]
     for microbatch in draw(st.lists(st.integers(0, 2), max_size=3, unique=True)):
         worker = draw(st.integers(0, 1))
-        tasks, peer = lists[worker], draw(st.sampled_from([OFFLOAD, OFFLOAD.to(1)]))
-        back = LOAD if peer is OFFLOAD else LOAD.to(1)
+        tasks, peer = lists[worker], draw(st.sampled_from([None, 1 - worker]))
+        out_op, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
         first, last = (tasks.index(Task(op, worker, microbatch, 0)) for op in (F, B))
         out = draw(st.integers(first + 1, last))
-        for op, at in ((back, draw(st.integers(out, last))), (peer, out)):
+        for op, at in ((back, draw(st.integers(out, last))), (out_op, out)):
             tasks.insert(at, Task(op, worker, microbatch, 0))
     for _ in range(draw(st.integers(0, 2))):
         worker = draw(st.integers(0, 1))
@@ -143,7 +144,8 @@ def test_a_table_is_refused_exactly_where_a_task_lacks_something(table: Schedule
     )
     unmet = [task for tasks in table.workers if (task := first_unmet(tasks))]
     why = refusal(lambda: check(table))
-    assert (why is not None) == bool(twice or unmet)
+    itself = any(task.op.peer == worker for worker, _, task in numbered(table))
+    assert (why is not None) == bool(twice or unmet or itself)
     if why is None:
         found = [each.astype(int).tolist() for each in slots(table)]
         assert found == [[list(pair) for pair in row] for row in ticking(table)]
