@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import groupby
 
+import pandas as pd
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -25,6 +26,11 @@ ALL = 70 + 10 + 10  # what a microbatch keeps, what it received and what it sent
 
 def table(cells: str) -> Schedule:
     return parse(f"worker 0 | {cells}^\nworker 1 | F0 B0 - F1 B1 -^")
+
+
+def moved(trace: Trace, *purposes: str) -> pd.DataFrame:
+    assert trace.transfers is not None
+    return trace.transfers[trace.transfers["purpose"].isin(purposes)]
 
 
 def bytes_of(trace: Trace, worker: int, part: str) -> dict[float, float]:
@@ -53,9 +59,8 @@ def test_both_loops_give_the_same_times(schedule: Schedule, links: float | None)
 def test_what_is_offloaded_to_the_host_is_not_on_the_worker() -> None:
     schedule = table("F0/O0 F1/L0 . B0 - B1 -")
     trace = simulate(schedule, Costs(PROFILE, host_bytes_per_s=ALL))
-    assert trace.transfers is not None
-    moved = trace.transfers[trace.transfers["purpose"].isin(["offload", "load"])]
-    assert moved[["start_s", "end_s", "bytes"]].to_numpy().tolist() == [[1, 2, ALL], [2, 3, ALL]]
+    both = moved(trace, "offload", "load")[["start_s", "end_s", "bytes"]]
+    assert both.to_numpy().tolist() == [[1, 2, ALL], [2, 3, ALL]]
     held = bytes_of(trace, 0, "activations")
     assert held == {0: ALL, 1: 2 * ALL, 2: 2 * ALL, 4: 2 * ALL, 6: ALL, 9: 0}
     slow = simulate(schedule, Costs(PROFILE, host_bytes_per_s=ALL / 2))
@@ -74,15 +79,14 @@ def test_what_a_partner_keeps_lies_there() -> None:
     plain = simulate(flush(2, 2).take(1), PROFILE, cluster=flat(2, ALL))
     there, without = (bytes_of(each, 1, "activations") for each in (trace, plain))
     assert max(there.values()) == max(without.values()) + ALL
-    sent = trace.transfers[trace.transfers["purpose"] == "offload"]
-    assert sent[["source", "destination"]].to_numpy().tolist() == [[0, 1]]
+    assert moved(trace, "offload")[["source", "destination"]].to_numpy().tolist() == [[0, 1]]
 
 
 def test_gathered_weights_are_there_until_they_are_given_up() -> None:
     schedule = table("./G0 F0 F1/D0 . ./G1 B0 - B1 -/D1/S1")
     trace = simulate(schedule, Costs(PROFILE, shards=Shards(4, 30.0)), optimizer_states=1)
     weights, gradients = (bytes_of(trace, 0, part) for part in ("weights", "gradients"))
-    gather = trace.transfers[trace.transfers["purpose"] == "unshard"].iloc[0]
+    gather = moved(trace, "unshard").iloc[0]
     assert (gather["start_s"], gather["end_s"]) == (0, 1)  # three quarters of 40 bytes at 30
     assert weights[min(weights)] == 40
     assert min(weights.values()) == 10
