@@ -41,10 +41,18 @@ OPS = {
 OTHER = Style("other work", "#8763B8", "#54357F", 1, "x")
 """An op of your own."""
 
+BESIDE = {
+    "OFFLOAD": Style("offload", "#CC79A7", "#8A3F69", 0, ""),
+    "LOAD": Style("load", "#8763B8", "#54357F", 0, ""),
+    "UNSHARD": Style("gather weights", "#D55E00", "#7E3800", 0, ""),
+    "REDUCE_GRAD": Style("sum gradients", "#E69F00", "#8F6200", 0, ""),
+}
+"""What runs beside a worker's own tasks."""
+
 
 def of(op: str) -> Style:
     """Return the style of an op's events."""
-    return OPS.get(op) or OTHER._replace(name=op.lower().replace("_", " "))
+    return OPS.get(op) or BESIDE.get(op) or OTHER._replace(name=op.lower().replace("_", " "))
 
 
 # What an op makes or keeps has its style; an update also makes the optimizer's state.

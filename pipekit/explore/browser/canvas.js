@@ -190,7 +190,7 @@ function render({ model, el }) {
 
   const laneAt = (y) => Math.floor((y - TOP_PX) / (s.rowPx + s.memoryPx));
   const inMemory = (y) => y > topOf(s, laneAt(y)) + s.rowPx;
-  const label = (i) => `${s.picture.letters[s.bars.kind[i]]}${s.bars.microbatch[i]} of stage ${s.bars.stage[i]}`;
+  const label = (i) => `${s.picture.letters[s.bars.kind[i]]}${numberOf(s, i)} of stage ${s.bars.stage[i]}`;
   const span = (from, to) => `${tidied(from)} to ${tidied(to)} ${s.picture.unit}`;
 
   function barAt(x, y) {
@@ -256,7 +256,7 @@ function render({ model, el }) {
     return [
       picture.styles[bars.kind[i]].name,
       `${picture.lanes[bars.lane[i]]}, stage ${bars.stage[i]}`,
-      `${sums ? "sums up to microbatch" : "microbatch"} ${bars.microbatch[i]}`,
+      `${sums ? "sums up to microbatch" : "microbatch"} ${numberOf(s, i)}`,
       `${sums ? "makes" : "reads"} version ${bars.version[i]}`,
       span(bars.start[i], bars.end[i]),
     ];
