@@ -38,6 +38,7 @@ PAGES = (
     "methods",
     "why_slow",
     "hang",
+    "ops",
     "gradients",
     "predictions",
     "own_notebook",
@@ -114,7 +115,7 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    use = ["start", "train", "your_model", "cost", "methods", "hang", "why_slow", "predictions"]
+    use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow", "predictions"]
     pages = toctree([*use, "own_notebook"], "Use it")
     see = [
         "why_pipelines_idle",
