@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.ops import WEIGHTS, Item
+from pipekit.schedules.ops import SUMS, WEIGHTS, Item
 from pipekit.schedules.task import Task
 
 _Key = tuple[Item, int, int]
@@ -74,3 +74,5 @@ class Items:
                     gone[key] = number
             for item in op.gives:
                 given[item, stage, microbatch if item.each == "microbatch" else -1] = number
+            if op.adds_gradient and given.pop((SUMS, stage, -1), None) is not None:
+                gone[SUMS, stage, -1] = number  # they lack the new one
