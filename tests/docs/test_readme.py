@@ -32,6 +32,7 @@ WITH_CODE = (
     "docs/cost.md",
     "docs/methods.md",
     "docs/hang.md",
+    "docs/ops.md",
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
