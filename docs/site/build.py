@@ -115,8 +115,8 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow", "predictions"]
-    pages = toctree([*use, "own_notebook"], "Use it")
+    use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow"]
+    pages = toctree([*use, "predictions", "own_notebook"], "Use it")
     see = [
         "why_pipelines_idle",
         "course/index",
