@@ -1,7 +1,5 @@
 """What is counted of one block stands for a network of many."""
 
-import pytest
-
 from experiments.megatron import gpts
 from experiments.megatron.gpts import S, V
 from pipekit import models
@@ -23,10 +21,3 @@ def test_operations_are_those_of_matrix_products_by_hand() -> None:
     assert gpts.block_flops(SMALL) == (forward, 2 * forward)
     assert gpts.logit_flops(SMALL) == (2 * S * 64 * V, 4 * S * 64 * V)
     assert gpts.sequence_flops(SMALL) == 3 * 4 * forward + 6 * S * 64 * V
-
-
-def test_days_count_the_second_forward() -> None:
-    a_day = gpts.sequence_flops(SMALL) / 86_400 / 1e12  # TFLOP/s at which a sequence takes a day
-    assert gpts.days(SMALL, S, gpus=2, teraflops=a_day) == pytest.approx(0.5)
-    tokens = 86_400 * 1e12 / 8 / gpts.parameters(SMALL)
-    assert gpts.days_by_parameters(SMALL, tokens, gpus=1, teraflops=1) == pytest.approx(1)

@@ -78,14 +78,6 @@ def test_a_distance_of_few_seeds_is_wrong_by_no_more_in_95_of_100(apart: float) 
     assert within / 500 == pytest.approx(0.95, abs=0.04)
 
 
-def test_every_curve_names_a_method_with_as_many_workers() -> None:
-    for arms in FIGURES.values():
-        for arm in arms:
-            assert METHODS[arm.method].worker_count == arm.setting.workers
-    ours, bsp = FIGURES["10b"]
-    assert ours.method == bsp.method
-
-
 def test_hours_are_those_of_table_1s_speedup() -> None:
     hours = {arm: epoch_hours(arm) for arm in (HYBRID_ARM, BSP_ARM, ASP_ARM)}
     # Four workers that never wait are 4 times as fast as one.

@@ -1,7 +1,5 @@
 """Workers' own lists, other policies, and when messages are on their timelines."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -37,11 +35,6 @@ def test_forward_first_is_all_forwards_and_backward_first_with_room_is_executabl
     schedules.check(by_preference([(1, 3), (2, 2), (3, 1)], 9, Op.BACKWARD, admitted=2))
 
 
-def test_a_limit_on_admission_is_kept() -> None:
-    table = by_preference([(1, 2)] * 4, 12, Op.BACKWARD, admitted=3)
-    assert schedules.check(table).peak_in_flight[0] == 3
-
-
 def test_every_message_is_counted_by_its_purpose() -> None:
     data = [(torch.randn(2, 4), torch.randn(2, 4))] * 6
     pipeline = Pipeline(
@@ -59,15 +52,6 @@ def test_every_message_is_counted_by_its_purpose() -> None:
         "gradient": 6,
         "weights": 12,
     }
-
-
-def test_a_message_without_tensors_is_control() -> None:
-    counter = timelines.MessageCounter()
-    step = schedules.lower(schedules.gpipe(2, 1).take(1))[0].head[0]
-    (message, receiver), *_ = step.sends
-    counter.sent(0, step, message, receiver, (), 0)
-    counter.values_summed(0, 1, torch.zeros(1))
-    assert counter.seen == {"control": 2}
 
 
 def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
@@ -99,15 +83,3 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     assert len(sent) == 8
     assert set(sent["purpose"]) == {"activation", "gradient"}
     assert (sent["end_s"] - sent["start_s"]).tolist() == pytest.approx([1e4 / 4e6] * 8)
-
-
-def test_a_machine_is_drawn_above_what_it_sends_and_receives() -> None:
-    passes, cluster = one_layer_stages([(1, 1)] * 2, output_bytes=1), flat(2, 4.0)
-    trace = simulate(schedules.pipedream(2).take(3), passes, cluster=cluster)
-    assert trace.transfers is not None
-    machine = timelines.machine_and_links(trace, trace.transfers, 0, (0, math.inf))
-    per_row = machine.frame.groupby(["worker", "op"]).size()
-    assert per_row[1].to_dict() == {"FORWARD": 3}
-    assert per_row[2].to_dict() == {"BACKWARD": 3}
-    figure = timelines.machine_figure([machine], ["A finding"])
-    assert figure.layout.annotations[0].text == "A finding (simulated)"

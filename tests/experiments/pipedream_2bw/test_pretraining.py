@@ -35,11 +35,6 @@ def test_the_papers_training_is_that_of_the_ledger() -> None:
     assert describe(PRE_TRAINING) == claims.load()["2bw-setup-hparams"].value
 
 
-def test_one_line_cannot_describe_trainings_of_two_kinds() -> None:
-    with pytest.raises(ValueError, match="differ in more than batch and steps"):
-        describe({"bert": AdamRecipe(1, 1), "gpt": AdamRecipe(1, 1, lr=1.0)})
-
-
 def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines() -> None:
     training = AdamRecipe(batch_rows=1, steps=10, lr=2.0, warm_up=0.4)
     optimizer = training.optimizer([nn.Parameter(nn.Linear(2, 2).weight)])
@@ -139,13 +134,6 @@ def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth()
     assert pieces[-1][1] < pieces[0][1]
 
 
-def test_batches_go_on_into_further_epochs_in_another_order() -> None:
-    batches = take(replace(GPT, rows=16).text(), batch_rows=8, steps=4, seed=0)
-    first, second = (torch.cat([x for x, _ in half]) for half in (batches[:2], batches[2:]))
-    assert not torch.equal(first, second)
-    assert torch.equal(first.unique(dim=0), second.unique(dim=0))
-
-
 def test_validations_leave_no_trace_in_a_training(tmp_path: Path) -> None:
     found = Trainings(train, tmp_path).run([BERT])
     assert found["step"].tolist() == found.dropna(subset="validation")["step"].tolist()
@@ -183,11 +171,6 @@ def frame(method: str, *ends: float, loss: float = 1.0, steps: int = 10) -> pd.D
     )
 
 
-def test_a_distance_is_counted_in_vanillas_deviations() -> None:
-    both = pd.concat([frame("vanilla", 1.0, 2.0, 3.0), frame("2BW", 4.0, 4.0, 5.5)])
-    assert pretraining.distance(both, "2BW") == pytest.approx(2.5)
-
-
 def test_gaps_are_between_equal_seeds_and_steps() -> None:
     late = frame("2BW", 1.0, 1.0, loss=1.25)
     late.loc[late["step"] == 1, "loss"] = 0.5
@@ -210,20 +193,7 @@ def test_movement_is_that_after_warm_up() -> None:
     assert ratio == pytest.approx(last / first)
 
 
-def test_what_moves_as_the_learning_rate_does_does_not_fall() -> None:
-    recipe = AdamRecipe(8, 100, warm_up=0.2)
-    moved = frame("vanilla", 1.0, steps=100)
-    moved["moved"] = [math.nan, *(recipe.share_of_lr(step) for step in range(100))]
-    assert pretraining.movement(moved, recipe)[1] == pytest.approx(1)
-
-
 @pytest.mark.parametrize(("end", "share"), [(3.0, 0.5), (1.0, 1.0), (4.0, 0.25)])
 def test_vanilla_is_where_2bw_ends_after_a_share_of_its_steps(end: float, share: float) -> None:
     both = pd.concat([frame("vanilla", 1.0), frame("2BW", end)])
     assert pretraining.matching_share(both) == pytest.approx(share)
-
-
-def test_there_is_no_such_share_where_2bw_ends_lower() -> None:
-    assert math.isnan(
-        pretraining.matching_share(pd.concat([frame("vanilla", 1.0), frame("2BW", 0.5)]))
-    )

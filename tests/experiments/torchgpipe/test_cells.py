@@ -4,7 +4,6 @@ import pytest
 
 from experiments.torchgpipe import cells
 from experiments.torchgpipe.settings import Benchmark
-from pipekit.clusters import flat
 from pipekit.profiling import Profile
 from tests.emulation.own_time import own_time
 
@@ -44,9 +43,3 @@ def test_emulated_and_simulated_seconds_agree(monkeypatch: pytest.MonkeyPatch) -
     assert rounds.simulated is not None
     seconds = [rounds.simulated[one].seconds, *(found[one].seconds for found in rounds.found)]
     assert seconds == pytest.approx([0.340] * 3)
-
-
-def test_slower_links_make_a_batch_longer() -> None:
-    costs = Profile.uniform(3, 0.010, 0.020, output_bytes=1e6)
-    free = cells.simulated(cell(4, "never"), costs, None).makespan_s
-    assert cells.simulated(cell(4, "never"), costs, flat(2, 1e8)).makespan_s > free + 0.02

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,13 +83,3 @@ def test_a_skip_without_portal_is_copied_over_every_boundary() -> None:
         sizes[name] = forward.set_index(["source", "destination"])["bytes"].to_dict()
     assert sizes["dep-streams"] == {(0, 1): 2.5, (1, 2): 2.5}
     assert sizes["dep-streams-portals"] == {(0, 1): 0.5, (1, 2): 0.5, (0, 2): 2.0}
-
-
-def test_copies_overlap_with_what_their_devices_compute() -> None:
-    # A copy of 1 s: device 0 computes its second forward for 0.5 s of it, device 1 nothing.
-    profile = costs((0.5, 1), (0.5, 1), output_bytes=1)
-    trace = host.simulated(cell(2, 2), profile, LINKS, ALL)
-    forwards = host.copies_of(trace).query("purpose == 'activation' and microbatch == 0")
-    first = replace(trace, transfers=forwards)
-    assert host.copying(first) == 1
-    assert host.overlap(first) == pytest.approx(0.25)

@@ -8,9 +8,9 @@ import pytest
 from experiments import pipedream as names
 from experiments import study
 from experiments.pipedream.table1 import table
-from experiments.pipedream.table1.plans import Sent, data_parallel, sent
-from experiments.pipedream.table1.row import BSP, PIPEDREAM, SYSTEMS, Ran, Row, run
-from experiments.pipedream.table1.rows import FOUR, INCEPTION, RESNET, S2VT, Setting
+from experiments.pipedream.table1.plans import Sent, sent
+from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
+from experiments.pipedream.table1.rows import FOUR, Setting
 from experiments.pipedream.table1.table import changes
 from experiments.study.claims import Changed, Emulated
 from pipekit import Plan, Profile, simulate
@@ -41,13 +41,6 @@ def test_speedups_are_over_one_machine() -> None:
     assert FASTER.over_bsp() == pytest.approx(3)
     assert FASTER.saved() == pytest.approx(75)
     assert FASTER.in_round(1).over_bsp() == pytest.approx(2)
-
-
-def test_overheads_are_those_of_the_paper() -> None:
-    paper = {BSP: ran(0.48 / 2.35, sent=1), PIPEDREAM: ran(0.48 / 7.04, sent=1)}
-    eight = row_of(Setting("vgg16", 8, "A"), **paper)
-    assert eight.overhead(BSP) == pytest.approx(70.6, abs=0.05)
-    assert eight.overhead_removed() == pytest.approx(83, abs=0.5)
 
 
 def test_what_is_not_emulated_is_simulated() -> None:
@@ -114,29 +107,6 @@ def test_the_changes_of_a_row_change_one_thing_each() -> None:
     assert changed[names.TIMES].compute_s != pytest.approx(published.compute_s)
 
 
-def test_a_row_is_of_the_printed_configuration_if_that_is_a_pipeline() -> None:
-    assert FASTER.plan.config == "2-1-1"
-    whole = Row(INCEPTION, LAYERS, flat(8, 1e7))  # printed: 8
-    assert whole.plan == whole.chosen != whole.paper_plan
-    assert Row(RESNET, LAYERS, flat(8, 1e7)).plan == whole.chosen  # nothing is printed
-
-
-def test_a_larger_minibatch_hides_more_of_the_same_exchange() -> None:
-    small = Row(RESNET, LAYERS, flat(8, 1e8))
-    large = small.of_minibatch(4)
-    assert large.compute_s == pytest.approx(4 * small.compute_s)
-    exchange_s = large.compute_s / large.speedup(BSP) * 8 - large.compute_s
-    assert exchange_s < small.compute_s / small.speedup(BSP) * 8 - small.compute_s
-
-
-def test_s2vts_activations_are_tried_at_the_printed_traffic() -> None:
-    one = Row(S2VT, LAYERS, flat(4, 1e7))
-    small = dict(changes(one))[names.ACTIVATIONS].profile
-    everything = sent(LAYERS, data_parallel(LAYERS, 4)).total
-    assert sent(small, one.plan).activations == pytest.approx(0.05 * everything)
-    assert sent(small, data_parallel(small, 4)).total == everything
-
-
 class Recorded(list[Any]):
     """Stands in for a notebook: keeps what it is given of each claim."""
 
@@ -167,10 +137,3 @@ def test_a_claim_is_evaluated_in_rounds_and_with_each_change_of_its_rows() -> No
     assert found == pytest.approx([3, 2])
     assert simulated == pytest.approx(3)
     assert because == {names.NOMINAL: slow.over_bsp(), names.TIMES: FASTER.simulated.over_bsp()}
-
-
-def test_a_value_with_an_emulation_that_does_not_count_is_simulated() -> None:
-    uncounted = ran(0.24, sent=1)._replace(timed=Emulated(0.24, ()))
-    one = row_of(FOUR, BSP=uncounted, PipeDream=FASTER.runs[PIPEDREAM])
-    assert table.kind([one, FASTER]) == "simulated"
-    assert table.kind([one, FASTER], [PIPEDREAM]) == "emulated"
