@@ -88,14 +88,6 @@ def test_messages_take_the_time_of_the_slow_link() -> None:
     assert starts.iloc[-1] >= 8 * 20 * MS
 
 
-def test_an_update_takes_its_seconds() -> None:
-    layer = LayerProfile("layer", MS, MS, update_s=10 * MS)
-    with own_time():
-        frame = emulate(pipedream(1).take(3), Profile((layer,))).trace.frame
-    updates = frame[frame["op"] == "UPDATE"]
-    assert (updates["end_s"] - updates["start_s"]).to_list() == pytest.approx([10 * MS] * 3)
-
-
 @pytest.mark.parametrize(
     "schedule", [gpipe(3, 3).take(2), two_bw(3, 3).take(3)], ids=["gpipe", "2bw"]
 )

@@ -36,17 +36,3 @@ def test_a_functions_body_has_80_lines_at_most() -> None:
 
     assert list(long_functions(function(80))) == []
     assert list(long_functions(function(81))) == [("a.py: f", 81)]
-
-
-def test_papers_and_ledger_are_known_wherever_they_stand() -> None:
-    for path, expected in {
-        "pipekit/ledger/outcomes.py": True,
-        "experiments/study/costs.py": True,
-        "experiments/gpipe/table1.py": True,
-        "notebooks/gpipe/speed.ipynb": True,
-        "notebooks/your_model.ipynb": False,
-        "pipekit/clusters/papers.py": False,
-        "experiments/bits/drive.py": False,
-        "tests/experiments/study/test_costs.py": False,
-    }.items():
-        assert Source(Path(path), "").is_reproduction == expected, path

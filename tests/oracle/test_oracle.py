@@ -294,12 +294,6 @@ def test_2bw_is_one_update_late_on_every_stage(balance: list[int], m: int) -> No
     assert not same_weights(run, train("sequential", [9], microbatches=m, clip_norm=0.4))
 
 
-def test_2bw_first_two_batches_read_the_initial_weights() -> None:
-    run = train("2bw", [3, 3], microbatches=2, batches=images(1) * 3, model=without_dropout())
-    assert run.losses[0] == run.losses[1] != run.losses[2]
-    assert_equal(run.gradients[0], run.gradients[1])
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_vertical_sync_delays_all_stages_alike(n: int) -> None:
     """The n-th gradient is the first that is not taken at W(0)."""
@@ -311,10 +305,6 @@ def test_vertical_sync_delays_all_stages_alike(n: int) -> None:
         model.load_state_dict(run.weights[max(t - n + 1, 0)], strict=False)
         fresh = train("sequential", [6], model=model, batches=images(1))
         assert_equal(run.gradients[t], fresh.gradients[0])
-
-
-def test_vertical_sync_on_two_stages_is_2bw_with_one_microbatch() -> None:
-    assert same_weights(train("pipedream_vertical_sync", [4, 5]), train("2bw", [4, 5]))
 
 
 def without_dropout() -> nn.Sequential:
@@ -445,11 +435,6 @@ def test_a_summed_loss_is_not_scaled() -> None:
     assert parts.losses == pytest.approx(whole.losses, rel=1e-4)
 
 
-def test_batch_norm_counts_microbatches() -> None:
-    run = train("2bw", [4, 5], microbatches=4)
-    assert run.buffers["1.num_batches_tracked"] == 5 * 4
-
-
 def test_gradients_are_those_before_clipping() -> None:
     free, clipped = train("sequential", [9]), train("sequential", [9], clip_norm=1e-3)
     assert_equal(free.gradients[0], clipped.gradients[0])
@@ -525,15 +510,6 @@ def test_a_parameter_without_gradient_is_not_updated() -> None:
 def test_layers_run_in_training_mode() -> None:
     evaluated = network().eval()
     assert same_weights(train("2bw", [4, 5]), train("2bw", [4, 5], model=evaluated))
-
-
-def test_a_parameter_shared_within_a_stage_is_updated_once() -> None:
-    torch.manual_seed(2)
-    shared = nn.Linear(6, 6)
-    model = nn.Sequential(shared, nn.Tanh(), shared)
-    batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
-    run = train("2bw", [3], model=model, batches=batches, loss=nn.MSELoss())
-    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
 
 
 @pytest.mark.parametrize("m", [1, 3])

@@ -128,11 +128,6 @@ def test_a_loss_of_the_whole_batch_is_warned_of(loss: Any) -> None:
     equal(pipeline, losses, model, plain_loop(model, sgd, plain, data()))
 
 
-def test_one_row_a_microbatch_is_asked_too() -> None:
-    with pytest.warns(UserWarning, match=ANOTHER):
-        piped(clip, m=8).train(data())
-
-
 def test_mixed_precision_is_asked_too() -> None:
     with pytest.warns(UserWarning, match=ANOTHER):
         piped(summed, execution=pk.Execution(autocast=torch.bfloat16)).train(data())
@@ -336,14 +331,6 @@ def test_large_outputs_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         piped(summed).train(data())
 
 
-def test_a_loss_that_fails_says_so_in_training() -> None:
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        piped(loss).train(data())
-
-
 # Losses that read the model.
 
 
@@ -429,12 +416,3 @@ def test_what_stays_as_it_is_may_be_read() -> None:
     with pytest.warns(UserWarning, match="forward changes"):
         losses = pipeline.train(data(1)).losses
     assert losses == pytest.approx(plain_loop(plain, sgd, reads(plain), data(1), microbatches=2))
-
-
-def test_a_teacher_of_its_own_may_be_read() -> None:
-    model = net()
-    teacher = copy.deepcopy(model).requires_grad_(False)
-    with no_word():
-        piped(lambda o, y: F.mse_loss(o, teacher(torch.ones(8)).expand_as(o)), model=model).train(
-            data()
-        )

@@ -159,13 +159,6 @@ def test_other_data_in_a_process_are_named(read: Callable[[], Batches], first: i
         losses_of(read)
 
 
-@pytest.mark.parametrize("read", [lambda: as_dicts(1, rank()), named_otherwise])
-def test_other_entries_beside_the_input_are_named(read: Callable[[], Any]) -> None:
-    execution = pk.Execution(inputs="x")
-    with pytest.raises(Exception, match="batch 0 of worker 1 differs from that of worker 0"):
-        losses_of(read, by_label, execution=execution)
-
-
 def test_inputs_that_each_process_augments_otherwise_may_differ() -> None:
     """The last stage reads its targets alone; it trains on the first stage's inputs."""
 
@@ -174,12 +167,6 @@ def test_inputs_that_each_process_augments_otherwise_may_differ() -> None:
         return [(x + n, y) for (x, y), (n, _) in zip(batches(), noise, strict=True)]
 
     assert losses_of(augmented) == plain(augmented(0))
-
-
-def test_so_may_the_models_entries_of_a_dict() -> None:
-    execution = pk.Execution(inputs="x")
-    found = losses_of(lambda: as_dicts(1 + rank(), 1), by_label, execution=execution)
-    assert found == plain(batches())
 
 
 def test_other_data_of_an_evaluation_are_named() -> None:

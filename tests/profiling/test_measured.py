@@ -191,29 +191,6 @@ class TestSizes:
         assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 2 * 8 * 4]
         assert [layer.buffer_bytes for layer in made.layers] == [8 * 4, 2 * 8 * 4 + 8]
 
-    def test_a_weight_in_two_layers_counts_in_the_first(self) -> None:
-        model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
-        model[1].weight = model[0].weight
-        made = profile(model, torch.rand(5, 8), repeats=1)
-        assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 0]
-
-    def test_fused_recurrent_layers_have_operations_too(self) -> None:
-        class Last(nn.Module):
-            def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
-                return x[0]
-
-        model = nn.Sequential(nn.LSTM(8, 16, batch_first=True), Last())
-        made = profile(model, torch.rand(5, 3, 8), repeats=1)
-        assert made.layers[0].flops == 2 * 5 * 3 * (8 + 16) * 4 * 16
-
-    def test_trees_of_tensors_pass_between_layers(self) -> None:
-        model = models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6)
-        sample = torch.rand(2, 3, 8), torch.randint(20, (2, 4))
-        made = profile(model, sample, repeats=1)
-        assert made.input_bytes == 2 * 3 * 8 * 4 + 2 * 4 * 8
-        assert made.layers[0].output_bytes == 2 * (3 + 4) * 4 * 4
-        assert made.layers[-1].output_bytes == 2 * 4 * 20 * 4
-
 
 class Halve(Skippable):
     """Stashes what the next layer gets too, and other memory, which nobody saves."""

@@ -110,11 +110,6 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
     ]
 
 
-def test_the_optimizers_state_comes_with_the_first_update() -> None:
-    frame = memory(flush(1, 1).take(2), states=2).frame
-    assert frame["optimizer"].tolist() == [0, 0, 2 * W, 2 * W, 2 * W]
-
-
 @pytest.mark.parametrize(("saves_output", "kept"), [(True, 5 + 80), (False, 5 + 80 + 7)])
 def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
     saves_output: bool, kept: float
@@ -137,12 +132,6 @@ def test_two_stages_on_one_worker_are_counted_together() -> None:
     found = memory(schedule)
     assert peak(found, "weights") == [4 * W], "each stage's two buffers stay, as in the engine"
     assert peak(found, "activations") == [4 * A]
-
-
-def test_inference_keeps_nothing_but_the_weights() -> None:
-    trace = simulate(parse("worker 0 | F0 F1"), profile(1))
-    assert trace.memory is not None
-    assert trace.memory.peak_bytes == (W,)
 
 
 def test_gradients_come_layer_by_layer_as_activations_go() -> None:

@@ -97,14 +97,6 @@ def test_with_free_links_skips_cost_no_time(schedule: Schedule) -> None:
     assert with_skips.drop(columns="bytes").equals(without.drop(columns="bytes"))
 
 
-def test_more_rows_make_larger_skips() -> None:
-    plan = Plan.by_hand([1, 1], rows=5)
-    trace = simulate(
-        gpipe(2, 1).take(1), chain(2, SkipProfile("a", 0, 1, SKIP)), plan, flat(2, 1.0)
-    )
-    assert sent(trace)[0, 1, "activation"] == 5 * (MAIN + SKIP)
-
-
 # --- Memory ---------------------------------------------------------------------------------------
 
 
@@ -183,13 +175,3 @@ def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
     assert predicted is not None
     for ours, theirs in zip(predicted.peak_bytes, found.peak_bytes, strict=True):
         assert ours == pytest.approx(theirs, rel=0.05)
-
-
-def test_without_the_skips_it_would_not(costs: Profile) -> None:
-    """So that the test above tests something: skips are a large part of the last stage's bytes."""
-    plain = Profile(costs.layers, costs.rows, costs.input_bytes)
-    plan = Plan.by_hand([3, 12, 7], rows=len(IMAGES), recompute="always")
-    least, real = (simulate(METHODS["gpipe"](3).take(1), p, plan).memory for p in (plain, costs))
-    assert least is not None
-    assert real is not None
-    assert least.peak_bytes[-1] < 0.8 * real.peak_bytes[-1]

@@ -15,7 +15,6 @@ import yaml
 from nbformat.sign import NotebookNotary
 from tqdm.std import tqdm
 
-from pipekit.ledger.batches import execution
 from pipekit.ledger.batches.batch import run
 
 Notebook = Callable[..., Path]
@@ -144,21 +143,6 @@ def test_a_cell_that_never_ends_is_stopped(
     assert result.error is not None
     assert result.error.startswith("CellTimeoutError")
     assert capfd.readouterr().out == ""
-
-
-@pytest.mark.slow
-def test_without_a_page_of_it_a_notebook_has_run_all_the_same(
-    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_templates(executed: Path) -> Path:
-        raise ValueError(f"no template for {executed.name}")
-
-    monkeypatch.setattr(execution, "write_page", no_templates)
-    notebook("good", "print('seen')")
-    batch = run(experiment(tmp_path, "good"), results=tmp_path / "runs", quiet=True)
-    assert batch.failed == ()
-    said = "seen\nthere is no page of it for browsers: ValueError: no template for good.ipynb\n"
-    assert (batch.folder / "good.log").read_text() == said
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(
@@ -379,15 +363,3 @@ def test_a_dask_cluster_runs_the_same_batch(
     assert bad.error == "In [3], line 1: ZeroDivisionError: division by zero"
     assert good.error is None
     assert json.loads((batch.folder / "good" / "seen.json").read_text())["cwd"] == str(tmp_path)
-
-
-def test_a_cluster_that_does_not_answer_is_named(
-    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("distributed", reason="pip install 'pipekit[dask]'")
-    monkeypatch.setattr("pipekit.ledger.batches.batch._ANSWER_S", 0.2)
-    notebook("good", WORKS)
-    file = experiment(tmp_path, "good")
-    with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
-        run(file, on="dask:tcp://127.0.0.1:9", results=tmp_path / "runs", quiet=True)
-    assert list(tmp_path.glob("runs/*")) == []
