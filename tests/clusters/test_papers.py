@@ -1,4 +1,3 @@
-
 import pytest
 
 from pipekit import clusters

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import nn
 
 from pipekit import Pipeline, emulate, models, simulate
@@ -48,7 +48,6 @@ def assert_the_same(emulated: Trace, simulated: Trace) -> None:
     np.testing.assert_allclose(one[times].to_numpy(), other[times].to_numpy(), rtol=0, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
 @given(training_methods)
 def test_it_does_what_is_simulated(schedule: Schedule) -> None:
     profile = Profile.uniform(schedule.stages, MS, 2 * MS, output_bytes=40)

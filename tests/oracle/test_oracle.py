@@ -128,7 +128,6 @@ def hand_delays(method: str, n: int) -> list[int]:
 numbers = st.floats(-1.5, 1.5).map(lambda x: round(x, 3))
 
 
-@settings(max_examples=60)
 @given(data=st.data(), method=st.sampled_from([*SEQUENTIAL, *PIPEDREAM, "2bw"]))
 def test_each_method_follows_its_equation(data: st.DataObject, method: str) -> None:
     n = data.draw(st.integers(1, 5), "stages")
@@ -294,19 +293,6 @@ def test_2bw_is_one_update_late_on_every_stage(balance: list[int], m: int) -> No
     assert not same_weights(run, train("sequential", [9], microbatches=m, clip_norm=0.4))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_vertical_sync_delays_all_stages_alike(n: int) -> None:
-    """The n-th gradient is the first that is not taken at W(0)."""
-    balance = [6 - n + 1] + [1] * (n - 1)
-    run = train("pipedream_vertical_sync", balance, batches=images(1) * 6, model=without_dropout())
-    assert run.losses[:n] == [run.losses[0]] * n
-    for t in range(6):
-        model = without_dropout()
-        model.load_state_dict(run.weights[max(t - n + 1, 0)], strict=False)
-        fresh = train("sequential", [6], model=model, batches=images(1))
-        assert_equal(run.gradients[t], fresh.gradients[0])
-
-
 def without_dropout() -> nn.Sequential:
     torch.manual_seed(5)
     return nn.Sequential(
@@ -317,20 +303,6 @@ def without_dropout() -> nn.Sequential:
         nn.Tanh(),
         nn.Linear(8, 5),
     )
-
-
-def test_stashing_reads_each_stage_at_its_own_age() -> None:
-    """Stage s of 3 at W_s(t-3+s): the true gradient at exactly that mixture of versions."""
-    balance, stage_of = [2, 2, 2], {"1": 1, "3": 2, "5": 3}
-    run = train("pipedream", balance, model=without_dropout())
-    for t, batch in enumerate(images()):
-        model = without_dropout()
-        mixture = {
-            name: run.weights[max(t - 3 + stage_of[name[0]], 0)][name] for name in run.weights[0]
-        }
-        model.load_state_dict(mixture)
-        fresh = train("sequential", [6], model=model, batches=[batch])
-        assert_equal(run.gradients[t], fresh.gradients[0])
 
 
 def test_without_stashing_the_gradient_is_that_of_no_weights() -> None:
@@ -363,7 +335,7 @@ def test_without_stashing_the_gradient_is_that_of_no_weights() -> None:
             assert difference.norm() > 1e-4 * got["1.weight"].norm()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     method=st.sampled_from([*PIPEDREAM, *SEQUENTIAL]),
     name=st.sampled_from(list(OPTIMIZERS)),
@@ -380,7 +352,7 @@ def test_with_one_stage_nothing_is_late(
     assert_equal(run.buffers, reference.buffers)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     cuts=st.sets(st.integers(1, 8), max_size=5),
     method=st.sampled_from(["sequential", "2bw"]),

@@ -328,18 +328,6 @@ def test_a_table_as_long_as_the_rows_is_warned_of(loss: Any, said: Any, warns: i
     assert len(found) == warns
 
 
-def test_an_entry_that_has_rows_in_some_batches_only_is_warned_of_once() -> None:
-    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(output, batch["y"])
-
-    table = torch.arange(8.0)
-    batches = [{"x": X[:rows], "y": Y[:rows], "table": table} for rows in (8, 6, 8, 6)]
-    made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
-    assert len(warned(lambda: made.train(batches), "batch['table']", "in batch 0 alone")) == 1
-    made = pipeline(network(), loss=loss, execution=Execution(inputs="x", rows={"table": False}))
-    assert not warned(lambda: made.train(batches), "table")
-
-
 class Adds(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["x"] + batch["places"]

@@ -109,10 +109,10 @@ TASK = "worker,op,stage,microbatch,version\n0,FORWARD,0,0,0\n"
 
 
 def test_a_csv_that_says_many_workers_is_refused_at_once() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(ScheduleError, match=r"999,999 workers and 1 tasks: leave out workers"):
         check(read_csv(f"# x; 999999 workers; stashing on\n{TASK}"))
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_a_few_idle_workers_are_nobodys_business() -> None:

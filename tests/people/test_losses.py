@@ -302,16 +302,6 @@ def test_counters_in_closures_and_globals_stay() -> None:
     assert loss_and_state[1]["calls"] == calls == len(history) == 6
 
 
-def test_a_loss_that_edits_its_target_edits_it_as_often() -> None:
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        target += 1
-        return F.mse_loss(output, target)
-
-    batches = [(torch.randn(8, 8), torch.zeros(8, 3))]
-    piped(loss).train(batches)
-    assert batches[0][1].eq(1).all()
-
-
 def test_a_loss_that_cannot_be_copied_is_not_asked() -> None:
     lock = threading.Lock()
 
@@ -368,12 +358,11 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("m", [1, 2])
 @pytest.mark.parametrize("name", READS)
-def test_a_loss_that_reads_what_training_changes_is_refused(name: str, m: int) -> None:
+def test_a_loss_that_reads_what_training_changes_is_refused(name: str) -> None:
     model = blocks()
     before = copy.deepcopy(model.state_dict())
-    pipeline = piped(READS[name](model), m, model)
+    pipeline = piped(READS[name](model), model=model)
     refusal = r"the loss reads .*no stage trains.*its last layer"
     with pytest.warns(match="forward changes"), pytest.raises(ValueError, match=refusal):
         pipeline.train(data())

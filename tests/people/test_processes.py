@@ -110,19 +110,11 @@ def reordered() -> Batches:
     return read[::-1] if rank() == 1 else read
 
 
-def one_other() -> Batches:
+def rows_in_another_order() -> Batches:
     read = batches()
     if rank() == 1:
-        read[2] = read[3]
+        read[2] = (read[2][0], read[2][1].flip(0))
     return read
-
-
-def rows_in_another_order() -> Batches:
-    return [(x, y.flip(0)) if rank() == 1 else (x, y) for x, y in batches()]
-
-
-def fewer_rows() -> Batches:
-    return [(x[: 8 - rank()], y[: 8 - rank()]) for x, y in batches()]
 
 
 def to_themselves() -> Batches:
@@ -145,13 +137,7 @@ def by_label(output: Tensor, batch: Any) -> Tensor:
 
 @pytest.mark.parametrize(
     ("read", "first"),
-    [
-        (reordered, 0),
-        (one_other, 2),
-        (rows_in_another_order, 0),
-        (fewer_rows, 0),
-        (to_themselves, 0),
-    ],
+    [(reordered, 0), (rows_in_another_order, 2), (to_themselves, 0)],
 )
 def test_other_data_in_a_process_are_named(read: Callable[[], Batches], first: int) -> None:
     said = f"batch {first} of worker 1 differs from that of worker 0: {REMEDY}"
@@ -167,14 +153,6 @@ def test_inputs_that_each_process_augments_otherwise_may_differ() -> None:
         return [(x + n, y) for (x, y), (n, _) in zip(batches(), noise, strict=True)]
 
     assert losses_of(augmented) == plain(augmented(0))
-
-
-def test_other_data_of_an_evaluation_are_named() -> None:
-    def evaluate() -> float:
-        return piped(model()).evaluate(reordered())
-
-    with pytest.raises(Exception, match="batch 0 of worker 1 differs"):
-        over_gloo(evaluate, 2)
 
 
 def test_a_prediction_needs_its_inputs_in_the_first_process_alone() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,6 +50,7 @@ def test_a_scatter_that_says_nothing_has_plotlys_line_and_markers() -> None:
     assert line.get_marker() == "None"
 
 
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12))
 def test_each_name_on_an_axis_is_one_tick_where_its_points_are(names: list[str]) -> None:
     axes = panel(go.Figure(go.Scatter(x=names, y=list(range(len(names))), mode="markers")))

@@ -1,6 +1,5 @@
 """How events and idle time look, where they are drawn, and what hovering says."""
 
-
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plots import style

@@ -85,15 +85,6 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "y = x"]
 
 
-def test_logarithmic_axes_are_so_in_the_static_picture_too() -> None:
-    live = points(FRAME, "predicted", "found", "method", log=True, **WORDS)
-    assert (live.layout.xaxis.type, live.layout.yaxis.type) == ("log", "log")
-    (axes,) = static.draw(live).axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert np.log10(axes.get_xlim()) == pytest.approx(live.layout.xaxis.range)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "5", "10", "20"]
-
-
 @pytest.mark.parametrize(
     ("values", "ticks"),
     [

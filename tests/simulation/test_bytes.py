@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, check, flush, gpipe, parse, pipedream, two_bw
+from pipekit.schedules import Schedule, check, flush, parse, two_bw
 from pipekit.simulation import simulate
 from pipekit.traces.memory import Memory
 from tests.schedules.strategies import training_methods
@@ -52,27 +52,6 @@ def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: i
     """2|W|/d + |A_total(b)|/d + d |A_input(b)| (section 3.1); the whole one's input is of the d."""
     found = memory(two_bw(d, d + more).take(4), "always")
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
-
-
-@given(st.integers(1, 5), st.integers(1, 12))
-def test_gpipe_keeps_all_m_inputs(d: int, m: int) -> None:
-    """|W|/d + |A_total(b)|/d + m |A_input(b)| (section 3.1)."""
-    found = memory(gpipe(d, m).take(1), "always")
-    assert without_gradients(found) == [W + (A - I) + m * I] * d
-
-
-@given(st.integers(1, 6), st.integers(1, 12))
-def test_flush_keeps_at_most_the_depth(d: int, m: int) -> None:
-    found = memory(flush(d, m).take(1))
-    assert peak(found, "activations") == [min(m, d - stage) * A for stage in range(d)]
-    assert peak(found, "weights") == [W] * d
-
-
-@given(st.integers(1, 6))
-def test_pipedream_keeps_a_version_for_each_minibatch_in_flight(n: int) -> None:
-    found = memory(pipedream(n).take(3 * n))
-    assert peak(found, "weights") == [(n - stage) * W for stage in range(n)]
-    assert peak(found, "activations") == [(n - stage) * A for stage in range(n)]
 
 
 # --- Every schedule -------------------------------------------------------------------------------

@@ -111,15 +111,6 @@ def test_any_replicas_take_the_time_of_their_slots(
     assert trace.makespan_s == max(times[-1][1] for times in expected)
 
 
-def test_links_that_are_free_need_no_time_to_reduce() -> None:
-    schedule = replicate(two_bw(2, 2).take(3), 2)
-    profile = Profile.uniform(2, parameter_bytes=1e9)
-    assert (
-        simulate(schedule, profile, cluster=flat(4, math.inf)).makespan_s
-        == simulate(schedule, profile).makespan_s
-    )
-
-
 # --- Parallel pipelines --------------------------------------------------------------------------
 
 
@@ -184,14 +175,6 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
     assert trace.makespan_s == 3 * rounds
-
-
-def test_asp_reduces_one_minibatch_after_the_other() -> None:
-    """Three gradients become ready at once, of 2 s each on the links."""
-    layer = LayerProfile("layer", 1, 2, parameter_bytes=150)
-    trace = simulate(asp(3).take(3), Profile((layer,)), cluster=flat(3, 100.0))
-    for worker in range(3):
-        assert ends(trace, "UPDATE", worker) == [3 + 2, 3 + 4, 3 + 6]
 
 
 # --- Bytes in memory -----------------------------------------------------------------------------

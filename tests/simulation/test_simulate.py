@@ -17,7 +17,6 @@ from pipekit.schedules import (
     ScheduleError,
     flush,
     gpipe,
-    model_parallel,
     parse,
     pipedream,
     replicate,
@@ -46,40 +45,6 @@ def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: 
         trace = simulate(schedule, profile)
         assert trace.makespan_s == (m + p - 1) * (f + b)
         assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
-
-
-@given(st.integers(1, 6), st.integers(1, 6))
-def test_model_parallelism_runs_one_worker_at_a_time(p: int, n: int) -> None:
-    assert simulate(model_parallel(p).take(n), Profile.uniform(p)).makespan_s == n * p * 3
-
-
-@given(st.integers(1, 5), st.integers(0, 3), seconds, seconds)
-def test_without_flushes_there_is_no_bubble_in_steady_state(
-    p: int, more: int, f: float, b: float
-) -> None:
-    m = p + more
-    profile = Profile.uniform(p, f, b)
-    for schedule in (pipedream(p).take(6 * p), two_bw(p, m).take(6)):
-        trace = simulate(schedule, profile)
-        for worker in range(p):
-            assert _idle_in_steady_state(trace, worker) == 0
-
-
-def _idle_in_steady_state(trace: Trace, worker: int) -> float:
-    """Seconds without work between a worker's first backward and its last forward."""
-    own = trace.frame[trace.frame["worker"] == worker]
-    begin = own.loc[own["op"] == "BACKWARD", "start_s"].min()
-    finish = own.loc[own["op"] == "FORWARD", "end_s"].max()
-    inside = own[(own["start_s"] >= begin) & (own["end_s"] <= finish)]
-    return float(finish - begin - (inside["end_s"] - inside["start_s"]).sum())
-
-
-def test_a_skewed_pipeline_goes_at_the_pace_of_its_slowest_stage() -> None:
-    layers = tuple(LayerProfile(f"layer {i}", s, 2 * s) for i, s in enumerate([1.0, 3.0, 2.0]))
-    ends = simulate(pipedream(3).take(40), Profile(layers)).frame.query(
-        "stage == 0 and op == 'UPDATE'"
-    )
-    assert ends["end_s"].diff().iloc[10:30].eq(9.0).all()
 
 
 # --- Independent answers --------------------------------------------------------------------------

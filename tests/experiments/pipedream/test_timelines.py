@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from experiments.pipedream import STRAIGHT, one_layer_stages, timelines
-from experiments.pipedream.steady_state import seconds_a_minibatch
+from experiments.pipedream import one_layer_stages, timelines
 from experiments.pipedream.timelines import by_preference, worker_list
-from pipekit import Pipeline, Watch, emulate, schedules, simulate
+from pipekit import Pipeline, Watch, emulate, schedules
 from pipekit.clusters import flat
 from pipekit.schedules import Op, optimal_in_flight
 from tests.emulation.own_time import own_time
@@ -52,26 +51,6 @@ def test_every_message_is_counted_by_its_purpose() -> None:
         "gradient": 6,
         "weights": 12,
     }
-
-
-def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
-    passes, cluster = one_layer_stages([(1, 2)] * 4, output_bytes=1), flat(4, 1 / 0.75)
-    more = [7, 5, 3, 1]
-    noam, enough = (
-        simulate(table, passes, cluster=cluster)
-        for table in (
-            schedules.pipedream(4).take(60),
-            schedules.pipedream(4, in_flight=more).take(60),
-        )
-    )
-    assert seconds_a_minibatch(noam, STRAIGHT) == pytest.approx(3 + 6 * 0.75 / 4)
-    assert seconds_a_minibatch(enough, STRAIGHT) == pytest.approx(3)
-    assert noam.transfers is not None
-    assert enough.transfers is not None
-    assert timelines.hidden_fraction(noam, noam.transfers, STRAIGHT, margin=2) < 0.6
-    assert timelines.hidden_fraction(enough, enough.transfers, STRAIGHT, margin=2) == pytest.approx(
-        1
-    )
 
 
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:

@@ -41,32 +41,3 @@ def test_tensor_model_parallelism_waits_for_six_all_reduces_a_block() -> None:
     gradients = 2 * 2 * (3 / 4) * (400 / 2) / 1e5  # two workers of a server share its link
     expected = 3 * (compute + exchanged) + gradients
     assert throughput.tensor_mp_seconds(job) == pytest.approx(expected)
-
-
-def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def seconds(job: Pipelines, system: str) -> float:
-        asked.append(job.microbatches)
-        return 5 + 100 * job.microbatches
-
-    monkeypatch.setattr(throughput, "simulated", seconds)
-    found = throughput.batch_seconds(FREE, [4, 64, 256], longest=16)
-    assert found == {4: 405, 64: 6405, 256: 25605}
-    assert max(asked) == 16
-
-
-def test_microbatches_that_something_hides_are_no_price_of_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As long as a sum of gradients, of 40 microbatches' seconds, is longer than their compute."""
-
-    def seconds(job: Pipelines, system: str) -> float:
-        assert job.microbatches <= 128, "from there on a pipeline is full"
-        return max(40, job.microbatches) * PASSES
-
-    monkeypatch.setattr(throughput, "simulated", seconds)
-    found = throughput.batch_seconds(FREE, [4, 64, 256, 1024], longest=16)
-    assert [found[count] / PASSES for count in found] == pytest.approx([40, 64, 256, 1024])

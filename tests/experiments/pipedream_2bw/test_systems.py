@@ -57,13 +57,6 @@ def test_gpipe_admits_what_fits_with_the_losses() -> None:
         assert job(room - 1).admitted() == max(count - 1, 1)
 
 
-def test_flushes_are_few_and_equal() -> None:
-    room = 10 * 220 + 80 + 60 + 3 * 128
-    assert job(room).flushes() == [3, 3, 2]
-    assert job(room, microbatches=2).flushes() == [2]
-    assert job().flushes() == [8]
-
-
 W, A, I = 2.0 * GIB, 5.0 * GIB, 1.0 * GIB  # noqa: E741  a layer's weights, activations, output
 LAYER = LayerProfile("layer", 1, 2, I, W, saved_bytes=A)
 JOB = Pipelines(Profile((LAYER,) * 3, input_bytes=I), two_bw_v100(), 3, 4)

@@ -26,22 +26,6 @@ def test_twice_as_many_minibatches_can_be_in_flight(replicas: list[int]) -> None
         assert len(before) == len(after)
 
 
-def test_more_in_flight_hides_the_transfers_of_a_straight_pipeline() -> None:
-    plan, cluster = Plan.by_hand([1] * 4), flat(4, 4e7)  # a transfer takes 10 ms, a stage 30 ms
-    usual = plans.simulated_seconds(LAYERS, plan, cluster)
-    deep = plans.simulated_seconds(LAYERS, plan, cluster, plans.twice_in_flight)
-    assert usual > 1.2 * deep
-    assert deep == pytest.approx(0.03, rel=0.01)
-
-
-@pytest.mark.parametrize("bandwidth", [1e6, 1e8])
-def test_late_sums_take_all_their_time_after_the_backward(bandwidth: float) -> None:
-    profile, plan = plans.summed_late(LAYERS, plans.data_parallel(LAYERS, 4))
-    one_round_s = 4 * plans.simulated_seconds(profile, plan, flat(4, bandwidth), minibatches=4)
-    sums_s = 2 * 3 / 4 * LAYERS.parameter_bytes / bandwidth
-    assert one_round_s == pytest.approx(4 * (0.01 + 0.02) + sums_s)
-
-
 def test_the_closed_form_counts_rounds_and_cuts() -> None:
     assert plans.sent(LAYERS, plans.data_parallel(LAYERS, 4)) == Sent(2 * 3 / 4 * 32e5, 0)
     straight = plans.sent(LAYERS, Plan.by_hand([1, 1, 2]))
