@@ -122,19 +122,6 @@ def to_themselves() -> Batches:
     return [(x[:, :3].repeat(1, 2), x[:, :3]) for x, _ in batches(seed=rank())]
 
 
-def as_dicts(seed: int, labels: int) -> Any:
-    pairs = zip(batches(seed=seed), batches(seed=labels), strict=True)
-    return [{"x": x, "label": y, "name": ["a", "b"] * 4} for (x, _), (_, y) in pairs]
-
-
-def named_otherwise() -> Any:
-    return [each | {"name": [str(rank())] * 8} for each in as_dicts(1, 1)]
-
-
-def by_label(output: Tensor, batch: Any) -> Tensor:
-    return nn.functional.mse_loss(output, batch["label"])
-
-
 @pytest.mark.parametrize(
     ("read", "first"),
     [(reordered, 0), (rows_in_another_order, 2), (to_themselves, 0)],

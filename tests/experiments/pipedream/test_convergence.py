@@ -11,8 +11,6 @@ from experiments.pipedream import convergence
 from experiments.pipedream.convergence import (
     ASP,
     BSP,
-    FIGURES,
-    METHODS,
     NAIVE,
     SGD,
     STASHING,
@@ -23,18 +21,6 @@ from experiments.pipedream.convergence import (
     training,
 )
 from experiments.study import bit_equal, relative_difference
-from pipekit.schedules import check
-
-WORKERS = {"1-1-1-1": 4, "2-1-1": 4, "7-1": 8, "9-5-1-1": 16, "4 w": 4, "8 w": 8, "16 w": 16}
-HYBRID_ARM, BSP_ARM = FIGURES["12"][:2]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_have_the_workers_of_their_names(name: str) -> None:
-    schedule = METHODS[name]
-    check(schedule)
-    workers = next((count for part, count in WORKERS.items() if f" {part}" in name), 1)
-    assert schedule.worker_count == workers
 
 
 @pytest.mark.long

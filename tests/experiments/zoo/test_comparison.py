@@ -1,7 +1,5 @@
 """The table of all methods: closed forms equal slots wherever they are said to hold."""
 
-from itertools import product
-
 import pytest
 
 from experiments.zoo import comparison
@@ -13,7 +11,7 @@ SETTINGS = [
     Setting(p, m, f, i, w, overlap)
     for p in (2, 4)
     for m in (p, 3 * p)
-    for f, i, w in product((1, 3), repeat=3)
+    for f, i, w in ((1, 1, 1), (3, 3, 3), (1, 3, 1), (3, 1, 1), (1, 1, 3))
     for overlap in (1, 0.75)
 ]
 
