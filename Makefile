@@ -46,7 +46,7 @@ long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
 scripts: $(STAMP) ## run the tests of what is run by hand: attacks, benchmarks, the comparison of commits
 	.venv/bin/python -m pytest -m scripts $(PARALLEL) tests/attacks tests/benchmarks tests/bits tests/gpu
 
-properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 40 (3 minutes)
+properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 20 (3 minutes)
 	.venv/bin/python -m pytest -m hypothesis $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only
@@ -56,7 +56,7 @@ lint: $(STAMP) ## check style and types only
 
 models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
-	.venv/bin/python -m pytest tests/partition -m models $(PARALLEL)
+	.venv/bin/python -m pytest tests/partition tests/models -m models $(PARALLEL)
 
 people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face's families too (minutes)
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'

@@ -129,30 +129,6 @@ def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path)
     assert 0.25 < flops / step / 1979e12 < 0.55  # of the peak
 
 
-def test_each_line_of_nvidias_models_and_systems_is_predicted(tmp_path: Path) -> None:
-    models = ["LLAMA3_8B", "Qwen3_30B_a3B", "GPT OSS 120B", "DeepSeekV3", "Nemotron_3_Super"]
-    row: dict[str, object] = dict.fromkeys(("vp", "cp", "tp", "pp"), 1)
-    row |= {
-        "release": "26.04",
-        "task": "pre-training",
-        "variant": "",
-        "gpus": 64,
-        "ep": 8,
-        "fsdp": 0,
-    }
-    row |= {"global_batch_samples": 512, "micro_batch_samples": 1, "seq_tokens": 4096}
-    rows = [
-        {**row, "row_id": f"{model} {system}", "model": model, "system": system, "precision": "FP8"}
-        for model in models
-        for system in ("DGX-H100", "DGX-B200", "DGX-GB300")
-    ]
-    found = predicted(tmp_path, "megatron_bridge", *rows)
-    assert found["step_s"].notna().all()
-    assert (
-        found.groupby(found["row_id"].str.rpartition(" ")[0])["step_s"].idxmax().mod(3).eq(0).all()
-    )
-
-
 def test_rows_that_constants_were_fitted_on_are_named() -> None:
     fits = fitted()
     assert all(fit.fitted_on for fit in fits.machines.values())
