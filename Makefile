@@ -116,8 +116,9 @@ $(STAMP): pyproject.toml
 	  echo "pipekit needs Python 3.11 or newer, and '$(PYTHON)' is" \
 	    "$$($(PYTHON) --version 2>/dev/null || echo missing); name a newer one: make PYTHON=python3.12 ..." >&2; \
 	  exit 1; }
-	@echo "installing into .venv: $(call gb,make) GB, since PyPI's torch brings CUDA along (measured)"
+	@echo "installing into .venv: $(call gb,make) GB with PyPI's torch, which brings CUDA along (measured)"
 	@echo "without torch, $(call gb,pip install .) GB play, plan, simulate, draw and explain: pip install ."
 	@$(PYTHON) -m venv .venv
+	@.venv/bin/python experiments/cpu_torch.py
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

@@ -1,7 +1,7 @@
 """The gallery: the notebooks as the newest runs have left them, each with its first figure."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ DRAWN = "drawn"
 """The tag of cells that print a schedule as a picture, whose lines must not wrap."""
 
 
-def pages(root: Path, source: Path) -> dict[str, str | None]:
-    """Copy a checkout's notebooks to the site's source, executed if a run has them."""
+def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
+    """Copy a checkout's notebooks to the site's source, executed if a run has them.
+
+    ``linked`` turns the links of a text of some folder into links to pages of the site.
+    """
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
@@ -40,6 +43,9 @@ def pages(root: Path, source: Path) -> dict[str, str | None]:
         name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())
         text = executed.get(job or "", path).read_text(encoding="utf-8")
         notebook = json.loads(text.replace(f"{root}/", ""))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = linked("".join(cell["source"]), path.parent)
         notebook["cells"] = list(folded(notebook["cells"]))
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_figure
+from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_timelines
 from pipekit.cli.common.own import load, require_module
 from pipekit.names import METHODS
 
@@ -159,13 +159,8 @@ def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) 
     elif output.suffix == ".txt":
         output.write_text(f"{shown[0]}\n", encoding="utf-8")
     else:
-        import pandas as pd
-
-        from pipekit import plots
         from pipekit.traces import Trace
 
         traces = [Trace.from_schedule(schedule) for schedule in shown]
-        figure = plots.compare(*traces, versions=versions)
-        events = [trace.frame.assign(schedule=trace.name) for trace in traces]
-        return save_figure(figure, output, pd.concat(events))
+        return save_timelines(traces, output, versions=versions)
     return [output]

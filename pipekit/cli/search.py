@@ -15,7 +15,7 @@ from pipekit.cli.common.options import (
     chosen_microbatches,
     chosen_plan,
     require_suffix,
-    save_figure,
+    save_timelines,
     table,
 )
 
@@ -100,10 +100,7 @@ def search(
     elif output.suffix == ".json":
         output.write_text(found.to_json(), encoding="utf-8")
     else:
-        from pipekit import plots
-
-        trace = pipekit.simulate(found.schedule, costs, used, links)
-        paths = save_figure(plots.timeline(trace), output, trace.frame)
+        paths = save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
     for path in paths:
         typer.echo(f"wrote {path}")
 

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from experiments import badges
 from pipekit import plots
 from pipekit.cli import app
+from pipekit.ledger.ledger import load
 from pipekit.plots import timeline
 from pipekit.schedules import Schedule, parse
 from pipekit.schedules.methods.by_name import METHODS
@@ -99,6 +101,13 @@ def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> No
     assert (repository / "results/reference/timelines.svg").read_text().startswith("<?xml")
     moving = (repository / "results/reference/moving.svg").read_text()
     assert moving == plots.moving(*shown)
+
+
+def test_badges_are_true(repository: Path) -> None:
+    assert (repository / "docs/pictures/badges.svg").read_text() == badges.picture()
+    facts = badges.facts()
+    assert facts["methods"] == str(len(METHODS))
+    assert facts["papers' claims"] == str(len(load()))
 
 
 def test_the_readme_is_short(repository: Path) -> None:

@@ -173,7 +173,7 @@ def cell(kind: str, source: str, *tags: str, svg: str = "") -> dict[str, object]
 def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
     build: ModuleType, checkout: Path
 ) -> None:
-    names = build.gallery.pages(checkout, checkout)
+    names = build.gallery.pages(checkout, checkout, build.linked)
     assert names == {"a": "fast", "b": None}
     assert (checkout / "gallery/a.svg").read_text() == "<svg></svg>"
     front = build.gallery.front(checkout, names)
@@ -184,7 +184,7 @@ def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
 def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine(
     build: ModuleType, checkout: Path
 ) -> None:
-    build.gallery.pages(checkout, checkout)
+    build.gallery.pages(checkout, checkout, build.linked)
     cells = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
     _, folded, place, drawn = cells
     assert 'results_dir: str = "x"\n\nresults_dir = "results/runs' in folded["source"]

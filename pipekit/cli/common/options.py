@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
+    from pipekit.traces import Trace
 
 ClusterName = Annotated[
     str | None,
@@ -171,11 +172,21 @@ def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
-def save_figure(figure: Any, output: Path, events: Any) -> list[Path]:
-    """Write a figure as .html, or as .svg with the .csv of its events; return the paths."""
+def save_timelines(
+    traces: Sequence["Trace"], output: Path, *, versions: bool = False
+) -> list[Path]:
+    """Draw traces into a live .html, or a .svg with the .csv of their events; return the paths."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == ".html":
+        from pipekit.explore.browser.standalone import page
+
+        title = " and ".join(trace.name for trace in traces)
+        output.write_text(page(title, '<div id="shown"></div>', traces), encoding="utf-8")
+        return [output]
+    import pandas as pd
+
     from pipekit import plots
 
-    if output.suffix == ".html":
-        figure.write_html(output)
-        return [output]
+    figure = plots.compare(*traces, versions=versions)
+    events = pd.concat([trace.frame.assign(schedule=trace.name) for trace in traces])
     return [*plots.save(figure, output.with_suffix(""), events).values()]

@@ -109,7 +109,7 @@ own_schedule = partial(
     see,
     controls,
     explorer=OwnSchedule,
-    still=trained,
+    executed=trained,
     presets=PRESETS,
     waits_for="loading torch and timing the network's layers on this machine, once",
 )

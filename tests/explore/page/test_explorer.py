@@ -9,7 +9,7 @@ import pytest
 
 from pipekit import Profile, schedules, simulate
 from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
-from pipekit.explore.page import view
+from pipekit.explore.page import explorer, view
 from pipekit.explore.page.controls import choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
@@ -107,6 +107,23 @@ def test_without_a_front_end_figures_are_shown_and_saved(
         "timelines.csv",
         "timelines.svg",
     ]
+
+
+def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    for module in (view, explorer):
+        monkeypatch.setattr(module, "display", lambda *what, **how: shown.extend(what))
+    explore(see, controls, True, tmp_path, stages=2)
+    live, picture = shown
+    assert live.values()["stages"] == 2
+    assert "<svg" in picture["image/svg+xml"]
+    assert "PipeDream-Flush" in picture["image/svg+xml"]
+    assert [*tmp_path.iterdir()] == []
+    shown.clear()
+    explore(see, controls, True, tmp_path, stages=6)  # which cannot be: there is no picture yet
+    assert len(shown) == 1
 
 
 def test_controls_and_what_is_waited_for_are_there_before_the_first_picture() -> None:
