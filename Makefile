@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help demo reproduce papers predictions test quick long scripts properties lint models people parity networks devices gpu attack \
   numbers lock \
-  site browser chromium benchmark clean
+  site browser axe chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,9 +89,13 @@ site: $(STAMP) ## build the site into build/site: guides, a page a method, noteb
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	.venv/bin/python docs/site/build.py
 
-browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
+browser: $(STAMP) chromium axe ## open the notebooks in JupyterLab and Chromium, as a reader would
 	.venv/bin/python -m pytest tests/browser -m browser
 	.venv/bin/python -m pytest tests/pages -m browser
+
+axe: ## install axe-core, which judges pages for readers with a screen reader, by npm
+	@if command -v npm >/dev/null; then npm install --silent --no-save --prefix build/axe axe-core; \
+	else echo "there is no npm here: pages are not judged by axe-core" >&2; fi
 
 chromium: ## install Debian's Chromium
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \

@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import get_args
 
 from pipekit.clusters import Device, flat
+from pipekit.explore.page.controls import choice
 from pipekit.planning import plan
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
@@ -23,6 +25,7 @@ MODELS = (
     "gpt-2.2B",
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
+RECOMPUTE = choice("recompute", get_args(Recompute))
 ESTIMATES = "loading torch and estimating the network's costs, once"
 """What the first look at a network takes time for."""
 

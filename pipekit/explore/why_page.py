@@ -23,16 +23,14 @@ def html(explanation: Explanation) -> str:
         f'<tr><td>{name.replace("_", " ")}</td><td class="number">{mean[name]:.1%}</td></tr>'
         for name in [*SHARES, *WAITING]
     )
-    body = f"""<h1>{escape(explanation.name)}</h1>
-<p><b>{escape(str(explanation.recognition))}</b></p>
+    above = f"""<p><b>{escape(str(explanation.recognition))}</b></p>
 {said}
 <h2>What would save how much</h2>
-<table><tr><th>cause</th><th></th><th>saves (ms a step)</th><th>of a step</th></tr>
+<table><tr><th>cause</th><th>where</th><th>saves (ms a step)</th><th>of a step</th></tr>
 {causes}</table>
 <h2>A recorded step, and the same without a cause</h2>
-<div id="shown"></div>
-<h2>Where all workers' time went</h2>
-<table>{spent}</table>"""
+"""
+    below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
     drawn = [each for each in explanation.distinct() if each.seconds is not None][:_DRAWN]
     traces = [explanation.timeline(), *(explanation.timeline(each) for each in drawn)]
-    return page(explanation.name, body, traces)
+    return page(explanation.name, traces, above, below)

@@ -36,7 +36,6 @@ BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout
     ("name", "slider"),
     [
         ("timeline", "stages"),
-        ("memory", "stages"),
         ("planner", "workers"),
         ("search", "memory cap (step)"),
         ("staleness", "samples an update"),

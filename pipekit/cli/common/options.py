@@ -181,7 +181,7 @@ def save_timelines(
         from pipekit.explore.browser.standalone import page
 
         title = " and ".join(trace.name for trace in traces)
-        output.write_text(page(title, '<div id="shown"></div>', traces), encoding="utf-8")
+        output.write_text(page(title, traces), encoding="utf-8")
         return [output]
     import pandas as pd
 

@@ -12,7 +12,7 @@ from IPython.display import HTML, display
 
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import written_as
+from pipekit.explore.page.controls import Maker, declared, written_as
 from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
@@ -178,10 +178,10 @@ def waiting(what: str) -> Iterator[None]:
 
 def explore(
     see: See,
-    controls: Callable[[], Mapping[str, widgets.ValueWidget]],
     interactive: bool,
     results_dir: str | Path,
     *,
+    controls: Mapping[str, Maker] | None = None,
     explorer: type[Explorer] = Explorer,
     executed: See | None = None,
     presets: Presets | None = None,
@@ -192,9 +192,9 @@ def explore(
 
     Args:
         see: from the values of the controls to the view of them.
-        controls: makes the controls.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
+        controls: by their values' names, if ``see`` does not declare them.
         explorer: the kind of explorer.
         executed: in place of ``see`` for static figures.
         presets: settings to go to.
@@ -202,7 +202,8 @@ def explore(
         start: the controls' first values; by default those of ``see``.
     """
     if interactive:
-        live = explorer(see, controls(), start, presets, waits_for)
+        made = {name: make() for name, make in (controls or declared(see)).items()}
+        live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for
         live.begin()
         if live.view is not None:
