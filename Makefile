@@ -94,8 +94,8 @@ browser: $(STAMP) chromium axe ## open the notebooks in JupyterLab and Chromium,
 	.venv/bin/python -m pytest tests/pages -m browser
 
 axe: ## install axe-core, which judges pages for readers with a screen reader, by npm
-	@if command -v npm >/dev/null; then npm install --silent --no-save --prefix build/axe axe-core; \
-	else echo "there is no npm here: pages are not judged by axe-core" >&2; fi
+	@npm install --silent --no-save --prefix build/axe axe-core || \
+	  echo "npm has not brought axe-core: pages are not judged by it" >&2
 
 chromium: ## install Debian's Chromium
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \

@@ -2,7 +2,7 @@
 
 ``make`` calls it before all else is installed: PyPI's torch brings gigabytes of CUDA along, and
 nothing here needs a GPU.  The user's own pip settings (an index, a folder of wheels) say where to
-look.  Without a pair nothing is changed.
+look.  Without a pair, and where there is a GPU, nothing is changed.
 """
 
 import json
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from shutil import which
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 NAMES = "torch", "torchvision"
@@ -18,7 +19,7 @@ NAMES = "torch", "torchvision"
 
 def main(python: str = sys.executable) -> None:
     """Install the pair for an interpreter, and keep it if it imports."""
-    pair = found(python)
+    pair = [] if which("nvidia-smi") else found(python)
     if not pair:
         return
     print(f"found for CPUs, and taken in place of PyPI's: {' '.join(pair)}")

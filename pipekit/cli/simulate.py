@@ -125,13 +125,15 @@ def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
     planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
     steady = (longer.makespan_s - trace.makespan_s) / (_microbatches(longer) - count)
     ends, waits = max(0.0, here - steady), steady - planned
-    rest = "are waits that those in flight leave" if waits > 0 else "less, by cheaper links"
+    fate = (
+        "waits that the microbatches in flight do not fill" if waits > 0 else "less, by free links"
+    )
     times = planned, here, ends, abs(waits)
     planned_ms, here_ms, ends_ms, rest_ms = (round(1e3 * seconds, 6) for seconds in times)
     return (
         f"the plan predicts {planned_ms:.4g} ms, as if its slowest stage or transfer never waited: "
         f"of the {here_ms:.4g} ms here, {ends_ms:.3g} ms are the pipeline's beginning and end, and "
-        f"{rest_ms:.3g} ms {rest}"
+        f"{rest_ms:.3g} ms {fate}"
     )
 
 

@@ -49,7 +49,11 @@ def save(
 
 
 def svg(figure: go.Figure, name: str = "figure") -> str:
-    """Return a plotly figure as SVG, drawn as :func:`save` does; ``name`` is for one without title.
+    """Return a plotly figure as SVG, drawn as :func:`save` does.
+
+    Args:
+        figure: of bars, lines, areas and markers.
+        name: of a figure without title.
 
     Raises:
         ValueError: the figure holds what is left to kaleido.

@@ -8,6 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from experiments import cpu_torch
 from experiments.cpu_torch import found, main
 
 pytestmark = pytest.mark.long
@@ -37,6 +38,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel(folder, "torch", "9.2")
     wheel(folder, "torchvision", "9.2", needs="torch==9.2")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # this machine's own settings
+    monkeypatch.setattr(cpu_torch, "which", lambda _: None)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
