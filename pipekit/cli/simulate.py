@@ -125,9 +125,7 @@ def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
     planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
     steady = (longer.makespan_s - trace.makespan_s) / (_microbatches(longer) - count)
     ends, waits = max(0.0, here - steady), steady - planned
-    fate = (
-        "waits that the microbatches in flight do not fill" if waits > 0 else "less, by free links"
-    )
+    fate = "waits between tasks" if waits > 0 else "less, since links cost less"
     times = planned, here, ends, abs(waits)
     planned_ms, here_ms, ends_ms, rest_ms = (round(1e3 * seconds, 6) for seconds in times)
     return (

@@ -76,7 +76,7 @@ def test_it_says_why_a_run_takes_longer_than_its_plan(printed: Printed, tmp_path
     # 8 minibatches of 30 ms, and one more forward and backward before and after them
     assert "of the 33.75 ms here, 3.75 ms are the pipeline's beginning and end, and 0 ms" in free
     # of two in flight each comes back after 30 ms there, 30 ms here and 20 ms of messages
-    assert "and 10 ms waits that the microbatches in flight do not fill" in slow
+    assert "and 10 ms waits between tasks" in slow
     assert "the plan predicts 30 ms" in slow
 
 
