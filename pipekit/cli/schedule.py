@@ -89,11 +89,10 @@ def chosen_schedule(
     """
     from pipekit.schedules.methods import by_name
 
-    if name in by_name.PER_MINIBATCH:
-        passes = microbatches * batches if minibatches is None else minibatches
-        return by_name.METHODS[name](stages, 1).take(passes)
+    if minibatches is not None and name in by_name.PER_MINIBATCH:
+        return by_name.METHODS[name](stages, 1).take(minibatches)
     if name in by_name.METHODS:
-        return by_name.METHODS[name](stages, microbatches).take(batches)
+        return by_name.batches_of(name, stages, microbatches, batches)
     own = own_schedule(name, stages, microbatches)
     return own.take(batches) if own.is_endless else own
 

@@ -18,9 +18,9 @@ from pipekit.cli.common.options import (
     chosen_cluster,
     chosen_microbatches,
     chosen_plan,
+    print_table,
     require_suffix,
     save_timelines,
-    table,
 )
 from pipekit.cli.schedule import chosen_schedule
 
@@ -140,8 +140,6 @@ def _microbatches(trace: "Trace") -> int:
 
 
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
-    from rich.console import Console
-
     from pipekit.reading import printable
     from pipekit.traces import describe_bubbles, describe_gaps
 
@@ -169,7 +167,7 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
                 f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
             ]
         )
-    Console().print(table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows))
+    print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
 
 
 def _write(trace: "Trace", output: Path) -> list[Path]:

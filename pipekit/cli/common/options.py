@@ -10,8 +10,6 @@ import typer
 from pipekit.names import CLUSTERS, METHODS
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
@@ -139,18 +137,19 @@ def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
     return asked or (plan.microbatches if plan.microbatches > 1 else 8)
 
 
-def table(
+def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     last: Sequence[Sequence[str]] = (),
     *,
     named: bool = False,
     **about: Any,
-) -> "Table":
-    """Return a table of numbers, with ``last`` rows below a line.
+) -> None:
+    """Print a table of numbers, with ``last`` rows below a line.
 
     ``named`` says whether the first column has names; ``about`` is rich's.
     """
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -163,7 +162,7 @@ def table(
         for row in section:
             made.add_row(*(escape(printable(cell)) for cell in row))
         made.add_section()
-    return made
+    Console().print(made)
 
 
 def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
