@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipekit import plots
+from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load_all
 from pipekit.ledger.report.links import anchor
 
@@ -24,6 +27,9 @@ TITLES = {
 
 HIDDEN = {"hide-input", "injected-parameters"}
 """Tags of cells whose code is folded away."""
+
+EXPLORED = "timeline", "planner", "search", "why_slow"
+"""Explorers that need neither a run's tables nor a training for their first figure."""
 
 DRAWN = "drawn"
 """The tag of cells that print a schedule as a picture, whose lines must not wrap."""
@@ -50,7 +56,8 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(json.dumps(notebook), encoding="utf-8")
-        if figure := first_figure(notebook):
+        explorer = path.stem if path.parent.name == "explore" else ""
+        if figure := first_figure(notebook) or explored(explorer):
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
         names[name.with_suffix("").as_posix()] = job
     return names
@@ -83,6 +90,14 @@ def first_figure(notebook: Mapping[str, Any]) -> str | None:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     svgs = (output.get("data", {}).get("image/svg+xml") for output in outputs)
     return next(("".join(svg) for svg in svgs if svg), None)
+
+
+def explored(name: str) -> str | None:
+    """Return the first figure of an explorer's first setting, for one that no run has left."""
+    if name not in EXPLORED:
+        return None
+    view = import_module(f"pipekit.explore.{name}").see()
+    return next((plots.svg(plot.figure) for _, plot in figures(view)), None)
 
 
 def title(notebook: Mapping[str, Any]) -> str:
