@@ -110,7 +110,9 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
     assert {*controls} == {*explorer.see.__annotations__} - {"table", "return"}
     untuned = ENDS[ENDS["at"] == comparison.SYNCS].assign(proxy="gpt-medium")
     more = explorer.controls(pd.concat([ENDS, untuned]))
-    assert more["proxy"]().options == controls["proxy"]().options, "nothing is judged at its own rate"
+    assert more["proxy"]().options == controls["proxy"]().options, (
+        "nothing is judged at its own rate"
+    )
 
 
 @pytest.mark.parametrize("point", [1, 6])
