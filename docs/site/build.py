@@ -64,10 +64,11 @@ def main() -> int:
     shutil.copy(ROOT / "docs/site/conf.py", SOURCE)
     static = SOURCE / "_static"
     static.mkdir()
-    shutil.copy(ROOT / "docs/site/site.css", static)
+    for name in ("site.css", "site.js", "scorer.js", "favicon.svg"):
+        shutil.copy(ROOT / "docs/site" / name, static)
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
-    notebooks = gallery.pages(ROOT, SOURCE)
+    notebooks = gallery.pages(ROOT, SOURCE, linked)
     runs = {job: page for page, job in notebooks.items() if job}
     (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
@@ -116,7 +117,7 @@ def front() -> str:
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
     use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow"]
-    pages = toctree([*use, "predictions", "own_notebook"], "Use it")
+    pages = toctree([*use, "predictions", "gradients", "own_notebook"], "Use it")
     see = [
         "why_pipelines_idle",
         "course/index",

@@ -160,7 +160,6 @@ def train(
     for reference in filter(None, (data, test_data, loss)):
         require_module(reference)
     import torch
-    from rich.console import Console
 
     import pipekit
     from pipekit.cli.common import training
@@ -225,7 +224,7 @@ def train(
         raise typer.Exit(1) from error
     finally:
         if shown and done:
-            Console().print(training.epochs_table(done, learning))
+            training.print_epochs(done, learning)
     if shown and output is not None and not run.trace.frame.empty:
         for path in training.write(run, learning.source, output):
             typer.echo(f"wrote {path}")

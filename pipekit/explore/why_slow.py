@@ -1,13 +1,13 @@
 """A recorded run, and the same step without one of the causes that made it slow."""
 
 from functools import lru_cache, partial
+from typing import Annotated
 
-import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
 from pipekit.clusters import flat
-from pipekit.explore.page.controls import choice
+from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.measured import Explanation, explain, read_trace
@@ -23,7 +23,11 @@ NOTHING = "nothing"
 REMEMBERED = 4
 
 
-def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) -> View:
+def see(
+    path: Annotated[str, entry("trace")] = EXAMPLE,
+    without: Annotated[str, choice("without", [NOTHING, *KINDS])] = "unequal stages",
+    replica: Annotated[int, count("pipeline", 0, 10_000)] = 0,
+) -> View:
     """Return a recorded step, the step without a cause, and what each cause costs.
 
     Args:
@@ -50,16 +54,7 @@ def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) 
     )
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {
-        "path": widgets.Text(description="trace", continuous_update=False),
-        "without": choice("without", [NOTHING, *KINDS]),
-        "replica": widgets.BoundedIntText(description="pipeline", min=0, max=10_000),
-    }
-
-
-why_slow = partial(explore, see, controls, waits_for="reading and replaying")
+why_slow = partial(explore, see, waits_for="reading and replaying")
 """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 

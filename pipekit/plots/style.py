@@ -93,6 +93,8 @@ WIDTH_PX = 960
 NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
 """For numbers in narrow bars."""
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
+AXIS_PX = 46
+"""Of an axis below the panels, with its numbers and its title."""
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 
 
@@ -189,9 +191,8 @@ def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
             "orientation": "h",
             "x": 0.5,
             "xanchor": "center",
-            "y": 0,
-            "yref": "container",
-            "yanchor": "bottom",
+            "y": -AXIS_PX / plot_px,  # below, it would lie on the axis where it takes several rows
+            "yanchor": "top",
         },
         "hovermode": "closest",
         "modebar": {"bgcolor": TRANSPARENT, "color": GREY, "activecolor": GREY},

@@ -62,8 +62,8 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
     ("line", "says"),
     [
         ("2bw-fig7-memry", "did you mean '2bw-fig7-memory'?"),
-        ("--list --paper pipedraem", "--paper is not 'pipedraem': did you mean 'pipedream'?"),
-        ("--list --outcome mist", "--outcome is not 'mist': did you mean 'miss'?"),
+        ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
+        ("--list --outcome mist", "not 'mist'; did you mean 'miss'?"),
         ("", "name one claim, or say --list"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
         ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),

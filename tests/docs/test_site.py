@@ -118,6 +118,88 @@ def test_a_link_that_leads_nowhere_is_found(build: ModuleType, tmp_path: Path) -
     assert list(build.broken_links(tmp_path)) == [("a.html", "b.html")]
 
 
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with two notebooks, one of which a run has executed and reported."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "experiments").mkdir()
+    run = tmp_path / "results/runs/2026-01-01"
+    (run / "fast").mkdir(parents=True)
+    parameters = 'scale: str = "quick"\nresults_dir: str = "x"'
+    cells = [
+        cell("markdown", "# Speed\ntext"),
+        cell("code", parameters, "parameters", "hide-input"),
+        cell("code", f'results_dir = "{run}/fast"', "injected-parameters"),
+        cell("code", "draw()", svg="<svg></svg>"),
+    ]
+    notebook: dict[str, object] = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (run / "fast.ipynb").write_text(json.dumps(notebook | {"cells": cells}))
+    for name in "ab":
+        bare = notebook | {"cells": cells[:2]}
+        (tmp_path / f"notebooks/{name}.ipynb").write_text(json.dumps(bare))
+    (tmp_path / "experiments/e.yaml").write_text(
+        "name: e\nnotebooks: [{notebook: ../notebooks/a.ipynb, name: fast}]"
+    )
+    (run / "fast/speed.csv").write_text("a,b")
+    (run / "report.html").write_text(
+        '<a href="fast.html#cell-id=x">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
+        '<a href="gone.ipynb">5</a>'
+    )
+    return tmp_path
+
+
+def cell(kind: str, source: str, *tags: str, svg: str = "") -> dict[str, object]:
+    made: dict[str, object] = {
+        "id": "x",
+        "cell_type": kind,
+        "source": source,
+        "metadata": {"tags": tags},
+    }
+    if kind == "code":
+        data = {"image/svg+xml": svg}
+        output = {"output_type": "display_data", "data": data, "metadata": {}}
+        made |= {"outputs": [output] if svg else [], "execution_count": None}
+    return made
+
+
+def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
+    build: ModuleType, checkout: Path
+) -> None:
+    names = build.gallery.pages(checkout, checkout, build.linked)
+    assert names == {"a": "fast", "b": None}
+    assert (checkout / "gallery/a.svg").read_text() == "<svg></svg>"
+    front = build.gallery.front(checkout, names)
+    assert "[![Speed](a.svg) Speed](a.ipynb)" in front
+    assert "[Speed](b.ipynb) (not run here)" in front
+
+
+def test_an_explorer_that_has_not_run_has_the_figure_of_its_first_setting(
+    build: ModuleType,
+) -> None:
+    assert "PipeDream: bubble" in build.gallery.explored("timeline")
+    assert build.gallery.explored("sweep") is None
+
+
+def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine(
+    build: ModuleType, checkout: Path
+) -> None:
+    build.gallery.pages(checkout, checkout, build.linked)
+    cells = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
+    _, folded, place, drawn = cells
+    assert 'results_dir: str = "x"\n\nresults_dir = "results/runs' in folded["source"]
+    assert folded["metadata"]["tags"] == ["hide-input"]
+    assert place["source"] == '<div id="cell-id=x"></div>'  # the report links to it
+    assert drawn["outputs"]
+
+
+def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout: Path) -> None:
+    page = build.report.page(checkout, checkout / "s", {"fast": "a"})
+    for link in ("../gallery/a.html#cell-id=x", "report/fast/speed.csv", "#c"):
+        assert f'href="{link}"' in page
+    assert page.count("href") == 3
+    assert (checkout / "s/report/fast/speed.csv").read_text() == "a,b"
+
+
 def test_the_page_without_a_kernel_shows_what_the_explorer_does_or_says_why_not(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ function render({ model, el }) {
   button(tools, "▶", () => step(1), "to the end of the next task");
   const clock = element(tools, "input");
   Object.assign(clock, { type: "range", min: 0, max: 1, step: "any", value: 1, title: "until when the run is shown" });
+  clock.ariaLabel = clock.title;
   const menu = element(element(tools, "label"), "select");
   menu.before("Colour by ");
   for (const [value, text] of Object.entries(COLORED)) menu.append(new Option(text, value));

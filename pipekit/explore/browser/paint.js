@@ -5,7 +5,7 @@
 
 const TOP_PX = 4, AXIS_PX = 40, GAP = 0.16; // the gap is a part of a row's height
 const EDGED_PX = 4, HATCHED_PX = 6, FONT_PX = 12, LEAST_FONT_PX = 8; // bars narrower than this have neither edge nor hatching
-const PATH = "#E69F00", WEAK = 0.3;
+const PATH = "#E69F00", WEAK = 0.3, DIM = 0.6;
 const PURPOSES = { activation: "#2A7CAB", gradient: "#00704F", weights: "#D55E00", unshard: "#D55E00", reduce_grad: "#E69F00", offload: "#CC79A7", load: "#8763B8" };
 const HUES = ["#56B4E9", "#E69F00", "#2FB58C", "#CC79A7", "#F0E442", "#D98A5B", "#9AA7E8", "#B8B8B8"];
 
@@ -177,10 +177,17 @@ function outline(s, i, color, thick) {
   s.pen.strokeRect(x, rowOf(s, s.bars.lane[i]), xOf(s, s.bars.end[i]) - x, barPx(s));
 }
 
-function paintMicrobatch(s) { // on all workers, and how long each keeps something for it
-  const spans = new Map();
+function paintMicrobatch(s) { // on all workers, the others dimmed, and how long each keeps something for it
+  const spans = new Map(), own = [];
+  s.pen.fillStyle = s.background;
+  s.pen.globalAlpha = DIM;
   for (let i = 0; i < s.bars.start.length; i++) {
-    if (s.bars.microbatch[i] !== s.bars.microbatch[s.hot] || updates(s, i)) continue;
+    const { start, end, lane, microbatch } = s.bars, x = xOf(s, start[i]);
+    if (microbatch[i] === microbatch[s.hot] && !updates(s, i)) own.push(i);
+    else if (isSeen(s, start[i], end[i])) s.pen.fillRect(x - 1, rowOf(s, lane[i]), xOf(s, end[i]) - x + 2, barPx(s));
+  }
+  s.pen.globalAlpha = 1;
+  for (const i of own) {
     outline(s, i, s.color, 2);
     const [from, to] = spans.get(s.bars.lane[i]) ?? [Infinity, -Infinity];
     spans.set(s.bars.lane[i], [Math.min(from, s.bars.start[i]), Math.max(to, s.bars.end[i])]);

@@ -66,3 +66,5 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not(repository: Path) -
     assert explorer.see(ends, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
     with pytest.raises(ValueError, match="no training of gpt-small with none on 4 stages"):
         explorer.see(ends, rows=8, proxy="gpt-small", optimizer="none")
+    controls = explorer.controls(ends)
+    assert {*controls} == {*explorer.see.__annotations__} - {"table", "return"}
