@@ -15,7 +15,7 @@ from pipekit.measured.what_if import WhatIf
 from pipekit.schedules import Op, Payload
 
 _SLOW_LINK = 1.5
-"""A link is slow if its messages take more than so many times the median of the other links."""
+"""A link is slow if its messages take more than so many times those of the median link."""
 
 
 @dataclass(frozen=True)
@@ -97,29 +97,32 @@ class _Cases:
     def _by_worker(self) -> pd.Series:
         """How many times as long a worker takes for its passes as others with the same work.
 
-        Others are the replicas of its stages; where there are none, all other workers.
+        Others are the replicas of its stages; where there are none, all other workers, and it is as
+        slow as the least slow of its stages.
         """
-        rows, seconds = self._rows, self._seconds
-        mean = seconds.groupby([rows["stage"], rows["kind"], rows["worker"]]).mean().unstack()
-        if (mean.notna().sum(axis=1) > 1).all():
-            ratio = mean.div(mean.quantile(0.5, axis=1, interpolation="lower"), axis=0)
+        rows = self._rows
+        keys = [rows[name] for name in ("stage", "kind", "worker")]
+        usual = self._seconds.groupby(keys).median().unstack()
+        if (usual.notna().sum(axis=1) > 1).all():
+            ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
             return ratio.mean(axis=0)
-        return self._over_median(rows["worker"])
+        return self._over_median("worker", "stage").groupby("worker").min()
 
     @cached_property
     def _by_stage(self) -> pd.Series:
         """How many times as long each stage takes as the median stage."""
-        return self._over_median(self._rows["stage"])
+        return self._over_median("stage")
 
-    def _over_median(self, owner: pd.Series) -> pd.Series:
+    def _over_median(self, *owner: str) -> pd.Series:
         """Return by owner its seconds over those that its passes take at the median owner of each.
 
-        Of an even number it is the lower median, so that one of two can be slow.
+        Of an even number it is the lower median, so that one of two can be slow.  What a pass takes
+        is a median, too, so that a pause is none of the owner's slowness.
         """
-        each = self._seconds.groupby([self._rows["kind"], owner])
-        mean, count = each.mean().unstack(), each.size().unstack()
-        median = mean.quantile(0.5, axis=1, interpolation="lower")
-        return (mean * count).sum(axis=0) / count.mul(median, axis=0).sum(axis=0)
+        each = self._seconds.groupby([self._rows[name] for name in (*owner, "kind")])
+        usual, count = each.median().unstack(), each.size().unstack()
+        median = usual.quantile(0.5, interpolation="lower")
+        return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
 
     def _slow_worker(self) -> Case | None:
         ratio = self._by_worker
@@ -185,34 +188,38 @@ class _Cases:
         return "unequal microbatches", None, text, self._scaled(factor, self._what_if.passes)
 
     def _noise(self) -> Case | None:
+        usual = self._relative / self._by_microbatch
+        rows = self._rows
+        usual = usual.groupby([rows[n] for n in ("kind", "stage", "worker")]).transform("median")
         factor = np.ones(len(self._what_if.passes))
         factor[self._what_if.passes] = (
-            self._by_microbatch / self._relative.clip(lower=1e-9)
+            usual * self._by_microbatch / self._relative.clip(lower=1e-9)
         ).to_numpy()
         spread = float((self._relative - self._by_microbatch).std())
         text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
         return "noise", None, text, self._scaled(factor, self._what_if.passes)
 
     def _links(self) -> Case | None:
+        """Make slow links like the others; or, if all are alike, have messages take no time."""
         here = self._what_if.messages
         if not here.any():
             return None
         link, seconds = self._link(), pd.Series(self._all[here])
         median = seconds.groupby(link).median()
-        slowest = median.idxmax()
-        slow = np.zeros(len(here), bool)
-        slow[here] = link == slowest
-        others = self._all[here & ~slow]
-        typical = float(np.median(others)) if len(others) else float(median[slowest])
-        if median[slowest] <= _SLOW_LINK * typical:
+        typical = float(median.quantile(0.5, interpolation="lower"))
+        slow = median[median > _SLOW_LINK * typical]
+        if slow.empty:
             return "links", None, "Messages take time", np.where(here, 0.0, self._all)
-        one, other = divmod(int(slowest), self._workers)
-        times = median[slowest] / max(typical, 1e-12)
+        factor = np.ones(len(here))
+        factor[here] = pd.Series(link).map(typical / slow).fillna(1.0)
+        one, other = divmod(int(slow.idxmax()), self._workers)
+        times = slow.max() / max(typical, 1e-12)
+        more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
         text = (
-            f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
+            f"Messages between workers {one} and {other} take {times:.3g} times as long as "
+            f"others{more}"
         )
-        case = self._scaled(typical / float(median[slowest]), slow)
-        return "links", {"link": (one, other)}, text, case
+        return "links", {"link": (one, other)}, text, self._scaled(factor, here)
 
     @property
     def _workers(self) -> int:

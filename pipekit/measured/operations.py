@@ -25,15 +25,15 @@ _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
-_UNORDERED = "message"
-"""The stream of messages that were not recorded: none waits for another."""
+_WHOLE = [p.value for p in Payload]
+"""Messages that were not recorded."""
 COLUMNS = [
     *("step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"),
     *("moves", "group", "stream"),
 ]
 _WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time from
-the end of the pass that made the message to its own start."""
+"""A pass waited for its message if its worker was idle for more than this share of the time for
+which the message may have been under way."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def operations(trace: Trace) -> Operations:
     latest = np.full(group.max() + 1, -np.inf)
     np.maximum.at(latest, group, start)
     # A span that begins before its input was sent contains the wait for it.
-    sent = np.append(np.where(table["stream"] == _UNORDERED, start, end), 0.0)
+    sent = np.append(np.where(table["kind"].isin(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], sent[stacked[:, 1:]].max(axis=1))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
     return Operations(table, stacked, np.unique(group, return_inverse=True)[1], seconds, moves)
@@ -220,9 +220,7 @@ def _in_streams(table: pd.DataFrame) -> Numbers:
     """Return of each operation the one before it in its stream."""
     lanes = table.groupby(["step", "worker", "stream"], sort=False).ngroup().to_numpy()
     rows = np.arange(len(table))
-    is_first = np.diff(lanes, prepend=-1) != 0
-    linked = is_first | (table["stream"] == _UNORDERED).to_numpy()
-    return np.where(linked, len(table), rows - 1)
+    return np.where(np.diff(lanes, prepend=-1) != 0, len(table), rows - 1)
 
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
@@ -255,22 +253,31 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
 
 
 def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each message between two workers."""
+    """Return a table with a row for each message between two workers, in the order of its link.
+
+    A link carries one message after another: none is under way before its pass has ended, nor
+    before the one in front of it was used at the latest.
+    """
     worker = table["worker"].to_numpy()
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
     idle_from = end[_in_streams(table)]
     added = [table]
     for payload, made, rows in between_workers(table):
-        since = start[rows] - end[made]
+        link = pd.factorize(worker[made] * (worker.max() + 1) + worker[rows])[0]
+        order = np.lexsort((end[made], link, table["step"].to_numpy()[made]))
+        made, rows, link = made[order], rows[order], link[order]
+        message = table.loc[made].assign(
+            kind=payload.value, stream=[f"{payload.value} {n}" for n in link], moves=True
+        )
+        in_front = pd.Series(start[rows]).groupby([message["step"].to_numpy(), link]).shift()
+        since = start[rows] - np.fmax(end[made], in_front.to_numpy())
         waited = np.minimum(start[rows] - idle_from[rows], since) > _WAITED * np.maximum(since, 0.0)
-        message = table.loc[made].assign(kind=payload.value, stream=_UNORDERED, moves=True)
-        message["start_s"] = end[made]
         taken = pd.Series(np.where(waited, np.maximum(since, 0.0), np.nan))
-        about = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
-        position = pd.MultiIndex.from_arrays([worker[made], worker[rows], *about])
-        at_place = taken.groupby(pd.factorize(position)[0]).transform("median")
-        of_link = taken.groupby(pd.factorize(position.droplevel([2, 3, 4]))[0]).transform("median")
-        seconds = np.fmin(at_place, of_link).fillna(taken.median())
-        message["end_s"] = end[made] + seconds.fillna(0.0).to_numpy()
+        place = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
+        at_place = taken.groupby([link, *place]).transform("median")
+        of_link = taken.groupby(link).transform("median")
+        seconds = np.fmin(at_place, of_link).fillna(taken.median()).fillna(0.0)
+        message["start_s"] = end[made]
+        message["end_s"] = end[made] + seconds.to_numpy()
         added.append(message)
     return pd.concat(added, ignore_index=True)
