@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipekit.measured.messages import RULES, SENDING, Numbers, Places, between_workers
 from pipekit.schedules import Op, Payload
-from pipekit.traces import Trace
+from pipekit.traces import RECOMPUTE, Trace
 
 Times = NDArray[np.float64]
 
@@ -60,8 +60,9 @@ class Operations:
 
     @cached_property
     def passes(self) -> NDArray[np.bool_]:
-        """Which operations are forwards and backwards."""
-        return np.isin(self.table["kind"], [op for op, rule in RULES.items() if rule.is_pass])
+        """Which operations are forwards, also those that are run again, and backwards."""
+        kinds = [op for op, rule in RULES.items() if rule.is_pass]
+        return np.isin(self.table["kind"], [*kinds, RECOMPUTE])
 
     @cached_property
     def delays(self) -> Times:
@@ -200,7 +201,7 @@ def operations(trace: Trace) -> Operations:
 
 def _table(trace: Trace) -> pd.DataFrame:
     """Return passes, updates and what else was recorded, from the beginning of each step."""
-    tasks = trace.frame[trace.frame["op"].isin(list(RULES))]
+    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
     if trace.other is not None:
         parts.append(trace.other)

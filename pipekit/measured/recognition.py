@@ -67,7 +67,8 @@ def recognise(trace: Trace) -> Recognition:
     batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
     same: dict[int, list[tuple[str, Schedule]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace.steps is not None):
-        edits = _edits(lists, _of(schedule.before(len(numbers)), bool(updates)))
+        order = _of(schedule.before(len(numbers)), bool(updates))
+        edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
             same.setdefault(edits, []).append((name, schedule))
     count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
@@ -154,6 +155,22 @@ def _of(schedule: Schedule, updates: bool) -> Lists:
             if updates or task.op is not Op.UPDATE
         )
         for tasks in schedule.workers
+    )
+
+
+def _last_first(lists: Lists) -> Lists:
+    """Return the order with the last microbatch first in backwards, if these follow all forwards.
+
+    So GPipe's Figure 2 draws them, and torch's ScheduleLoopedBFS runs them.
+    """
+    unturned = (Op.FORWARD.name, Op.UPDATE.name)
+    for tasks in lists:
+        kinds = [op for op, _, _ in tasks if op != Op.UPDATE.name]
+        if kinds != sorted(kinds, key=Op.FORWARD.name.__ne__):
+            return lists
+    last = max(k for tasks in lists for _, _, k in tasks)
+    return tuple(
+        tuple((op, s, k if op in unturned else last - k) for op, s, k in tasks) for tasks in lists
     )
 
 

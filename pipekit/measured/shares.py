@@ -6,9 +6,12 @@ import pandas as pd
 from pipekit.measured.operations import Times
 from pipekit.measured.what_if import WhatIf
 from pipekit.schedules import Op
+from pipekit.traces import RECOMPUTE
 
 SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
 WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
+AGAIN = "recompute"
+"""The part of "compute" in which forwards are run again."""
 _OPTIMIZER = (Op.UPDATE.name, "optimizer")
 
 
@@ -23,7 +26,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     between steps.
 
     Returns:
-        A row a worker; columns: :data:`SHARES`, and :data:`WAITING`, whose sum is ``waiting``.
+        A row a worker; columns: :data:`SHARES`; :data:`WAITING`, whose sum is ``waiting``; and
+        :data:`AGAIN`.
     """
     operations, messages, passes = what_if.operations, what_if.messages, what_if.passes
     table, lasting_s = operations.table, what_if.lasting_s
@@ -50,13 +54,14 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
 
     worker = lane["worker"].to_numpy()
     index = np.unique(worker)
-    found = pd.DataFrame(0.0, index=index, columns=[*SHARES, *WAITING])
+    found = pd.DataFrame(0.0, index=index, columns=[*SHARES, *WAITING, AGAIN])
 
     def add(column: str, values: Times, where: np.ndarray) -> None:
         total = pd.Series(np.where(where, values, 0.0)).groupby(worker).sum()
         found[column] += total.reindex(index).fillna(0.0)
 
     add("compute", own, is_pass)
+    add(AGAIN, own, kind == RECOMPUTE)
     add("communication", transfer, is_pass)
     add("between_tasks", launch, is_pass & ~begins)
     add("between_steps", launch, is_pass & begins)

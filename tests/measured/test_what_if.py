@@ -10,6 +10,8 @@ import pytest
 import pipekit as pk
 from pipekit import schedules
 from pipekit.measured.operations import operations
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule
 from tests.measured import recordings
 
@@ -80,6 +82,19 @@ def test_shares_of_each_worker_sum_to_the_whole(name: str) -> None:
     np.testing.assert_allclose(found.shares[six].sum(axis=1), trace.makespan_s, rtol=1e-9)
     computed = trace.passes["end_s"] - trace.passes["start_s"]
     assert found.shares["compute"].sum() == pytest.approx(computed.sum())
+
+
+def test_forwards_that_are_run_again_are_computing() -> None:
+    schedule = schedules.flush(3, 6).take(2)
+    layer = LayerProfile("", 0.01, 0.02, update_s=0.001)
+    plan = Plan.by_hand([1] * 3, recompute="always")
+    trace = pk.simulate(schedule, Profile((layer,) * 3), plan)
+    found = pk.explain(trace)
+    again = [12 * 0.01] * 3
+    assert found.shares["recompute"].tolist() == pytest.approx(again)
+    assert found.shares["compute"].tolist() == pytest.approx([12 * 0.03 + each for each in again])
+    assert found.mean_shares["between_tasks"] == pytest.approx(0, abs=1e-9)
+    assert found.simulated_s == pytest.approx(found.step_s, rel=1e-6)
 
 
 def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
