@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipekit.cli.common.options import save_text
+
 
 def explain(
     paths: Annotated[
@@ -54,13 +56,11 @@ def explain(
     if len(found) == 2:
         typer.echo("\n" + compared(*found))
     if json is not None:
-        json.write_text(found[0].to_json(), encoding="utf-8")
-        typer.echo(f"saved {json}")
+        save_text(json, found[0].to_json())
     if html is not None:
         from pipekit.explore.why_page import html as page
 
-        html.write_text(page(found[0]), encoding="utf-8")
-        typer.echo(f"saved {html}")
+        save_text(html, page(found[0]))
 
 
 def _slice(text: str | None) -> slice | None:
