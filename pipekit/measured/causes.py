@@ -249,7 +249,7 @@ class _Cases:
         """Whether the slowest worker's updates take longer, too, as a heavy stage's need not."""
         updates = self._what_if.kind == Op.UPDATE.name
         seconds = pd.Series(self._all[updates])
-        mean = seconds.groupby(self._what_if.worker[updates]).mean()
+        usual = seconds.groupby(self._what_if.worker[updates]).median()
         slow, excess = int(self._by_worker.idxmax()), self._by_worker.max() - 1
-        there = slow in mean and mean.median() > 0
-        return bool(there and mean[slow] / mean.median() - 1 > excess / 2)
+        there = slow in usual and usual.median() > 0
+        return bool(there and usual[slow] / usual.median() - 1 > excess / 2)

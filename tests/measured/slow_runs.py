@@ -1,24 +1,28 @@
 """Random faults put into emulated runs, and what is said of them.
 
-    python -m tests.measured.slow_runs FOLDER [COUNT]
+    python -m tests.measured.slow_runs FOLDER
 
-The engine really runs each case twice, with the fault and without, and what ``explain`` says of the
-first is compared with the second.  Writes ``causes.csv``, a row a case.  A fault costs at least 8 %
-of a step (simulated), twice of what any other cause costs in these runs; others are drawn anew.
+The engine runs each case twice, with the fault and without, and what ``explain`` says of the first
+is compared with the second.  Writes ``causes.csv``, a row a case.  A fault costs at least 8 % of a
+step (simulated), twice of what any other cause costs in these runs; others are drawn anew.
+
+Emulations run in a time of their own, which no other program slows down; with ``--real-time`` the
+workers really wait, on a machine that has nothing else to do.
 """
 
 import json
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import typer
 
 import pipekit as pk
 from pipekit import schedules
@@ -27,6 +31,7 @@ from pipekit.host.provenance import provenance
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule
 from pipekit.simulation import Costs
+from tests.emulation.own_time import own_time
 
 METHODS = {
     "gpipe": schedules.gpipe(4, 12).take(3),
@@ -40,7 +45,6 @@ WORKERS, JITTER = 4, 0.03
 LEAST = 0.08
 """The share of a step that a fault costs at least."""
 LAYER = LayerProfile("", 0.05, 0.1, output_bytes=5e6, update_s=0.01)
-SIDE_BY_SIDE = 6
 LINKS = flat(WORKERS, 1e9)
 Run = Callable[[Schedule, Costs, Cluster], pk.Trace]
 Times = Callable[[int, Op, int, int], float]
@@ -155,7 +159,13 @@ FAULTS = (
 
 
 def emulated(schedule: Schedule, costs: Costs, cluster: Cluster) -> pk.Trace:
-    """Return the trace of a real run whose passes are waits."""
+    """Return the trace of a run of the engine whose passes are waits, in a time of their own."""
+    with own_time():
+        return in_real_time(schedule, costs, cluster)
+
+
+def in_real_time(schedule: Schedule, costs: Costs, cluster: Cluster) -> pk.Trace:
+    """Return the same of waits that are really waited for."""
     return pk.emulate(schedule, costs, cluster=cluster).trace
 
 
@@ -209,17 +219,18 @@ def _judged(fault: Fault, schedule: Schedule, bad: Any, good: Any, run: Run) -> 
     }
 
 
-def main(folder: Path, count: int = 200) -> None:
-    """Write a table of so many cases; runs that wait do so side by side."""
+def main(folder: Path, count: int = 200, real_time: bool = False, side_by_side: int = 2) -> None:
+    """Write a table of so many cases."""
     folder.mkdir(parents=True, exist_ok=True)
-    before = os.getloadavg()[0]
-    with ProcessPoolExecutor(SIDE_BY_SIDE, multiprocessing.get_context("spawn")) as pool:
-        table = pd.DataFrame(pool.map(case, range(count)))
+    load = os.getloadavg()[0]
+    run = partial(case, run=in_real_time if real_time else emulated)
+    with ProcessPoolExecutor(side_by_side, multiprocessing.get_context("spawn")) as pool:
+        table = pd.DataFrame(pool.map(run, range(count)))
     table.to_csv(folder / "causes.csv", index=False, float_format="%.4g")
-    about = provenance("emulated") | {"load before": before, "side by side": SIDE_BY_SIDE}
+    about = provenance("emulated", real_time=real_time, load_before=load)
     (folder / "causes.json").write_text(json.dumps(about, indent=1) + "\n")
     print(table.groupby("kind")["right"].agg(["size", "mean"]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    typer.run(main)
