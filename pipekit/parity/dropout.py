@@ -1,6 +1,6 @@
 """With dropout on, gradients are random: exact with the plain loop's masks, else in the mean."""
 
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -28,11 +28,11 @@ def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
     """
     counts = [e.microbatches] if e.microbatches else range(1, MOST + 1)
     for count in counts:
-        masks = Prediction(partial(_with_seed, e.loop, seed, count))
+        masks = cache(partial(_with_seed, e.loop, seed, count))
         if all(e.agrees(entry, masks) for entry in e.entries):
             ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n, masks), True) for n in e.entries}
             return Verdict(True, (), ratios, (), (), model, TOLERANCE)
-    without = Prediction(partial(_drawn, e.loop, dropout=False))
+    without = cache(partial(_drawn, e.loop, dropout=False))
     none_at_all = all(e.agrees(entry, without) for entry in e.entries)
     draws = [[_drawn(e.loop, step) for _ in range(DRAWS)] for step in range(STEPS)]
     rows = {entry.name: _row(entry, draws) for entry in e.entries}

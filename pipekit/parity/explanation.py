@@ -1,12 +1,13 @@
 """Which hypotheses explain the parameters that disagree, by as few of them as can be."""
 
+from functools import cache
+
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.hypotheses.hypothesis import Hypothesis, Source
 from pipekit.parity.hypotheses.in_time import in_time, of_the_update
 from pipekit.parity.hypotheses.of_microbatches import counted, microbatches, together
 from pipekit.parity.hypotheses.of_parameters import frozen, left_out, scaled, tied
-from pipekit.parity.observed import Entry
 from pipekit.parity.verdict import Finding
 
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
@@ -50,16 +51,14 @@ def _known(e: Evidence) -> list[tuple[Hypothesis, set[int]]]:
     for sources in SIMPLEST_FIRST:
         for source in sources:
             for h in source(e):
-                covered = {i for i, entry in enumerate(e.wrong) if _explains(e, h, entry)}
+                predicts = cache(h.predicts)
+                about = [i for i, n in enumerate(e.wrong) if not h.entries or n.name in h.entries]
+                covered = {i for i in about if e.agrees(e.wrong[i], predicts)}
                 if covered:
                     known.append((h, covered))
         if any(len(covered) == len(e.wrong) for _, covered in known):
             break
     return known
-
-
-def _explains(e: Evidence, h: Hypothesis, entry: Entry) -> bool:
-    return (h.entries is None or entry.name in h.entries) and e.agrees(entry, h.predicts)
 
 
 def _finding(e: Evidence, alike: list[Hypothesis], names: tuple[str, ...]) -> Finding:

@@ -43,6 +43,7 @@ def train_on(jobs: Jobs) -> dict[Any, Record | str]:
     torch.set_num_threads(1)
     if any(adapter.__module__.endswith("torch_pipelining") for adapter, _ in jobs.values()):
         dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.barrier()  # so that none leaves while another one still connects
     found: dict[Any, Record | str] = {}
     for key, (adapter, model) in jobs.items():
         try:
@@ -132,9 +133,16 @@ def _write(folder: Path, known: dict[str, Any]) -> None:
 
 
 def counts(folder: Path) -> None:
-    """Write the verdicts on torch's schedules by ranks, stages a rank and microbatches."""
-    rows = []
+    """Write the verdicts on torch's schedules by ranks, stages a rank and microbatches.
+
+    Those that the file has are kept.
+    """
+    target = folder / "counts.csv"
+    rows = pd.read_csv(target).fillna("").to_dict("records") if target.exists() else []
+    done = {(row["ranks"], row["schedule"]) for row in rows}
     for ranks, schedule in product((2, 3, 4), SCHEDULES):
+        if (ranks, schedule) in done:
+            continue
         chunks = (1,) if schedule in SINGLE else (2,) if schedule in V_SHAPED else (2, 3)
         jobs = {
             each: (torch_adapter(schedule, each[1], each[0]), FIRST[0])
@@ -146,7 +154,7 @@ def counts(folder: Path) -> None:
             said = known["said"][0] if known["cell"] == "refused" else ""
             rows.append({"schedule": schedule} | count | {"verdict": known["cell"], "said": said})
         print(*rows[-len(jobs) :], sep="\n", flush=True)
-        pd.DataFrame(rows).to_csv(folder / "counts.csv", index=False)
+        pd.DataFrame(rows).to_csv(target, index=False)
 
 
 if __name__ == "__main__":

@@ -101,31 +101,20 @@ def _once_a_stage(e: Evidence, factors: dict[str, list[float]], own: Factors) ->
 
 def _clipped(e: Evidence, factors: dict[str, list[float]], own: Factors) -> Iterator[Said]:
     """Yield a common norm of all parameters that have one ratio."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: list[tuple[list[float], list[str]]] = []
     for name, found in factors.items():
         if not e.loop.uses[name].index(name):
-            groups.setdefault(tuple(round(r / SAME) for r in found), []).append(name)
-    merged = _merge(groups)
+            alike = (own for other, own in groups if all(map(same, found, other)))
+            if (names := next(alike, None)) is None:
+                groups.append((found, names := []))
+            names.append(name)
     norms = []
-    for rounded, names in merged:
-        for step, factor in enumerate(rounded):
-            if 0 < factor * SAME < 1 - SAME:
+    for found, names in groups:
+        for step, factor in enumerate(found):
+            if 0 < factor < 1 - SAME:
                 gradients = [factors[n][step] * e.raw(step)[n] for n in names]
                 norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
     if len(norms) > 1 and all(same(norm, norms[0]) for norm in norms):
-        whole = len(merged) == 1 and len(factors) == len(e.entries)
+        whole = len(groups) == 1 and len(factors) == len(e.entries)
         fault = faults.CLIPPED if whole else faults.CLIPPED_BY_STAGE
-        yield fault, f"to the norm {norms[0]:.4g}, groups: {len(merged)}", own
-
-
-def _merge(groups: dict[tuple[int, ...], list[str]]) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Return groups whose rounded ratios are neighbours as one."""
-    merged: list[tuple[tuple[int, ...], list[str]]] = []
-    for key, names in groups.items():
-        for other, its in merged:
-            if all(abs(a - b) <= 1 for a, b in zip(key, other, strict=True)):
-                its.extend(names)
-                break
-        else:
-            merged.append((key, list(names)))
-    return merged
+        yield fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", own
