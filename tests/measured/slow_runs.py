@@ -44,6 +44,8 @@ METHODS = {
 WORKERS, JITTER = 4, 0.03
 LEAST = 0.08
 """The share of a step that a fault costs at least."""
+NEAR = 0.05
+"""How far from what the fault costs its saving may be, as a share of that."""
 LAYER = LayerProfile("", 0.05, 0.1, output_bytes=5e6, update_s=0.01)
 LINKS = flat(WORKERS, 1e9)
 Run = Callable[[Schedule, Costs, Cluster], pk.Trace]
@@ -205,7 +207,7 @@ def _judged(fault: Fault, schedule: Schedule, bad: Any, good: Any, run: Run) -> 
     found = pk.explain(trace)
     first, steps = found.causes[0], found.recognition.steps
     good_s = run(schedule, *good).makespan_s / steps
-    lost_s = found.step_s - good_s
+    off = first.saves_s / (found.step_s - good_s) - 1
     return {
         "fault": fault.said,
         "kind": fault.kind,
@@ -214,8 +216,8 @@ def _judged(fault: Fault, schedule: Schedule, bad: Any, good: Any, run: Run) -> 
         "step_s": found.step_s,
         "without_s": good_s,
         "saves_s": first.saves_s,
-        "off_of_saving": first.saves_s / lost_s - 1,
-        "off_of_run": (found.step_s - first.saves_s) / good_s - 1,
+        "off": off,
+        "near": abs(off) <= NEAR,
     }
 
 

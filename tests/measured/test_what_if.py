@@ -22,7 +22,7 @@ EMULATED = range(4)
 def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -> None:
     found = case(seed, emulated if seed in EMULATED else simulated)
     assert found["right"], found
-    assert found["off_of_saving"] == pytest.approx(0, abs=0.05)
+    assert found["near"], found
 
 
 @pytest.mark.parametrize("name", METHODS)
