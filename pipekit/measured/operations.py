@@ -166,8 +166,8 @@ def operations(trace: Trace) -> Operations:
     """Return the operations of a trace.
 
     Where messages were not recorded there is one between each two passes of a microbatch that are
-    on different workers; it takes the median of what its link and payload take where the receiver
-    waited for it.
+    on different workers, behind the one before it on its link; it takes the median of what those at
+    its place and on its link take where the receiver waited for them.
     """
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
@@ -226,31 +226,25 @@ def _in_streams(table: pd.DataFrame) -> Numbers:
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
     """Return, a column a worker, the last backward that an update sums on other workers."""
-    updates = np.flatnonzero((table["kind"] == Op.UPDATE.name).to_numpy())
-    adders = table[table["kind"].isin(_ADDING)]
-    homes = adders.groupby("stage")["worker"].nunique()
-    shared = table.loc[updates, "stage"].map(homes).fillna(1).to_numpy() > 1
-    if not shared.any():
+    adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
+    homes = table["stage"].map(adders.groupby("stage")["worker"].nunique())
+    updates = table[(table["kind"] == Op.UPDATE.name) & (homes > 1)]
+    if updates.empty:
         return []
-    columns: list[Numbers] = []
-    stage, worker = table["stage"].to_numpy(), table["worker"].to_numpy()
-    last = table["microbatch"].to_numpy()
-    for each in np.unique(stage[updates[shared]]):
-        here = updates[stage[updates] == each]
-        mine = adders[adders["stage"] == each]
-        which = np.searchsorted(np.unique(last[here]), mine["microbatch"])
-        latest = (
-            mine.assign(row=mine.index, update=which).groupby(["update", "worker"])["row"].max()
-        )
-        for number, update in enumerate(np.unique(last[here])):
-            rows = latest.get(number, pd.Series(dtype=int)).tolist() if number in latest else []
-            for row in here[last[here] == update]:
-                needed = [other for other in rows if worker[other] != worker[row]]
-                while len(columns) < len(needed):
-                    columns.append(np.full(len(table), len(table)))
-                for column, other in zip(columns, needed, strict=False):
-                    column[row] = other
-    return columns
+    each = updates[["stage", "microbatch"]].sort_values("microbatch")  # the last that it sums
+    summed = pd.merge_asof(
+        adders.assign(row=adders.index),
+        each.assign(last=each["microbatch"]),
+        on="microbatch",
+        by="stage",
+        direction="forward",
+    )
+    rows = summed.groupby(["stage", "last", "worker"])["row"].max().unstack()
+    needed = rows.reindex(pd.MultiIndex.from_frame(updates[["stage", "microbatch"]])).to_numpy()
+    own = updates["worker"].to_numpy()[:, None] == rows.columns.to_numpy()
+    found = np.full((len(rows.columns), len(table)), len(table))
+    found[:, updates.index] = np.nan_to_num(np.where(own, np.nan, needed), nan=len(table)).T
+    return list(found)
 
 
 def _with_messages(table: pd.DataFrame) -> pd.DataFrame:

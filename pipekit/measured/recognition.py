@@ -16,6 +16,8 @@ from pipekit.traces import Trace
 UNKNOWN = "unknown"
 _NEAR = 0.05
 """An order is named after a method if it differs in at most this share of the tasks."""
+_ENOUGH = 16
+"""Of more steps and replicas some are looked at: the order is a table's, and the same in each."""
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]
 """For each worker (op, stage, microbatch) in order."""
@@ -87,14 +89,9 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    found = Counter(_ordered(rows) for _, rows in _distinct(frame, by))
+    each = [rows for _, rows in frame.groupby(by)]
+    found = Counter(map(_ordered, each[:: max(1, len(each) // _ENOUGH)]))
     return found.most_common(1)[0][0], len(trace.steps)
-
-
-def _distinct(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[object, pd.DataFrame]]:
-    """Yield some of many steps and replicas: the order is a table's, and the same in each."""
-    groups = list(frame.groupby(by))
-    yield from groups[:: max(1, len(groups) // 16)]
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:

@@ -9,17 +9,15 @@ import torch
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.observed import Entry
+from pipekit.parity.plain_loop import along
 
 SAME = 2e-3  # relative difference of two ratios that count as one
 Factors = Callable[[str, int], float]
 Said = tuple[str, str, Factors]
 
 
-def ratio(e: Evidence, entry: Entry, step: int) -> float:
-    """Return by what the right gradient is multiplied, as far as it is."""
-    right = e.raw(step)[entry.name]
-    size = float((right * right).sum())
-    return float((entry.values[step] * right).sum()) / size if size > 0 else 1.0
+def _ratios(e: Evidence, entry: Entry) -> list[float]:
+    return [along(entry.values[step], e.raw(step)[entry.name]) for step in range(e.steps)]
 
 
 def same(one: float, other: float) -> bool:
@@ -31,7 +29,7 @@ def by_ratio(e: Evidence) -> Iterator[Said]:
     """Yield for each constant ratio that a parameter has what it may be."""
     known: list[float] = []
     for entry in e.wrong:
-        ratios = [ratio(e, entry, step) for step in range(e.steps)]
+        ratios = _ratios(e, entry)
         constant = all(same(r, ratios[0]) for r in ratios) or not any(v.any() for v in entry.values)
         if constant and not any(same(ratios[0], other) for other in known):
             known.append(ratios[0])
@@ -64,11 +62,7 @@ def meanings(e: Evidence, factor: float) -> list[str]:
 
 def of_all(e: Evidence) -> Iterator[Said]:
     """Yield what ratios of all parameters together may be."""
-    ratios = {
-        (entry.rank, entry.name): [ratio(e, entry, step) for step in range(e.steps)]
-        for entry in e.wrong
-    }
-    factors = {name: found for (_, name), found in ratios.items()}
+    factors = {entry.name: _ratios(e, entry) for entry in e.wrong}
 
     def own(name: str, step: int) -> float:
         return factors[name][step] if name in factors else 1.0
