@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipekit.cli.common.options import PUBLISHED, TRAINED, Data, LossName, Quiet, print_table
-from pipekit.cli.common.own import OwnModel, require_known, require_module
+from pipekit.cli.common.own import OwnModel, require_known
+from pipekit.references import require_module
 from pipekit.units import bytes_text
 
 if TYPE_CHECKING:

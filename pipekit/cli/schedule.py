@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_timelines
-from pipekit.cli.common.own import load, require_module
 from pipekit.names import METHODS
+from pipekit.references import load, require_module
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule

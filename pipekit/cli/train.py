@@ -19,9 +19,10 @@ from pipekit.cli.common.options import (
     Quiet,
     Replicas,
 )
-from pipekit.cli.common.own import require_known, require_module
+from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
+from pipekit.references import require_module
 
 
 class Autocast(StrEnum):

@@ -4,7 +4,6 @@ from html import escape
 
 from pipekit.explore.browser.standalone import page
 from pipekit.measured.explanation import Explanation
-from pipekit.measured.shares import SHARES, WAITING
 
 _DRAWN = 3
 
@@ -21,7 +20,7 @@ def html(explanation: Explanation) -> str:
     mean = explanation.mean_shares
     spent = "\n".join(
         f'<tr><td>{name.replace("_", " ")}</td><td class="number">{mean[name]:.1%}</td></tr>'
-        for name in [*SHARES, *WAITING]
+        for name in mean
     )
     above = f"""<p><b>{escape(str(explanation.recognition))}</b></p>
 {said}

@@ -12,7 +12,7 @@ from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.measured import Explanation, explain, read_trace
 from pipekit.measured.causes import KINDS
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
@@ -68,13 +68,6 @@ def _example() -> Trace:
     schedule = flush(4, 8).take(1)
     chance = np.random.default_rng(0)
     lengths = dict(enumerate(chance.uniform(0.7, 1.3, schedule.microbatches)))
-    layers = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6)
-    heavy = [1.0, 1.4, 1.0, 1.0]
-    tasks = {
-        (worker, task.op, task.stage, task.microbatch): heavy[task.stage]
-        * lengths[task.microbatch]
-        * layers.layers[task.stage].seconds(task.op)
-        for worker, own in enumerate(schedule.workers)
-        for task in own
-    }
-    return simulate(schedule, Costs(layers, tasks=tasks), cluster=flat(4, 3e9))
+    layers = [LayerProfile("", 0.01 * x, 0.02 * x, output_bytes=4e6) for x in (1, 1.4, 1, 1)]
+    costs = Costs(Profile(tuple(layers)), microbatches=lengths)
+    return simulate(schedule, costs, cluster=flat(4, 3e9))

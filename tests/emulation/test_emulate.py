@@ -24,6 +24,7 @@ from pipekit.engine.options import VALIDATE
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import (
+    Op,
     Schedule,
     check,
     flush,
@@ -32,6 +33,7 @@ from pipekit.schedules import (
     two_bw,
     zb_h2,
 )
+from pipekit.simulation import Costs
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
 from tests.schedules.strategies import training_methods
@@ -57,6 +59,18 @@ def test_it_does_what_is_simulated(schedule: Schedule) -> None:
     report = check(schedule)
     assert run.weight_slots == report.peak_versions
     assert run.peak_in_flight == report.peak_in_flight
+
+
+@pytest.mark.parametrize("schedule", [two_bw(3, 3).take(3), zb_h2(3, 4).take(2), pipedream([2, 1])])
+def test_tasks_that_take_other_times_do_so(schedule: Schedule) -> None:
+    """A slow worker, a long microbatch, and one forward and one update by themselves."""
+    layer = LayerProfile("layer", MS, 2 * MS, 40.0, update_s=MS)
+    own = {(0, Op.FORWARD, 0, 2): 5 * MS, (1, Op.UPDATE, 1, 2): 3 * MS}
+    profile = Profile((layer,) * schedule.stages)
+    costs = Costs(profile, workers={0: 1.5}, microbatches={1: 2.0}, tasks=own)
+    with own_time():
+        run = emulate(schedule, costs)
+    assert_the_same(run.trace, simulate(schedule, costs))
 
 
 def test_sixteen_workers_sleep_as_long_as_they_would_compute() -> None:

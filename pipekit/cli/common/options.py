@@ -171,6 +171,13 @@ def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
+def save_text(path: Path, text: str) -> None:
+    """Write a text and say so; its folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path}")
+
+
 def save_timelines(
     traces: Sequence["Trace"], output: Path, *, versions: bool = False
 ) -> list[Path]:
