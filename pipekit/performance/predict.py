@@ -1,10 +1,13 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from pipekit.performance.dealing import beside_head
+from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -101,6 +104,21 @@ def _part(passes: PassCosts, ranks: int) -> PassCosts:
 
 
 def _mean_layer(run: TrainingSetup) -> PassCosts:
+    """Return the passes of a mean layer, in which a rank's part alone counts."""
+    layout = run.layout
+    part = ParallelLayout(
+        tp=layout.tp,
+        cp=layout.cp,
+        ep=layout.ep,
+        dp=layout.ep,
+        microbatch_samples=layout.microbatch_samples,
+        recompute=layout.recompute,
+    )
+    return _mean_of_blocks(replace(run, layout=part))
+
+
+@lru_cache(maxsize=4096)
+def _mean_of_blocks(run: TrainingSetup) -> PassCosts:
     found = [(_block(run, block), count) for block, count in run.shape.blocks]
     forward, backward = (
         sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
@@ -138,20 +156,24 @@ def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
 
 
 def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
-    found = _PASSES[type(layer)](run, layer)
-    again = run.layout.recompute == "everything" or (
-        run.layout.recompute == "experts" and isinstance(layer, Experts)
-    )
-    if not again:
-        return found
+    found, rule = _PASSES[type(layer)](run, layer), run.layout.recompute
+    again = 1.0 if rule == "experts" and isinstance(layer, Experts) else _AGAIN[rule]
     return PassCosts(
         found.forward_s,
-        found.backward_s + found.forward_s,
+        found.backward_s + again * found.forward_s,
         found.forward_launches,
-        found.backward_launches + found.forward_launches,
+        found.backward_launches + again * found.forward_launches,
     )
 
 
+_AGAIN: Mapping[Recompute, float] = {
+    "nothing": 0.0,
+    "selective": 0.5,
+    "experts": 0.0,
+    "everything": 1.0,
+}
+"""Of a forward that runs again in a backward; selective: every second product, and what is small
+(torchtitan's selective activation checkpointing)."""
 _PASSES: Mapping[type, Callable[[TrainingSetup, Any], PassCosts]] = {
     Attention: attention,
     LatentAttention: latent_attention,
