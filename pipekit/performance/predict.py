@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipekit.performance.dealing import beside_head
-from pipekit.performance.layout import ParallelLayout, Recompute
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -20,7 +20,7 @@ from pipekit.performance.shapes import (
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.attention import attention, latent_attention
-from pipekit.performance.terms.experts import experts
+from pipekit.performance.terms.experts import activations, experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mamba import mamba
 from pipekit.performance.terms.mlp import mlp
@@ -157,23 +157,19 @@ def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
 
 def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
     found, rule = _PASSES[type(layer)](run, layer), run.layout.recompute
-    again = 1.0 if rule == "experts" and isinstance(layer, Experts) else _AGAIN[rule]
-    return PassCosts(
-        found.forward_s,
-        found.backward_s + again * found.forward_s,
-        found.forward_launches,
-        found.backward_launches + again * found.forward_launches,
+    if rule == "activations":
+        again = run.residual().forward_s
+        if isinstance(layer, Experts):
+            again += activations(run, layer).forward_s
+        return found._replace(backward_s=found.backward_s + again)
+    share = {"selective": 0.5, "everything": 1.0, "experts": float(isinstance(layer, Experts))}
+    again = share.get(rule, 0.0)
+    return found._replace(
+        backward_s=found.backward_s + again * found.forward_s,
+        backward_launches=found.backward_launches + again * found.forward_launches,
     )
 
 
-_AGAIN: Mapping[Recompute, float] = {
-    "nothing": 0.0,
-    "selective": 0.5,
-    "experts": 0.0,
-    "everything": 1.0,
-}
-"""Of a forward that runs again in a backward; selective: every second product, and what is small
-(torchtitan's selective activation checkpointing)."""
 _PASSES: Mapping[type, Callable[[TrainingSetup, Any], PassCosts]] = {
     Attention: attention,
     LatentAttention: latent_attention,

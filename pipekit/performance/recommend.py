@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -14,14 +14,13 @@ from pipekit import units
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.estimate import training
-from pipekit.performance.frameworks import MEGATRON_CORE, Framework
+from pipekit.performance.frameworks import MEGATRON_BRIDGE, Framework
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, Experts, Shape, shape
 from pipekit.performance.step import TrainingStep
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ Cluster = str | tuple[int, Machine]
 
 USABLE = 0.9
 """Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
-_RECOMPUTE: tuple[Recompute, ...] = ("nothing", "selective", "everything")
+_RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
@@ -141,7 +140,7 @@ def recommend(
     *,
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
-    framework: Framework = MEGATRON_CORE,
+    framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
 
@@ -183,12 +182,25 @@ def recommend(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
         )
-    found = sorted(map(_fastest, alike.values()), key=lambda each: each.step_s)
-    return Recommendation(tuple(found), _half_width(known), len(layouts), too_large)
+    found = _worth_it(map(_fastest, alike.values()))
+    half_width = fitted().half_width(on(framework, kind), known.kind)
+    return Recommendation(found, half_width, len(layouts), too_large)
+
+
+def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
+    """Return layouts, the fastest first, but those that spread a sequence further for no gain."""
+    kept: list[RankedLayout] = []
+    cps: dict[tuple[int, ...], int] = {}
+    for each in sorted(found, key=lambda each: each.step_s):
+        tp, cp, *others = _degrees(each.layout)
+        if cp < cps.get((tp, *others), cp + 1):
+            cps[tp, *others] = cp
+            kept.append(each)
+    return tuple(kept)
 
 
 def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
-    return layout.tp, layout.cp, layout.ep, layout.pp, layout.zero
+    return layout.tp, layout.cp, layout.ep, layout.pp
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
@@ -204,12 +216,6 @@ def _shape(model: Model) -> Shape:
     if isinstance(model, Shape):
         return model
     return from_config(model) if Path(model).suffix == ".json" else shape(str(model))
-
-
-def _half_width(known: Shape) -> float:
-    widths = fitted().half_widths["megatron_bridge"]
-    has_experts = any(isinstance(layer, Experts) for block, _ in known.blocks for layer in block)
-    return widths["experts" if has_experts else "dense"]
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
