@@ -40,7 +40,7 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
         again = whole - kept  # of the layer whose forward runs again
         tables, head = _tables(run, rank)
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
-        found.append(_states(run, layers, tables) + activations + again + logits)
+        found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
     return found
 
 
@@ -70,6 +70,18 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
         return weights * (sum(shares) + whole)
 
     return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
+
+
+def _whole(run: TrainingSetup) -> float:
+    """Return bytes of layers that ZeRO 3 has whole: one that runs, and the next one's.
+
+    Both have their weights and gradients (Zhao et al., PyTorch FSDP, arXiv 2304.11277, 3.3.2).
+    """
+    shape, layout = run.shape, run.layout
+    if layout.zero < 3:
+        return 0.0
+    weights = shape.dense_parameters / layout.tp + shape.expert_parameters / layout.ep
+    return 2 * weights / shape.layers * (2 + run.framework.gradients_held)
 
 
 def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
