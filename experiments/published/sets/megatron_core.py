@@ -93,7 +93,8 @@ def dtype(precision: str) -> str:
     return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
 
 
-def _bridge_shape(row: BridgeRow) -> Shape:
+def bridge_shape(row: BridgeRow) -> Shape:
+    """Return a row's model."""
     known = shape(row.model)
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
 
@@ -113,7 +114,7 @@ def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
         recompute="experts" if (row.model, row.device) in _RECOMPUTED else "nothing",
     )
     frozen, graphs = row.task == "lora", _graphs(row)
-    run = _training(row, _bridge_shape(row), layout, constants)
+    run = _training(row, bridge_shape(row), layout, constants)
     return _prediction(
         replace(run, framework=MEGATRON_BRIDGE, trains_weights=not frozen, graphs=graphs)
     )
@@ -213,9 +214,9 @@ BRIDGE = PublishedSet(
     machine=_fitted,
     predict=_bridge,
     measured=_bridge_measured,
-    work=partial(_work, model=_bridge_shape),
+    work=partial(_work, model=bridge_shape),
     group=lambda row: f"{row.model}{dtype(row.precision)}{row.gpus}{row.ep}{row.pp}",
-    kind=lambda row: _bridge_shape(row).kind,
+    kind=lambda row: bridge_shape(row).kind,
     anomaly=_regression,
     efficiencies=EFFICIENCIES,
     overheads=OVERHEADS,
