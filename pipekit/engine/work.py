@@ -25,7 +25,7 @@ from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.layers.modes import merged_put_back
-from pipekit.schedules import OPS, Op, Step, Steps
+from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.trees import tree_map
 
@@ -184,6 +184,6 @@ def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
     for step in islice(steps.until(lambda: end), 2 * len(steps.distinct)):
         op = step.task.op
         if step.task.microbatch >= done:
-            pending += (op is Op.FORWARD) - OPS[op].adds_gradient
+            pending += (op is Op.FORWARD) - op.adds_gradient
             most = max(most, pending)
     return most

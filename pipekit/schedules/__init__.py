@@ -18,15 +18,21 @@ from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
 from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
-from pipekit.schedules.ops import OPS, Op, OpRule, Payload
+from pipekit.schedules.ops import OPS, Item, Op, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.transfers import DISCARD, GATHER, LOAD, OFFLOAD, SUM
 
 __all__ = [
+    "DISCARD",
+    "GATHER",
+    "LOAD",
+    "OFFLOAD",
     "OPS",
+    "SUM",
+    "Item",
     "Message",
     "Op",
-    "OpRule",
     "Payload",
     "Report",
     "Schedule",

@@ -13,7 +13,7 @@ from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.layers.module_state import set_buffers
 from pipekit.partition.recording.stage import set_extra_states
-from pipekit.schedules import OPS, Op, Step
+from pipekit.schedules import Op, Step
 
 
 def restoring(
@@ -60,7 +60,7 @@ class _Restored:
     def repeat(self, step: Step) -> None:
         """Restore the results of a task that was done before the boundary."""
         op, _, _, version = step.task
-        if OPS[op].adds_gradient:
+        if op.adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.
             self._stage.weights.accumulate(step.slot, step.update)
         elif op is Op.UPDATE:

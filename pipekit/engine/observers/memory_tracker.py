@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
 from pipekit.plans import Recompute
-from pipekit.schedules import OPS, Op, Step
+from pipekit.schedules import Op, Step
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves
 
@@ -150,7 +150,7 @@ class MemoryTracker(Observer):
         if self._following:
             self._unfollow()
             stage.keep(microbatch, outputs, again=activity == RECOMPUTE)
-        elif OPS[op].adds_gradient:
+        elif op.adds_gradient:
             stage.drop(microbatch)
         elif op is Op.UPDATE:
             self._look()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Step, Steps
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -62,7 +62,7 @@ def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict
     firsts = [cut.microbatches for cut in cuts]
     newest = [*zip(*(cut.versions for cut in cuts), strict=True)]
     for op, stage, microbatch, version in tasks:
-        if OPS[op].is_pass:
+        if op.is_pass:
             first, stop = bisect_right(newest[stage], version), bisect_right(firsts, microbatch)
             for number in range(first, stop):
                 read[number][stage].add(version)
@@ -79,8 +79,8 @@ def steps_after(steps: Steps, boundary: Boundary) -> Steps:
     def left(step: Step) -> Step | None:
         if step.task.microbatch >= boundary.microbatches:
             return step
-        rule = OPS[step.task.op]
-        stays = rule.adds_gradient or not rule.is_pass
+        op = step.task.op
+        stays = op.adds_gradient or not op.is_pass
         return step._replace(receives=(), sends=()) if stays else None
 
     return Steps(tuple(filter(None, map(left, steps.head))))

@@ -10,7 +10,7 @@ from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import weight_slots
-from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
+from pipekit.schedules.ops import Op, Payload, receivers, senders
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -134,9 +134,9 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
             ]
             received = ends(messages, graph.senders[payload][source])
             sent = ends(messages, graph.receivers[payload][destination])
-            for op in RECEIVERS[payload]:
+            for op in receivers(payload):
                 into[op, destination].append(received)
-            for op in SENDERS[payload]:
+            for op in senders(payload):
                 out_of[op, source].append(sent)
     return into, out_of
 
@@ -175,6 +175,6 @@ def update_ends(tasks: Sequence[Task], schedule: Schedule) -> set[int]:
     last = {
         (stage, schedule.update_of[stage][microbatch]): position
         for position, (op, stage, microbatch, _) in enumerate(tasks)
-        if OPS[op].adds_gradient
+        if op.adds_gradient
     }
     return set(last.values())

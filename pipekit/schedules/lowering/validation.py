@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
@@ -29,7 +29,7 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
             continue
         seen: set[int] = set()
         for number, task in enumerate(tasks, graph.first[worker]):
-            if not OPS[task.op].is_pass and task.version not in seen:
+            if not task.op.is_pass and task.version not in seen:
                 found[number] = task.version
                 seen.add(task.version)
     return found
@@ -56,7 +56,7 @@ def _before_validation(schedule: Schedule, worker: int, newest: Sequence[int]) -
     last = pending = 0  # the newest update, and the one that is to be validated
     batch = NOBODY  # that runs on it
     for number, task in enumerate(schedule.workers[worker], graph.first[worker]):
-        if not OPS[task.op].is_pass:
+        if not task.op.is_pass:
             if task.version > last:  # of several stages, the first one's is begun for all
                 if pending:
                     found[number] = pending

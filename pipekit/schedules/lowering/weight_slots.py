@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipekit.schedules.ops import OPS
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -34,7 +34,7 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
     last_reader = {
         (stage, version): position
         for position, (op, stage, _, version) in enumerate(tasks)
-        if OPS[op].is_pass
+        if op.is_pass
     }
     newest = dict.fromkeys(map(itemgetter(1), tasks), 0)
     slot_of = {(stage, 0): 0 for stage in newest}
@@ -44,8 +44,7 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
     result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
-        rule = OPS[op]
-        if not rule.is_pass:
+        if not op.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
                 free[stage].append(slot_of.pop(old))
@@ -59,16 +58,16 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
             slot = slot_of[stage, version]
             if stashing:
                 pass  # a version stays in its slot until its last reader is through
-            elif not rule.own:
+            elif op is Op.FORWARD:
                 forward_slot[stage, microbatch] = slot
-            elif forward_slot[stage, microbatch] != slot:
+            elif op.is_backward and forward_slot[stage, microbatch] != slot:
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
                     f"replaced its forward's in place",
                     [(task, None)],
                 )
-            if rule.adds_gradient and not stashing:
+            if op.adds_gradient and not stashing:
                 del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
                 free[stage].append(slot_of.pop((stage, version)))

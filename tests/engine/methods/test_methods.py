@@ -14,7 +14,6 @@ from torch import nn
 
 from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
-from pipekit.schedules.ops import ADDING
 from tests.engine.examples import data, different, nesterov, values
 from tests.engine.parametrized import first_over_processes
 from tests.engine.updates.test_ties import tied
@@ -50,7 +49,7 @@ def shares(schedule: Schedule) -> list[list[list[int]]]:
             [
                 task.microbatch
                 for task in schedule.take(1).workers[worker]
-                if task.op in ADDING and task.stage == stage
+                if task.op.adds_gradient and task.stage == stage
             ]
             for worker in workers
         ]

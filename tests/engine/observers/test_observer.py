@@ -151,7 +151,7 @@ class ToFile(Observer):
 
     def after_step(self, worker: int, step: Step) -> None:
         with self._file.open("a") as file:
-            file.write(f"{step.task.op.value}")
+            file.write(f"{step.task.op.letter}")
 
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])

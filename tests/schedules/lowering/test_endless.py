@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from pipekit import schedules
-from pipekit.schedules import OPS, Schedule, Step, lower
+from pipekit.schedules import Schedule, Step, lower
 from pipekit.schedules.lowering.lower import loss_versions
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
@@ -50,8 +50,8 @@ def parted(steps: Iterable[Step]) -> tuple[list[Step], list[Step]]:
     """Return passes, and updates, without weight slots: knowing the end, others may be free."""
     found = [step._replace(slot=0, ends_update=False) for step in steps]
     return (
-        [step for step in found if OPS[step.task.op].is_pass],
-        [step for step in found if not OPS[step.task.op].is_pass],
+        [step for step in found if step.task.op.is_pass],
+        [step for step in found if not step.task.op.is_pass],
     )
 
 
@@ -62,7 +62,7 @@ def test_every_pass_finds_its_version_in_its_slot(name: str) -> None:
     for steps in lower(schedule):
         held = {(stage, 0): 0 for stage in range(schedule.stages)}
         for (op, stage, _, version), _, _, slot, *_ in steps.until(partial(int, end)):
-            if OPS[op].is_pass:
+            if op.is_pass:
                 assert held[stage, slot] == version
             else:
                 held[stage, slot] = version

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipekit import schedules, simulate
 from pipekit.engine.combinations import require_joint_updates
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import OPS, Op, Schedule, ScheduleError, zb_h1, zb_h2, zb_v
+from pipekit.schedules import Op, Schedule, ScheduleError, zb_h1, zb_h2, zb_v
 from pipekit.schedules.lowering.validation import validation_waits
 from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
@@ -55,7 +55,7 @@ def test_what_depends_on_an_update_can_run_again_or_comes_after_it(schedule: Sch
             if number in waits:
                 assert waits[number] == pending
                 pending = 0
-            if not OPS[task.op].is_pass:
+            if not task.op.is_pass:
                 pending = task.version if task.version > made else pending
                 made = task.version
             elif pending and newest(number) == pending:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
-    OPS,
     Op,
     Schedule,
     ScheduleError,
@@ -110,7 +109,7 @@ def test_without_end_likewise(schedule: Schedule, batches: int) -> None:
     assert after.updates == before.updates
     for tasks, others in zip(after.workers, before.workers, strict=True):
         for is_pass in (True, False):
-            one, other = ([t for t in e if OPS[t.op].is_pass is is_pass] for e in (tasks, others))
+            one, other = ([t for t in e if t.op.is_pass is is_pass] for e in (tasks, others))
             assert sorted(one) == sorted(other) if not is_pass else one == other
         assert max(sums_at_once(after, tasks), default=0) <= 2
 
