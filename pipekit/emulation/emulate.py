@@ -22,6 +22,7 @@ from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
+from pipekit.engine.runnable import require_runnable
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
@@ -72,6 +73,7 @@ def emulate(
     require_choice("validate", validate, (None, *VALIDATE))
     costs = stage_costs(schedule, profile, plan)
     checked = Tables(schedule.excerpt(batches)).schedule
+    require_runnable(checked, "emulate", moves=False)
     workers = len(checked.workers)
     if cluster is not None:
         cluster.require_room(workers)

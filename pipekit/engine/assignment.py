@@ -31,6 +31,7 @@ class WorkerAssignment:
         index: its number.
         steps: its steps, in order.
         device: where it computes.
+        devices: where each worker computes, if activations move from one to another.
         stages: sources of the stages that it trains.
         inference: instead of these, the stages that it only runs forward.
         incoming: each other worker's messages to it, in the order in which they leave; only where
@@ -41,6 +42,7 @@ class WorkerAssignment:
     index: int
     steps: Steps
     device: torch.device
+    devices: Sequence[torch.device] = ()
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)

@@ -7,8 +7,10 @@ import torch
 
 from pipekit.devices import is_accelerator
 from pipekit.engine.options import Execution, Updates
+from pipekit.engine.runnable import ops_of
 from pipekit.names import TRANSPORTS
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import Op, Schedule, ScheduleError, check
+from pipekit.schedules.ops import PASSES
 
 
 class Conflict(NamedTuple):
@@ -39,6 +41,8 @@ FEWER = "short_batches='fewer'"
 GOES_ON = "restart=False"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
+OTHER_TASKS = "a schedule with more than passes and updates"
+PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
 NO_STASHING = "a schedule without weight stashing"
@@ -58,7 +62,7 @@ CONFLICTS = (
         RECOMPUTE,
         NO_STASHING,
         "a recomputed forward would read other weights than the first one did",
-        "use recompute='never'",
+        "use recompute='never', and a table without R",
     ),
     Conflict(
         FOR_STASHING,
@@ -104,12 +108,30 @@ CONFLICTS = (
         "use transport='threads'",
     ),
     Conflict(
+        CLUSTER,
+        PARTNER,
+        "only messages between stages are slowed down",
+        "leave the cluster out, or simulate the schedule on it",
+    ),
+    Conflict(
         LATER,
         NCCL,
         "activations may be sent a second time, for which NCCL has no tags",
         "use transport='threads' between GPUs, or validate='first'",
     ),
     Conflict(LATER, FEWER, "a forward that is run again has to have rows", "use validate='first'"),
+    Conflict(
+        LATER,
+        OTHER_TASKS,
+        "a forward that is run again has to find its activations where it left them",
+        "use validate='first'",
+    ),
+    Conflict(
+        PARTNER,
+        PROCESSES,
+        "a process cannot reach into another's memory",
+        "use transport='threads', or offload to the host",
+    ),
     Conflict(
         GOES_ON, CHECKPOINTS, "they hold a run that begins with an empty pipeline", _ALL_AT_ONCE
     ),
@@ -165,13 +187,13 @@ def of_pipeline(
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
-    modes = execution.recompute or ()
+    modes, ops = execution.recompute or (), ops_of(schedule)
     return features(
         {
             CLIP: updates.clip_norm is not None,
             SCALE: updates.scale,
             LATER: updates.validates_later,
-            RECOMPUTE: any(mode != "never" for mode in modes),
+            RECOMPUTE: Op.RECOMPUTE in ops or any(mode != "never" for mode in modes),
             MITIGATION: rule,
             FOR_STASHING: rule and rule.stashing is True,
             FOR_NEWEST: rule and rule.stashing is False,
@@ -182,6 +204,8 @@ def of_pipeline(
             SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
             CLUSTER: execution.cluster,
             FEWER: execution.short_batches == "fewer",
+            OTHER_TASKS: not ops.issubset((*PASSES, Op.UPDATE)),
+            PARTNER: any(op.peer is not None for op in ops),
             PROCESSES: not in_process,
             NCCL: not in_process and any(map(is_accelerator, devices)),
         }

@@ -23,6 +23,7 @@ from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
 from pipekit.engine.parts.late_validation import LateValidation
+from pipekit.engine.parts.offloading import Offloading
 from pipekit.engine.parts.part import Execute, Part, WorkerRun
 from pipekit.engine.parts.recomputation import Recomputation
 from pipekit.engine.parts.restoring import Restoring
@@ -39,10 +40,13 @@ def parts_of(run: WorkerRun) -> list[Part]:
     Each wraps transport, pipeline ends and stages around those before it.
     """
     config = run.config
+    ops = {step.task.op for step in run.assignment.steps.distinct}
     used: dict[type[Part], bool] = {
         Restoring: config.resume is not None,
         LateValidation: run.assignment.validation is not None,
-        Recomputation: any(mode != "never" for mode in run.recompute.values()),
+        Offloading: any(op.moves for op in ops),
+        Recomputation: any(mode != "never" for mode in run.recompute.values())
+        or Op.RECOMPUTE in ops,
         EmptyMicrobatches: config.execution.short_batches == "fewer",
         CheckpointWriting: config.checkpoints is not None,
     }

@@ -137,6 +137,11 @@ class Passes:
         loss: Tensor = output.main
         return loss
 
+    def waiting(self, microbatch: int) -> list[Tensor]:
+        """Return a pending microbatch's input and, if its graph is kept, its output."""
+        pending = self._pending.get(microbatch)
+        return leaves((pending.input, pending.output)) if pending else []
+
     def backward(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol, Self, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -220,6 +220,10 @@ class Stage:
         slot = self.weights.begin_backward_weight(slot)
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
+
+    def waiting(self, microbatch: int) -> list[Tensor]:
+        """Return a pending microbatch's input and, if its graph is kept, its output."""
+        return self._passes.waiting(microbatch)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""

@@ -10,7 +10,10 @@ from pipekit.schedules import Op, Step
 
 
 class Recomputation(Part):
-    """Wraps every step: a backward comes after a second forward, which waits for no gradient."""
+    """Wraps every step: a backward comes after a second forward, which waits for no gradient.
+
+    The second forward runs right before the backward, or where the table has it.
+    """
 
     def __init__(self, run: WorkerRun) -> None:
         self._modes = run.recompute
@@ -24,7 +27,11 @@ def recomputing(execute: Execute, executor: Executor, modes: Mapping[int, Recomp
 
     def run(step: Step) -> None:
         op, stage, _, _ = step.task
-        if op in (Op.BACKWARD, Op.BACKWARD_INPUT) and step.recomputed(modes[stage]):
+        if op is Op.RECOMPUTE:
+            executor.recompute(step)
+            return
+        is_due = op in (Op.BACKWARD, Op.BACKWARD_INPUT) and not step.again_at_a_place
+        if is_due and step.recomputed(modes[stage]):
             executor.recompute(step)
         execute(step)
 

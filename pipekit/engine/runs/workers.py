@@ -200,6 +200,7 @@ class Workers:
             index=worker,
             steps=steps,
             device=self._devices[worker],
+            devices=self._devices,
             stages=stages if schedule.trains else (),
             inference=() if schedule.trains else [stage.config.passes for stage in stages],
             validation=table.validations[worker] if table.validations else None,
