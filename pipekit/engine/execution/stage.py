@@ -221,8 +221,8 @@ class Stage:
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
 
-    def waiting(self, microbatch: int) -> list[Tensor]:
-        """Return a pending microbatch's input and, if its graph is kept, its output."""
+    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a pending microbatch's tensors; see :meth:`Passes.waiting`."""
         return self._passes.waiting(microbatch)
 
     def state(self) -> dict[str, Any]:

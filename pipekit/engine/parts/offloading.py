@@ -92,10 +92,9 @@ class _OffloadingStage:
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._trained.weights.modules
+        waiting, of_batch = self._trained.waiting(microbatch)
         stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
-        waiting = self._trained.waiting(microbatch)
-        # A microbatch of the first stage is a view of its batch, which stays.
-        stay |= storages(t for t in waiting if t.nbytes < t.untyped_storage().nbytes())
+        stay |= storages(of_batch)
         holders = [*self._saved.pop(microbatch, ()), *map(Waiting, waiting)]
         moved = self._moved[microbatch] = MovedTensors(holders, stay, self._mover)
         return moved.leave(target)
