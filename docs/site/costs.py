@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import OPS, Schedule, check
+from pipekit.schedules import Schedule, check
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
 from pipekit.simulation import simulate
