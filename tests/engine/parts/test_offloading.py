@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ TASKS = [R, AWAY_AND_BACK, to(0), (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
 
 def trained(
-    schedule: Schedule, model: str = "mixed", watch: pk.Watch = pk.Watch(), **options: Any
+    schedule: Schedule, model: str = "mixed", **options: Any
 ) -> tuple[pk.Run, dict[str, Tensor]]:
     pipe = pk.Pipeline(
         MODELS[model](),
@@ -43,7 +44,7 @@ def trained(
         seed=0,
         **values(**options),
     )
-    return pipe.train(data(BATCHES), watch=watch), pipe.state_dict()
+    return pipe.train(data(BATCHES)), pipe.state_dict()
 
 
 @cache
@@ -81,7 +82,9 @@ def test_over_processes_with_modes_and_empty_microbatches() -> None:
     for options in ({"transport": "distributed"}, {"recompute": "always"}):
         assert different(trained(schedule, **options)[1], expected) == []
     few = partial(pk.Pipeline, mlp(6, 6, 3), optimizer=nesterov, loss=nn.MSELoss(), balance=[1, 1])
-    some = [few(each, **values(short_batches="fewer")) for each in (schedule, schedules.gpipe(2, 4))]
+    some = [
+        few(each, **values(short_batches="fewer")) for each in (schedule, schedules.gpipe(2, 4))
+    ]
     for pipe in some:
         pipe.train(data(2, rows=3))
     assert different(*(pipe.state_dict() for pipe in some)) == []
@@ -90,13 +93,14 @@ def test_over_processes_with_modes_and_empty_microbatches() -> None:
 def peaks(schedule: Schedule) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Each worker's most bytes, measured and simulated with transfers that take no time."""
     torch.manual_seed(0)
-    wide = [nn.Linear(6, 64), *(nn.Tanh(), nn.Linear(64, 64)) * 2, nn.Tanh(), nn.Linear(64, 3)]
+    widths = [6, 64, 64, 64, 3]
+    layers = [each for pair in pairwise(widths) for each in (nn.Linear(*pair), nn.Tanh())]
     (batch,) = data(1, rows=4 * 64)
-    pipe = pk.Pipeline(wide, schedule, balance=[4, 3], optimizer=nesterov, loss=nn.MSELoss())
+    pipe = pk.Pipeline(layers, schedule, balance=[4, 4], optimizer=nesterov, loss=nn.MSELoss())
     found = pk.measure_memory(pipe.train([batch], watch=pk.Watch(memory=True)))
-    profile = pk.Profile.analytic(nn.Sequential(*wide), batch[0][:64], pk.clusters.V100)
+    profile = pk.Profile.analytic(nn.Sequential(*layers), batch[0][:64], pk.clusters.V100)
     costs = Costs(profile, ops=dict.fromkeys(AWAY_AND_BACK, 0.0))
-    plan = pk.Plan.by_hand([4, 3], rows=64)
+    plan = pk.Plan.by_hand([4, 4], rows=64)
     memory = pk.simulate(schedule.take(1), costs, plan, optimizer_states=1).memory
     assert memory is not None
     return found.peak_bytes, memory.peak_bytes
@@ -106,10 +110,10 @@ def test_memory_falls_as_simulated() -> None:
     """The input of the first stage is its batch's, and stays: here 2 % of its activations."""
     (before, _), (here, predicted) = (peaks(fill_and_drain(2, 4, k)) for k in ((), range(3)))
     assert here == pytest.approx(predicted, rel=0.05)
-    assert here[0] < 0.6 * before[0]
+    assert here[0] < 2 / 3 * before[0]
     there, _ = peaks(fill_and_drain(2, 4, range(3), to(1)))
     assert there[0] == here[0]
-    assert before[1] < there[1] <= before[1] + 1.1 * (before[0] - here[0])
+    assert before[1] < there[1] <= before[1] + 3 / 4 * before[0]
 
 
 class Freed(Observer):
