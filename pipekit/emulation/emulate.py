@@ -72,8 +72,9 @@ def emulate(
     arguments.require_watchers(observers, "threads")
     require_choice("validate", validate, (None, *VALIDATE))
     costs = stage_costs(schedule, profile, plan)
-    checked = Tables(schedule.excerpt(batches)).schedule
-    require_runnable(checked, "emulate", moves=False)
+    some = schedule.excerpt(batches)
+    require_runnable(some, "emulate", moves=False)
+    checked = Tables(some).schedule
     workers = len(checked.workers)
     if cluster is not None:
         cluster.require_room(workers)
