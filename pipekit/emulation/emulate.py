@@ -73,7 +73,7 @@ def emulate(
     require_choice("validate", validate, (None, *VALIDATE))
     costs = stage_costs(schedule, profile, plan)
     some = schedule.excerpt(batches)
-    require_runnable(some, "emulate", moves=False)
+    require_runnable(some, "emulate", trains=False)
     checked = Tables(some).schedule
     workers = len(checked.workers)
     if cluster is not None:

@@ -41,7 +41,8 @@ FEWER = "short_batches='fewer'"
 GOES_ON = "restart=False"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
-OTHER_TASKS = "a schedule with more than passes and updates"
+OTHER_TASKS = "a schedule with more than passes of whole microbatches, and updates"
+CHUNKS = "chunks of sequences"
 PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
@@ -127,6 +128,12 @@ CONFLICTS = (
         "use validate='first'",
     ),
     Conflict(
+        CHUNKS,
+        FEWER,
+        "each microbatch needs rows to cut",
+        "give batches whose rows are a multiple of the microbatches",
+    ),
+    Conflict(
         PARTNER,
         PROCESSES,
         "a process cannot reach into another's memory",
@@ -204,7 +211,8 @@ def of_pipeline(
             SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
             CLUSTER: execution.cluster,
             FEWER: execution.short_batches == "fewer",
-            OTHER_TASKS: not ops.issubset((*PASSES, Op.UPDATE)),
+            OTHER_TASKS: schedule.chunks > 1 or not ops.issubset((*PASSES, Op.UPDATE)),
+            CHUNKS: schedule.chunks > 1,
             PARTNER: any(op.peer is not None for op in ops),
             PROCESSES: not in_process,
             NCCL: not in_process and any(map(is_accelerator, devices)),

@@ -24,25 +24,27 @@ def ops_of(schedule: Schedule) -> set[Op]:
     return {task.op for task in chain(*schedule.head, *schedule.period)}
 
 
-def require_runnable(schedule: Schedule, runner: str = "Pipeline", moves: bool = True) -> None:
+def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
     """Raise ScheduleError for what cannot be run; it can be drawn, checked and simulated.
 
     Args:
         schedule: the table.
         runner: what is to run it, for the message.
-        moves: whether that can move activations.
+        trains: whether that computes: what only waits moves no activations and has no sequences.
     """
     for worker, tasks in enumerate(map(chain, schedule.head, schedule.period or schedule.head)):
         for task in tasks:
             op = task.op
-            if op not in COMPUTED and not (moves and (offloads(op) or loads(op))):
+            if op not in COMPUTED and not (trains and (offloads(op) or loads(op))):
                 raise ScheduleError(
                     f"worker {worker} has {task} ({op.name}), which {runner} cannot run: draw, "
                     f"check and simulate the schedule, or leave its {op.letter} out",
                     [(task, worker)],
                 )
-    if schedule.chunks > 1:
+    is_split = Op.BACKWARD_INPUT in ops_of(schedule)
+    if schedule.chunks > 1 and (is_split or not trains):
+        how = "with backwards in two parts, " if is_split else ""
         raise ScheduleError(
             f"{schedule.title} cuts each microbatch into {schedule.chunks} chunks of its sequence, "
-            f"which {runner} cannot run: draw, check and simulate it, or use chunks=1"
+            f"{how}which {runner} cannot run: draw, check and simulate it, or use chunks=1"
         )

@@ -21,6 +21,7 @@ from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
+from pipekit.engine.parts.chunked_sequences import ChunkedSequences
 from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
 from pipekit.engine.parts.late_validation import LateValidation
 from pipekit.engine.parts.offloading import Offloading
@@ -44,6 +45,7 @@ def parts_of(run: WorkerRun) -> list[Part]:
     used: dict[type[Part], bool] = {
         Restoring: config.resume is not None,
         LateValidation: run.assignment.validation is not None,
+        ChunkedSequences: run.assignment.chunks > 1,
         Offloading: any(op.moves for op in ops),
         Recomputation: any(mode != "never" for mode in run.recompute.values())
         or Op.RECOMPUTE in ops,

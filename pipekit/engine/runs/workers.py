@@ -201,6 +201,7 @@ class Workers:
             steps=steps,
             device=self._devices[worker],
             devices=self._devices,
+            chunks=schedule.chunks,
             stages=stages if schedule.trains else (),
             inference=() if schedule.trains else [stage.config.passes for stage in stages],
             validation=table.validations[worker] if table.validations else None,
