@@ -103,7 +103,8 @@ class _Joined(torch.autograd.Function):
         for chunk, each in enumerate(earlier):
             ctx.left.gradients[chunk][ctx.chunk] = each
         later = ctx.left.gradients[ctx.chunk]
-        return reduce(add, [*(later[n] for n in sorted(later, reverse=True)), own]), None, None, None
+        from_last = [later[chunk] for chunk in sorted(later, reverse=True)]
+        return reduce(add, [*from_last, own]), None, None, None
 
 
 _ACROSS = nn.MultiheadAttention, nn.RNNBase, nn.Conv1d

@@ -32,7 +32,7 @@ def test_a_gather_is_refused_when_the_pipeline_is_built() -> None:
 
 def test_emulation_moves_nothing_and_says_so() -> None:
     profile = pk.Profile.uniform(2)
-    with pytest.raises(ScheduleError, match="O0 of stage 0 .* which emulate cannot run"):
+    with pytest.raises(ScheduleError, match=r"O0 of stage 0 .* which emulate cannot run"):
         pk.emulate(fill_and_drain(2, 2, [0]), profile)
     with pytest.raises(ScheduleError, match="2 chunks of its sequence, which emulate cannot run"):
         pk.emulate(CHUNKED, pk.Profile.uniform(1))

@@ -167,7 +167,8 @@ class Runs:
         start = extent.start
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
-        read, chunks = self._reader.read, start.schedule.chunks
+        read: Read = self._reader.read
+        chunks = start.schedule.chunks
         if chunks > 1:
             read, parts = read_in_chunks(read, chunks), [part // chunks for part in parts]
         self._reader.require_long(batches, parts, start.offset, steps)

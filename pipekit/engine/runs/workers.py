@@ -14,6 +14,7 @@ from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConf
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.chunks import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import LoweredTable, Tables, end_of
@@ -75,6 +76,8 @@ class Workers:
                 evaluate = partial(model.probe, autocast=dtype)
                 balance = (model.balance or ()) if len(self._devices) > 1 else ()
                 asked = FirstBatch(first, tried, evaluate, model.original, dtype, balance, drawn)
+                if schedule.chunks > 1:
+                    require_same_in_chunks(first, schedule.chunks, evaluate)
                 if model.was_evaluating:
                     warn_of_mode(asked)
                 ask_loss(self._loss, asked)
