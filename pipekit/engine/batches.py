@@ -31,7 +31,7 @@ class Batch(NamedTuple):
         plain: all that the target holds beside tensors, or None.
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
-        chunks: into which each sequence was cut, each of them a row; see :mod:`pipekit.engine.runs.chunks`.
+        chunks: of each sequence, a row each (:mod:`pipekit.engine.runs.chunks`).
         kept: entries of the input, by name or place, that have no rows though as many elements.
     """
 
