@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.ops import WEIGHTS, Item
+from pipekit.schedules.ops import SUMS, WEIGHTS, Item
 from pipekit.schedules.task import Task
 
 _Key = tuple[Item, int, int | None, int | None]
@@ -75,6 +75,8 @@ class Items:
                     gone[key] = number
             for item in op.gives:
                 given[_key(item, task)] = number
+            if op.adds_gradient and given.pop((SUMS, stage, None, None), None) is not None:
+                gone[SUMS, stage, None, None] = number  # they lack the new one
 
 
 def _key(item: Item, task: Task) -> _Key:

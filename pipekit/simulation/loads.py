@@ -128,7 +128,8 @@ def _time_transfers(
     paths = Paths(cluster)
     for number in graph.of(lambda op: op.moves and op.peer is not None):
         op, stage, *_ = graph.tasks[number]
-        assert op.moves and op.peer is not None
+        assert op.moves
+        assert op.peer is not None
         ends = graph.worker_of[number], op.peer
         path = paths.message(*(ends if op.moves in op.takes else reversed(ends)))
         size = path.flow * costs[stage].item_bytes(op.moves)

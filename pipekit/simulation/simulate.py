@@ -104,6 +104,7 @@ def simulate(
         schedule.worker_count,
         transfers=_with_transfers(schedule, costs, times),
         memory=memory(schedule, costs, times, optimizer_states, rule, given.shards),
+        chunks=schedule.chunks,
     )
 
 

@@ -200,17 +200,17 @@ def test_gathered_weights_wait_for_the_updates_of_all_workers_that_have_the_stag
 
 
 def test_an_op_of_ones_own_is_a_row() -> None:
-    factors = Item("curvature factors")
-    curvature = Op("K", "CURVATURE", needs=(Op.FORWARD.gives[0],), gives=(factors,))
-    inversion = Op("V", "INVERSION", takes=(factors,), slots=2)
-    table = one_worker("F0 K0 B0 - V0 -")
-    assert [task.op for task in table.workers[0]] == [F, curvature, B, inversion, Op.UPDATE]
+    statistics = Item("statistics")
+    probe = Op("P", "PROBE", needs=(Op.FORWARD.gives[0],), gives=(statistics,))
+    quantiles = Op("Q", "QUANTILES", takes=(statistics,), slots=2)
+    table = one_worker("F0 P0 B0 - Q0 -")
+    assert [task.op for task in table.workers[0]] == [F, probe, B, quantiles, Op.UPDATE]
     check(table)
-    with pytest.raises(ScheduleError, match="V0 of stage 0, which needs curvature factors there"):
-        check(one_worker("F0 B0 - V0 -"))
+    with pytest.raises(ScheduleError, match="Q0 of stage 0, which needs statistics there"):
+        check(one_worker("F0 B0 - Q0 -"))
     with pytest.raises(ValueError, match="need a letter and a name of their own"):
-        Op("K", "KNEADING")
-    assert pickle.loads(pickle.dumps(curvature)) is curvature
+        Op("P", "PEELING")
+    assert pickle.loads(pickle.dumps(probe)) is probe
 
 
 def test_the_chunks_of_a_microbatch_go_forward_in_order_and_back_in_reverse() -> None:

@@ -11,28 +11,10 @@ from torch.nn import functional
 import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
 from pipekit.schedules import Op
-from pipekit.schedules.schedule import Pass
 from tests.engine.examples import different, sgd, values
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16
-
-
-def seq1f1b(stages: int = 2) -> Schedule:
-    """One forward and one backward in turn, of chunks: the last chunk's backward comes first."""
-    count = MICROBATCHES * CHUNKS
-    last_first = [k // CHUNKS * CHUNKS + CHUNKS - 1 - k % CHUNKS for k in range(count)]
-
-    def worker(stage: int) -> list[Pass]:
-        warm_up = min(count, stages - 1 - stage + CHUNKS - 1)
-        passes: list[Pass] = [(Op.FORWARD, stage, k) for k in range(warm_up)]
-        for k, backward in enumerate(last_first):
-            if warm_up + k < count:
-                passes.append((Op.FORWARD, stage, warm_up + k))
-            passes.append((Op.BACKWARD, stage, backward))
-        return passes
-
-    lists = Schedule.one_batch("Seq1F1B", map(worker, range(stages)))
-    return replace(lists, chunks=CHUNKS).repeat()
+SEQ1F1B = schedules.seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
 
 
 def gpt() -> nn.Sequential:
@@ -68,7 +50,7 @@ def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, 
 
 
 def test_chunks_train_as_the_whole_sequence() -> None:
-    losses, state = trained(seq1f1b())
+    losses, state = trained(SEQ1F1B)
     expected_losses, expected = trained(schedules.flush(2, MICROBATCHES))
     assert losses == pytest.approx(expected_losses, rel=1e-12)
     for name, weight in expected.items():
@@ -76,9 +58,9 @@ def test_chunks_train_as_the_whole_sequence() -> None:
 
 
 def test_no_bit_depends_on_the_transport_or_on_recomputation() -> None:
-    losses, state = trained(seq1f1b())
+    losses, state = trained(SEQ1F1B)
     for options in ({"transport": "distributed"}, {"recompute": "always"}):
-        again, other = trained(seq1f1b(), **options)
+        again, other = trained(SEQ1F1B, **options)
         assert again == losses
         assert different(other, state) == []
 
@@ -86,7 +68,7 @@ def test_no_bit_depends_on_the_transport_or_on_recomputation() -> None:
 def test_a_layer_that_is_known_to_read_other_tokens_is_refused_when_built() -> None:
     for layer in (nn.LSTM(3, 3), nn.MultiheadAttention(4, 2), models.bert_large(1, 16, 2)[1]):
         with pytest.raises(ValueError, match=r"layer 1\S* \(\w+\) reads other tokens than its"):
-            pk.Pipeline([nn.Linear(4, 4), layer], seq1f1b(), optimizer=sgd, loss=models.token_loss)
+            pk.Pipeline([nn.Linear(4, 4), layer], SEQ1F1B, optimizer=sgd, loss=models.token_loss)
 
 
 class OwnAttention(nn.Module):
@@ -96,13 +78,13 @@ class OwnAttention(nn.Module):
 
 def test_any_other_is_refused_before_training() -> None:
     model = nn.Sequential(nn.Embedding(11, 11), OwnAttention())
-    pipe = pk.Pipeline(model, seq1f1b(), optimizer=sgd, loss=models.token_loss)
+    pipe = pk.Pipeline(model, SEQ1F1B, optimizer=sgd, loss=models.token_loss)
     with pytest.raises(ValueError, match="output of a sequence is another one in 4 chunks"):
         pipe.train([batch()])
 
 
 def test_batches_that_cannot_be_cut_are_refused() -> None:
-    pipe = pk.Pipeline(gpt(), seq1f1b(), optimizer=sgd, loss=models.token_loss)
+    pipe = pk.Pipeline(gpt(), SEQ1F1B, optimizer=sgd, loss=models.token_loss)
     tokens, target = batch()
     with pytest.raises(ValueError, match="4 rows of 15 tokens, for 2 microbatches of 4 chunks"):
         pipe.train([(tokens[:, :15], target[:, :15])])

@@ -1,6 +1,6 @@
 """Recomputation at a place, and activations that move away and back: equal to the bit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -33,18 +33,18 @@ TASKS = [R, AWAY_AND_BACK, to(0), (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
 
 def trained(
-    schedule: Schedule, model: str = "mixed", **options: Any
+    schedule: Schedule, model: str = "mixed", balance: Sequence[int] = (4, 4), **options: Any
 ) -> tuple[pk.Run, dict[str, Tensor]]:
     pipe = pk.Pipeline(
         MODELS[model](),
         schedule,
-        balance=[4, 4],
+        balance=balance,
         optimizer=nesterov,
         loss=nn.MSELoss(),
         seed=0,
         **values(**options),
     )
-    return pipe.train(data(BATCHES)), pipe.state_dict()
+    return pipe.train(data(BATCHES, rows=16)), pipe.state_dict()
 
 
 @cache
@@ -73,6 +73,20 @@ def test_where_tasks_stand_changes_no_bit(
     run, state = trained(schedule, model)
     losses, expected = as_ever(base, model)
     assert run.losses == losses
+    assert different(state, expected) == []
+
+
+@pytest.mark.parametrize("method", ["bpipe", "pipe_offload"])
+def test_published_methods_train_as_without_transfers(method: str) -> None:
+    one_a_layer = {"model": "mixed", "balance": [1] * 8}
+    if method == "bpipe":
+        schedule, plain = schedules.bpipe(8, 8), schedules.flush(8, 8)
+    else:
+        schedule = schedules.pipe_offload(8, 8, workers=4)
+        plain = schedules.pipe_offload(8, 8, workers=4, offloaded_stages=0)
+    run, state = trained(schedule, **one_a_layer)
+    expected_run, expected = trained(plain, **one_a_layer)
+    assert run.losses == expected_run.losses
     assert different(state, expected) == []
 
 
