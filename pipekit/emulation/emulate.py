@@ -23,6 +23,7 @@ from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Execution, Updates, Watch
+from pipekit.engine.runnable import require_runnable
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
@@ -75,7 +76,9 @@ def emulate(
     require_choice("validate", validate, (None, "first"))
     given = profile if isinstance(profile, Costs) else Costs(profile)
     costs = stage_costs(schedule, given.profile, plan)
-    checked = Tables(schedule.excerpt(batches)).schedule
+    some = schedule.excerpt(batches)
+    require_runnable(some, "emulate", trains=False)
+    checked = Tables(some).schedule
     workers = len(checked.workers)
     if cluster is not None:
         cluster.require_room(workers)

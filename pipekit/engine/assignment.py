@@ -30,6 +30,8 @@ class WorkerAssignment:
         index: its number.
         steps: its steps, in order.
         device: where it computes.
+        devices: where each worker computes, if activations move from one to another.
+        chunks: of each microbatch's sequence, each with a number of its own in the steps.
         stages: sources of the stages that it trains.
         inference: instead of these, the stages that it only runs forward.
         incoming: each other worker's messages to it, in the order in which they leave; only where
@@ -39,6 +41,8 @@ class WorkerAssignment:
     index: int
     steps: Steps
     device: torch.device
+    devices: Sequence[torch.device] = ()
+    chunks: int = 1
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pipekit.engine.options import Execution, Updates
+from pipekit.engine.runnable import ops_of
 from pipekit.names import TRANSPORTS
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import Op, Schedule, ScheduleError, check
 
 
 class Conflict(NamedTuple):
@@ -31,8 +32,11 @@ TIES = "weights that stages share"
 NO_SEED = "seed=None"
 CLUSTER = "cluster"
 CHECKPOINTS = "checkpoints"
+FEWER = "short_batches='fewer'"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
+CHUNKS = "chunks of sequences"
+PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
 NO_STASHING = "a schedule without weight stashing"
@@ -49,7 +53,7 @@ CONFLICTS = (
         RECOMPUTE,
         NO_STASHING,
         "a recomputed forward would read other weights than the first one did",
-        "use recompute='never'",
+        "use recompute='never', and a table without R",
     ),
     Conflict(
         FOR_STASHING,
@@ -89,6 +93,24 @@ CONFLICTS = (
         "use transport='threads'",
     ),
     Conflict(
+        CLUSTER,
+        PARTNER,
+        "only messages between stages are slowed down",
+        "leave the cluster out, or simulate the schedule on it",
+    ),
+    Conflict(
+        CHUNKS,
+        FEWER,
+        "each microbatch needs rows to cut",
+        "give batches whose rows are a multiple of the microbatches",
+    ),
+    Conflict(
+        PARTNER,
+        PROCESSES,
+        "a process cannot reach into another's memory",
+        "use transport='threads', or offload to the host",
+    ),
+    Conflict(
         STOP,
         TORCHRUN,
         "their workers run to the end of a table",
@@ -124,12 +146,12 @@ def of_pipeline(
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
-    modes = execution.recompute or ()
+    modes, ops = execution.recompute or (), ops_of(schedule)
     return features(
         {
             CLIP: updates.clip_norm is not None,
             SCALE: updates.scale,
-            RECOMPUTE: any(mode != "never" for mode in modes),
+            RECOMPUTE: Op.RECOMPUTE in ops or any(mode != "never" for mode in modes),
             MITIGATION: rule,
             FOR_STASHING: rule and rule.stashing is True,
             FOR_NEWEST: rule and rule.stashing is False,
@@ -138,6 +160,9 @@ def of_pipeline(
             NO_SEED: seed is None,
             SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
             CLUSTER: execution.cluster,
+            FEWER: execution.short_batches == "fewer",
+            CHUNKS: schedule.chunks > 1,
+            PARTNER: any(op.peer is not None for op in ops),
             PROCESSES: not in_process,
         }
     )

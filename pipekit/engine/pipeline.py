@@ -43,6 +43,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
 from pipekit.layers.module_state import as_trained
 from pipekit.layers.python_state import copied
+from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
@@ -118,6 +119,8 @@ class Pipeline:
         require_callable(optimizer=optimizer)
         require_loss(loss=loss)
         tables = Tables(schedule)
+        if schedule.chunks > 1:
+            require_chunkable(layers)
         self.stages, self.workers = schedule.stages, schedule.worker_count
         recompute = execution.recompute
         if isinstance(balance, Plan):

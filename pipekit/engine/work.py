@@ -8,14 +8,16 @@ from itertools import islice
 
 from torch import Tensor
 
-from pipekit.devices import Clock, synchronize
+from pipekit.devices import Clock, Mover, synchronize
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.chunked_sequences import ChunkStage
 from pipekit.engine.execution.empty_microbatches import PassingEmpty
 from pipekit.engine.execution.executor import Executor, StageRuntime
+from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
@@ -73,8 +75,13 @@ def _train(
         )
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
+    if assignment.chunks > 1:
+        runtimes = {n: ChunkStage(each, assignment.chunks) for n, each in runtimes.items()}
+    moves, mover = any(step.task.op.moves for step in steps.distinct), Mover(device)
+    movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
+    runtimes = movable if moves else runtimes
     if config.execution.short_batches == "fewer":
-        runtimes = {number: PassingEmpty(stage) for number, stage in stages.items()}
+        runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
     execute: Callable[[Step], None] = Executor(
         index,
         runtimes,
@@ -86,6 +93,8 @@ def _train(
         observers=observers,
         first_microbatch=config.first_microbatch,
     ).execute
+    if moves:
+        execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
     weights = {number: stage.weights for number, stage in stages.items()}

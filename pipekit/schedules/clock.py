@@ -190,7 +190,8 @@ class Replay(Walk):
         graph = self.graph
         meetings: dict[int, dict[int, int]] = defaultdict(dict)  # by update and worker
         behind: dict[int, int] = {}  # the update behind each meeting
-        for worker, tasks in enumerate(lists):
+        workers = len(graph.first) - 1  # behind their lists come those of other streams
+        for worker, tasks in enumerate(lists[:workers]):
             stages = sorted({graph.tasks[number].stage for number in tasks})
             made: dict[int, list[int]] = {stage: [] for stage in stages}
             for number in tasks:
@@ -212,7 +213,7 @@ class Replay(Walk):
                     needs.append(tuple((need, 0.0) for need, _ in waits))
                     behind[meeting] = number
                 lists[worker].append(number)
-        busy = [worker for worker, tasks in enumerate(lists) if tasks]
+        busy = [worker for worker, tasks in enumerate(lists[:workers]) if tasks]
         for here in meetings.values():
             all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
             for meeting in here.values():
@@ -238,11 +239,12 @@ class Replay(Walk):
         """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
-        for worker, things in enumerate(self.lists):
-            if self.following[worker] == len(things):
+        for following, things in zip(self.following, self.lists, strict=True):
+            if following == len(things):
                 continue
-            thing = things[self.following[worker]]
-            task = graph.tasks[things[self.following[worker] + 1] if thing in self._met else thing]
+            thing = things[following]
+            number = things[following + 1] if thing in self._met else thing
+            task, worker = graph.tasks[number], graph.worker_of[number]
             at_fault.append((task, worker))
             missing = self._missing(thing)
             if missing is None:
@@ -263,7 +265,8 @@ class Replay(Walk):
         elif due := self._due(thing):
             task = self.graph.tasks[thing]
             if self._met:
-                busy = (worker for worker, things in enumerate(self.lists) if things)
+                own = self.lists[: len(self.graph.first) - 1]
+                busy = (worker for worker, things in enumerate(own) if things)
                 all_of_them = zip(busy, self.needs[thing], strict=True)
                 absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
                 stage = self.graph.tasks[self.graph.first[absent]].stage

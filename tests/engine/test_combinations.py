@@ -13,6 +13,7 @@ from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
 from tests.engine.examples import data, mlp, nesterov, values
+from tests.engine.parts.moving_tables import fill_and_drain, to
 
 CLUSTER = pk.clusters.pipedream_a(4)
 
@@ -38,6 +39,8 @@ USES: dict[str, dict[str, Any]] = {
     combinations.APART: {"schedule": schedules.pipedream([2, 1])},
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
+    combinations.OTHER_TASKS: {"schedule": fill_and_drain(2, 2, [0])},
+    combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
     combinations.STOP: {"on_batch": lambda done: True},
 }

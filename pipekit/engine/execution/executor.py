@@ -98,7 +98,10 @@ class Executor:
         self._methods[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:
-        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient."""
+        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
+
+        It runs right before the backward, or where the table has it.
+        """
         self._before(step, RECOMPUTE, ())
         microbatch = step.task.microbatch + self._first_microbatch
         output = self._stages[step.task.stage].recompute(microbatch, step.slot)
@@ -130,7 +133,7 @@ class Executor:
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
         runtime, last = self._stages[stage], self._updates if step.ends_update else None
-        if step.recomputed(self._recompute[stage]):
+        if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
         run, activity = runtime.backward, _BACKWARD
         if op is Op.BACKWARD_INPUT:
@@ -175,6 +178,7 @@ class Executor:
         Op.BACKWARD_INPUT: _backward,
         Op.BACKWARD_WEIGHT: _backward_weight,
         Op.UPDATE: _update,
+        Op.RECOMPUTE: _run_again,
     }
     _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
 

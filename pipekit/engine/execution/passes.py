@@ -134,6 +134,19 @@ class Passes:
         loss: Tensor = output.main
         return loss
 
+    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a pending microbatch's tensors, and those that are parts of its batch.
+
+        They are its input, and its output if its graph is kept; the first stage's input and the
+        target are the batch's.
+        """
+        pending = self._pending.get(microbatch)
+        if pending is None:
+            return [], []
+        target = pending.target.target if pending.target else ()
+        received, read = (pending.input, ()) if self._part.index else ((), pending.input)
+        return leaves((received, pending.output)), leaves((read, target))
+
     def backward(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:

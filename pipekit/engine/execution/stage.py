@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol, Self, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -205,6 +205,10 @@ class Stage:
         slot = self.weights.begin_backward_weight(slot)
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
+
+    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a pending microbatch's tensors; see :meth:`Passes.waiting`."""
+        return self._passes.waiting(microbatch)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""

@@ -94,7 +94,7 @@ class BatchSource:
             if batch is None:
                 yield End()
                 return
-            self.rows.append(batch.rows)
+            self.rows.append(batch.rows // batch.chunks)
             yield batch
 
     def _next(self, number: int, parts: int) -> Batch | None:

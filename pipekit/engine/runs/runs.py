@@ -22,6 +22,7 @@ from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.batch_source import BatchSource, Read, kept_apart, stacks
+from pipekit.engine.runs.chunks import read_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done
@@ -136,8 +137,12 @@ class Runs:
         start = extent.start
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(), come_round))]
+        read: Read = self._reader.read
+        chunks = start.schedule.chunks
+        if chunks > 1:
+            read, parts = read_in_chunks(read, chunks), [part // chunks for part in parts]
         self._reader.require_long(batches, parts, start.offset, steps)
-        return self._ready(batches, self._reader.read, extent)
+        return self._ready(batches, read, extent)
 
     def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
         """Return the source of the batches, after a look at the first one."""

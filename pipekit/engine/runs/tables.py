@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import chain
 
 from pipekit.engine.config import PossibleStops, RunTable
+from pipekit.engine.runnable import require_runnable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
@@ -90,6 +91,7 @@ class Tables:
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
+        require_runnable(schedule)
         self.schedule = schedule
         self._taken: tuple[int, Schedule] | None = None  # the last, by its batches
         self._lowered: dict[tuple[object, ...], LoweredTable] = {}  # the last, of each kind of run

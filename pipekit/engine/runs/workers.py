@@ -14,6 +14,7 @@ from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConf
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.chunks import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
 from pipekit.engine.runs.tables import Tables
@@ -75,6 +76,8 @@ class Workers:
                 evaluate = partial(model.probe, autocast=dtype)
                 balance = (model.balance or ()) if len(self._devices) > 1 else ()
                 asked = FirstBatch(first, tried, evaluate, model.original, dtype, balance, drawn)
+                if schedule.chunks > 1:
+                    require_same_in_chunks(first, schedule.chunks, evaluate)
                 if model.was_evaluating:
                     warn_of_mode(asked)
                 ask_loss(self._loss, asked)
@@ -183,6 +186,8 @@ class Workers:
             index=worker,
             steps=steps,
             device=self._devices[worker],
+            devices=self._devices,
+            chunks=schedule.chunks,
             stages=stages if schedule.trains else (),
             inference=() if schedule.trains else [stage.config.passes for stage in stages],
         )

@@ -82,6 +82,7 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
     for tasks in schedule.workers:
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
         slots = weight_slots(tasks).slots
+        again = {(stage, k) for op, stage, k, _ in tasks if op is Op.RECOMPUTE}
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, slots, strict=True)):
             op, stage, k, _ = task
@@ -94,6 +95,7 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
                     update_of[stage][k],
                     (stage, k) in last_of_batches,
                     position in last_of_updates,
+                    (stage, k) in again,
                 )
             )
         lowered.append(tuple(steps))

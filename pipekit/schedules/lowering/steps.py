@@ -65,6 +65,7 @@ class Step(NamedTuple):
         update: the update that the task makes, or that sums its microbatch's gradient.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
         ends_update: whether the task is the worker's last that adds a gradient for the update.
+        again_at_a_place: whether a task of the table runs the microbatch's forward again.
     """
 
     task: Task
@@ -74,14 +75,15 @@ class Step(NamedTuple):
     update: int = 0
     ends_batch: bool = False
     ends_update: bool = False
+    again_at_a_place: bool = False
 
     def recomputed(self, mode: str) -> bool:
         """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
-        return runs_again(mode, self.ends_batch)
+        return self.again_at_a_place or runs_again(mode, self.ends_batch)
 
     def later(self, microbatches: int, versions: int) -> "Step":
         """Return the same step, ``microbatches`` and weight ``versions`` later."""
-        task, receives, sends, slot, update, ends_batch, ends_update = self
+        task, receives, sends, slot, update, ends_batch, ends_update, again = self
         return Step(
             task.later(microbatches, versions),
             _later(receives, microbatches),
@@ -90,6 +92,7 @@ class Step(NamedTuple):
             update + versions,
             ends_batch,
             ends_update,
+            again,
         )
 
 

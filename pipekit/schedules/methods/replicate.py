@@ -32,7 +32,11 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     def copied(task: Task, pipeline: int) -> Task:
         # An update is named after the last microbatch of the batch, which is the last pipeline's.
         number = pipeline if task.op.is_pass else width - 1
-        return task._replace(microbatch=task.microbatch * width + number)
+        whole, chunk = divmod(task.microbatch, schedule.chunks)
+        microbatch = (whole * width + number) * schedule.chunks + chunk
+        peer = task.op.peer
+        op = task.op if peer is None else task.op.to(peer * width + pipeline)
+        return task._replace(op=op, microbatch=microbatch)
 
     if width > 1:
         schedule = late_updates(schedule)

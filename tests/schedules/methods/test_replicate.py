@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -48,6 +49,19 @@ def test_an_update_comes_as_late_as_its_readers_allow() -> None:
         worker 3 stage 1 | .  F1 B1 -  F3 B3 -  F5 B5 -  F7 B7 -^3 F9 B9 -  F11 B11 -^7^
         """
     )
+
+
+def test_partners_and_chunks_are_those_of_each_pipeline() -> None:
+    moved = parse("worker 0 | F0/O0>1 . L0>1 B0 -^\nworker 1 | F0 B0 -^")
+    peers = [task.op.peer for tasks in replicate(moved, 2).head for task in tasks if task.op.stream]
+    assert peers == [2, 2, 3, 3]
+    cut = replace(parse("worker 0 | F0 F1 B1 - B0 -^"), chunks=2)
+    both = replicate(cut, 2)
+    assert [[task.microbatch for task in tasks] for tasks in both.head] == [
+        [0, 1, 1, 0, 3],
+        [2, 3, 3, 2, 3],
+    ]
+    check(both)
 
 
 @given(training_methods, st.integers(1, 4))
