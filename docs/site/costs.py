@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import OPS, Schedule, check
+from pipekit.schedules import Schedule, check
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
 from pipekit.simulation import simulate
@@ -59,7 +59,7 @@ def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
 
 def made(name: str) -> Schedule:
     """Return a method's schedule for the same microbatches as any other's."""
-    schedule = METHODS[name](WORKERS * stages_a_worker(name), MICROBATCHES)
+    schedule = METHODS[name](workers=WORKERS, microbatches=MICROBATCHES)
     return schedule.take(BATCHES * (MICROBATCHES if name in PER_MINIBATCH else 1))
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_figure
+from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_figure
 from pipekit.cli.common.own import load, require_module
-from pipekit.names import METHODS
+from pipekit.names import METHODS, TABLES
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -19,7 +19,7 @@ SUFFIXES = (".svg", ".html", ".csv", ".txt")
 def schedule(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD...", help=METHOD),
+        typer.Argument(metavar="METHOD...", help=TABLE),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
@@ -92,8 +92,8 @@ def chosen_schedule(
     if name in by_name.PER_MINIBATCH:
         passes = microbatches * batches if minibatches is None else minibatches
         return by_name.METHODS[name](stages, 1).take(passes)
-    if name in by_name.METHODS:
-        return by_name.METHODS[name](stages, microbatches).take(batches)
+    if name in by_name.TABLES:
+        return by_name.TABLES[name](stages, microbatches).take(batches)
     own = own_schedule(name, stages, microbatches)
     return own.take(batches) if own.is_endless else own
 
@@ -126,7 +126,7 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
     if not file.is_file():
         raise ValueError(
             f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
-            f"{METHODS}"
+            f"{TABLES}"
         )
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))

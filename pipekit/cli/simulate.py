@@ -82,14 +82,14 @@ def simulate(
     """
     import pipekit
     from pipekit.profiling import Profile
-    from pipekit.schedules.methods.by_name import METHODS
+    from pipekit.schedules.methods.by_name import TABLES
 
     require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
     used = chosen_plan(costs, plan, stages)
     count = chosen_microbatches(microbatches, used)
     schedule = chosen_schedule(method, used.replicas, count, batches, None)
-    if method in METHODS:  # built for the plan; with two directions, a stage has two workers
+    if method in TABLES:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     links = None
     if cluster is not None or bandwidth is not None:
