@@ -13,7 +13,7 @@ from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.schedules.methods.by_name import METHODS, batches_of, stages_a_worker
 from pipekit.simulation import simulate
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
@@ -59,8 +59,7 @@ def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
 
 def made(name: str) -> Schedule:
     """Return a method's schedule for the same microbatches as any other's."""
-    schedule = METHODS[name](workers=WORKERS, microbatches=MICROBATCHES)
-    return schedule.take(BATCHES * (MICROBATCHES if name in PER_MINIBATCH else 1))
+    return batches_of(name, WORKERS * stages_a_worker(name), MICROBATCHES, BATCHES)
 
 
 def _row(name: str) -> dict[str, float]:

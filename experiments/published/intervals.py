@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 COVERAGE = 0.8
+UNKNOWN = "unknown"
+"""The class of rows whose model or device nobody knows, so that another stands in for it."""
 _FEWEST = 20
 """Rows that a class needs for an interval of its own; it has its set's else."""
 

@@ -1,7 +1,8 @@
 """Writes what the sets' predictions are worth: ``python -m experiments.published.table``.
 
 ``errors.csv`` has a row a set and ``predictions.csv`` a row for each row of the given half, by
-constants and intervals that were fitted on others; ``machines.csv`` has the constants of all rows.
+constants and intervals that were fitted on others; ``left_out.csv`` has the errors on models,
+devices and numbers of GPUs that were left out whole; ``machines.csv`` has all constants.
 None of them has a measured number.
 """
 
@@ -23,6 +24,8 @@ from pipekit.host.provenance import provenance
 from pipekit.performance.measurements import measurements
 
 FOLDER = Path("results/reference/published")
+LEFT_OUT = "model", "device", "gpus"
+"""Columns of rows, or properties: of one value of which all rows are left out in turn."""
 Numbers = NDArray[np.float64]
 
 
@@ -73,6 +76,22 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
         "memory": _mean_size(memory),
         "memory_without_anomalies": _mean_size(memory[usual]),
     }
+
+
+def left_out(found: CrossValidation) -> pd.DataFrame:
+    """Return how far predictions are off if all rows like one in a column are left out in turn."""
+    frame = pd.DataFrame(
+        (one.each.name, column, getattr(one.row, column), abs(Judged(one, out, 0.0).error))
+        for column in LEFT_OUT
+        for one, out in found.left_out(column)
+        if one.tried and hasattr(one.row, column)
+    )
+    frame.columns = pd.Index(["set", "left_out", "group", "error"])
+    by_set = frame.groupby(["set", "left_out"], sort=False)
+    groups = frame.groupby(["set", "left_out", "group"], sort=False)["error"].mean()
+    means = by_set.agg(groups=("group", "nunique"), rows=("error", "count"), mean=("error", "mean"))
+    worst = groups.groupby(level=[0, 1], sort=False).max()
+    return means.assign(worst_group=worst).reset_index()
 
 
 def _mean_size(errors: Numbers) -> float | None:
@@ -174,6 +193,7 @@ def main() -> None:
     folder = measurements()
     if folder is not None:
         memory(folder).to_csv(FOLDER / "memory.csv", index=False, float_format="%.4g")
+    left_out(found).to_csv(FOLDER / "left_out.csv", index=False, float_format="%.4g")
     table = errors(rows).assign(commit=commit)
     table.to_csv(FOLDER / "errors.csv", index=False, float_format="%.4g")
     predictions(rows).to_csv(FOLDER / "predictions.csv", index=False, float_format="%.5g")

@@ -19,9 +19,10 @@ from pipekit.cli.common.options import (
     Quiet,
     Replicas,
 )
-from pipekit.cli.common.own import require_known, require_module
+from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
+from pipekit.references import require_module
 
 
 class Autocast(StrEnum):
@@ -160,7 +161,6 @@ def train(
     for reference in filter(None, (data, test_data, loss)):
         require_module(reference)
     import torch
-    from rich.console import Console
 
     import pipekit
     from pipekit.cli.common import training
@@ -225,7 +225,7 @@ def train(
         raise typer.Exit(1) from error
     finally:
         if shown and done:
-            Console().print(training.epochs_table(done, learning))
+            training.print_epochs(done, learning)
     if shown and output is not None and not run.trace.frame.empty:
         for path in training.write(run, learning.source, output):
             typer.echo(f"wrote {path}")

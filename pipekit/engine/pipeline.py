@@ -247,8 +247,7 @@ class Pipeline:
 
         Returns:
             How many earlier ``train`` calls to skip, 0 if there is no checkpoint, so that a script
-                can
-            always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
+            can always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
 
         Raises:
             ValueError: the checkpoint is of another model or another kind of optimizer.
@@ -416,8 +415,7 @@ class Pipeline:
 
         Returns:
             By the parameter's name in the unsplit model: its ``state``, and the ``options`` of its
-                group,
-            the learning rate among them.
+            group, the learning rate among them.
         """
         self._runs.read()
         return self._runner.gather(self._model.optimizer_state())

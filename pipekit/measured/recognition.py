@@ -16,6 +16,8 @@ from pipekit.traces import Trace
 UNKNOWN = "unknown"
 _NEAR = 0.05
 """An order is named after a method if it differs in at most this share of the tasks."""
+_ENOUGH = 16
+"""Of more steps and replicas some are looked at: the order is a table's, and the same in each."""
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]
 """For each worker (op, stage, microbatch) in order."""
@@ -67,7 +69,8 @@ def recognise(trace: Trace) -> Recognition:
     batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
     same: dict[int, list[tuple[str, Schedule]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace.steps is not None):
-        edits = _edits(lists, _of(schedule.before(len(numbers)), bool(updates)))
+        order = _of(schedule.before(len(numbers)), bool(updates))
+        edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
             same.setdefault(edits, []).append((name, schedule))
     count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
@@ -86,14 +89,9 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    found = Counter(_ordered(rows) for _, rows in _distinct(frame, by))
+    each = [rows for _, rows in frame.groupby(by)]
+    found = Counter(map(_ordered, each[:: max(1, len(each) // _ENOUGH)]))
     return found.most_common(1)[0][0], len(trace.steps)
-
-
-def _distinct(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[object, pd.DataFrame]]:
-    """Yield some of many steps and replicas: the order is a table's, and the same in each."""
-    groups = list(frame.groupby(by))
-    yield from groups[:: max(1, len(groups) // 16)]
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
@@ -154,6 +152,22 @@ def _of(schedule: Schedule, updates: bool) -> Lists:
             if updates or task.op is not Op.UPDATE
         )
         for tasks in schedule.workers
+    )
+
+
+def _last_first(lists: Lists) -> Lists:
+    """Return the order with the last microbatch first in backwards, if these follow all forwards.
+
+    So GPipe's Figure 2 draws them, and torch's ScheduleLoopedBFS runs them.
+    """
+    unturned = (Op.FORWARD.name, Op.UPDATE.name)
+    for tasks in lists:
+        kinds = [op for op, _, _ in tasks if op != Op.UPDATE.name]
+        if kinds != sorted(kinds, key=Op.FORWARD.name.__ne__):
+            return lists
+    last = max(k for tasks in lists for _, _, k in tasks)
+    return tuple(
+        tuple((op, s, k if op in unturned else last - k) for op, s, k in tasks) for tasks in lists
     )
 
 

@@ -167,6 +167,15 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
 
 def _require_items(graph: Dependencies) -> None:
     """Raise for a task that needs what is not there: gone, or not yet there, or older weights."""
+    others = range(len(graph.first) - 1)
+    for number in graph.of(lambda op: op.peer is not None):
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        if task.op.peer not in others or task.op.peer == worker:
+            raise ScheduleError(
+                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
+                f"for a peer",
+                graph.placed(number),
+            )
     for number, item, before in graph.missing:
         task, worker = graph.tasks[number], graph.worker_of[number]
         lacks = f"worker {worker} has {task}, which needs {item.name} there"
@@ -223,6 +232,7 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
+    change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
@@ -243,10 +253,10 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
             )
         else:
             own = graph.own[first + position]
-            is_away = not first <= own < stop
-            if own != NOTHING and (is_away or (stashing and graph.tasks[own][3] != version)):
+            is_apart = not first <= own < stop or (stashing and graph.tasks[own][3] != version)
+            if is_apart and own != NOTHING:
                 _refuse_own(graph, worker, first + position)
-            flying += op.in_flight if schedule.trains else 0
+            flying += change[op]
         in_flight[position] = flying
     for stage, version in sorted(newest.items()) if schedule.trains else ():
         if version != max(schedule.update_of[stage]):

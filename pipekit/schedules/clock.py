@@ -120,7 +120,7 @@ def graph_needs(graph: Dependencies) -> list[Need]:
     for number, need in enumerate(own):
         if need != NOTHING:
             needs[number] += (over[need],)
-    for number in np.flatnonzero(~graph.columns.whose(lambda op: op.is_pass)).tolist():
+    for number in graph.of(lambda op: not op.is_pass):
         first = graph.first[graph.worker_of[number]]
         needs[number] = tuple(over[n] for n in graph.summed(number) if not first <= n < number)
     for number, others in graph.others.items():

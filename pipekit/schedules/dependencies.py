@@ -68,6 +68,7 @@ class Dependencies:
             NOTHING if it is at that end of the pipeline.
         target: likewise the one that receives its message.
         partner: for each task the one that it runs together with, or NOTHING.
+        ops: those of the tasks, passes and updates in any case, each with its place among them.
         others: of tasks that need more than ``own`` and ``source``, the further ones.
         missing: items that are not there when a task needs them.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
@@ -102,7 +103,7 @@ class Dependencies:
         self._require_sizes()
         _, op, stage, microbatch, _ = self.columns
         here = {*PASSES, Op.UPDATE, *(OPS[place] for place in np.unique(op).tolist())}
-        self._ops = {each: n for n, each in enumerate(sorted(here, key=PLACES.__getitem__))}
+        self.ops = {each: n for n, each in enumerate(sorted(here, key=PLACES.__getitem__))}
         rows = self._placed()
         self._rows: list[list[Row]] = rows.tolist()
         sending, receiving = (
@@ -115,11 +116,11 @@ class Dependencies:
         )
         self.adders: list[Row] = self._one_of(rows, adding()).tolist()
         own, source, target = (np.full(size, NOTHING) for _ in range(3))
-        for each in self._ops:
+        for each in self.ops:
             mine = np.flatnonzero(op == PLACES[each])
             at, number = stage[mine], microbatch[mine]
             if each.own:
-                own[mine] = rows[self._ops[each.own], at, number] if each.own in here else NOBODY
+                own[mine] = rows[self.ops[each.own], at, number] if each.own in here else NOBODY
             if each.receives:
                 _join(source, mine, at - each.receives.step, number, sending[each.receives])
             if each.sends:
@@ -148,7 +149,7 @@ class Dependencies:
     def updates(self) -> tuple[tuple[range, ...], ...]:
         """For each stage, the microbatches that each of its updates sums."""
         stops: list[set[int]] = [{0} for _ in range(self.stages)]
-        for number in np.flatnonzero(~self.columns.whose(lambda op: op.is_pass)).tolist():
+        for number in self.of(lambda op: not op.is_pass):
             _, stage, microbatch, _ = self.tasks[number]
             stops[stage].add(microbatch + 1)
         return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in stops)
@@ -173,7 +174,7 @@ class Dependencies:
 
     def row(self, op: Op, stage: int) -> Row:
         """Return the numbers of a stage's passes of an op, by microbatch."""
-        return self._rows[self._ops[op]][stage]
+        return self._rows[self.ops[op]][stage]
 
     def _follow_items(self, workers: Sequence[Sequence[Task]]) -> None:
         """Note who needs what of whom where a table has more ops than passes and updates."""
@@ -212,6 +213,13 @@ class Dependencies:
                     if number >= 0 and before // chunks == microbatch // chunks:
                         self.others[number].append(each[before] if before < len(each) else NOBODY)
 
+    def of(self, is_so: Callable[[Op], object]) -> Sequence[int]:
+        """Return the numbers of the tasks of whose op this is so."""
+        if not any(map(is_so, self.ops)):
+            return ()
+        numbers: list[int] = np.flatnonzero(self.columns.whose(is_so)).tolist()
+        return numbers
+
     def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
         """Return tasks with their workers, as a ScheduleError takes them."""
         return [(self.tasks[number], self.worker_of[number]) for number in numbers]
@@ -241,10 +249,10 @@ class Dependencies:
         """Return the numbers of the passes by op, stage and microbatch."""
         passes = np.flatnonzero(self.columns.whose(lambda op: op.is_pass))
         place = np.zeros(len(OPS), np.int64)
-        place[[PLACES[op] for op in self._ops]] = [*self._ops.values()]
+        place[[PLACES[op] for op in self.ops]] = [*self.ops.values()]
         _, op, stage, microbatch, _ = (column[passes] for column in self.columns)
         at = place[op], stage, microbatch
-        rows = np.full((len(self._ops), self.stages, self.microbatches), NOBODY)
+        rows = np.full((len(self.ops), self.stages, self.microbatches), NOBODY)
         rows[at] = passes
         once = self.columns.whose(lambda op: op.is_once)[passes]
         double = passes[(rows[at] != passes) & once]
@@ -262,7 +270,7 @@ class Dependencies:
 
     def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
         """Return for each stage and microbatch the number of the pass that is of one of the ops."""
-        some = rows[[self._ops[op] for op in ops if op in self._ops]]
+        some = rows[[self.ops[op] for op in ops if op in self.ops]]
         both = np.argwhere((some != NOBODY).sum(axis=0) > 1)
         if len(both):
             stage, microbatch = both[0]

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from pipekit.schedules.ops import SUMS, WEIGHTS, Item
 from pipekit.schedules.task import Task
 
-_Key = tuple[Item, int, int]
+_Key = tuple[Item, int, int | None, int | None]
+"""An item, its stage, its microbatch if each has one, and the worker where it lies if away."""
 
 
 class Missing(NamedTuple):
@@ -54,11 +55,11 @@ class Items:
         gone: dict[_Key, int] = {}
         readers: dict[_Key, list[int]] = {}
         for number, task in enumerate(tasks, first):
-            op, stage, microbatch, version = task
+            op, stage, _, version = task
             for item in (*op.takes, *op.needs):
                 if item.each == "stage" and (item, stage) not in moved:
                     continue
-                key = item, stage, microbatch if item.each == "microbatch" else -1
+                key = _key(item, task)
                 giver = given.get(key)
                 is_old = giver is not None and item is WEIGHTS and op.is_pass
                 if giver is None or (is_old and tasks[giver - first].version != version):
@@ -73,6 +74,11 @@ class Items:
                     del given[key]
                     gone[key] = number
             for item in op.gives:
-                given[item, stage, microbatch if item.each == "microbatch" else -1] = number
-            if op.adds_gradient and given.pop((SUMS, stage, -1), None) is not None:
-                gone[SUMS, stage, -1] = number  # they lack the new one
+                given[_key(item, task)] = number
+            if op.adds_gradient and given.pop((SUMS, stage, None, None), None) is not None:
+                gone[SUMS, stage, None, None] = number  # they lack the new one
+
+
+def _key(item: Item, task: Task) -> _Key:
+    microbatch = task.microbatch if item.each == "microbatch" else None
+    return item, task.stage, microbatch, task.op.peer if item.is_away else None

@@ -167,8 +167,7 @@ def _changes(
     runs_again[task.stage[begins_again], task.microbatch[begins_again]] = True
     keeps = ~is_update & ~at_a_place
     recomputed = keeps & runs_again[task.stage, task.microbatch]
-    takes = task.whose(lambda op: any(item.each == "microbatch" for item in op.takes))
-    when = np.where(takes, ends, starts)
+    when = np.where(task.whose(_frees), ends, starts)
     yield change(begins_again, 0, _RECOMPUTE, again, lambda op, cost: cost.kept_bytes)
     yield change(recomputed & is_backward, 1, _RECOMPUTE, ends, _kept)
     yield change(recomputed, 2, _ACTIVATIONS, when, _received)
@@ -217,6 +216,11 @@ def _transferred(
                 when[tasks],
                 sizes[task.stage[tasks]],
             )
+
+
+def _frees(op: Op) -> bool:
+    """Return whether an op frees what a microbatch keeps on its worker."""
+    return any(item.each == "microbatch" and not item.is_away for item in op.takes)
 
 
 def _kept(op: Op, cost: StageCosts) -> float:

@@ -126,12 +126,14 @@ def _time_transfers(
 ) -> None:
     """Note how long transfers to other workers take that nothing else holds up on their links."""
     paths = Paths(cluster)
-    for number, (op, stage, *_) in enumerate(graph.tasks):
-        if op.moves and op.peer is not None:
-            ends = graph.worker_of[number], op.peer
-            path = paths.message(*(ends if op.moves in op.takes else reversed(ends)))
-            size = path.flow * costs[stage].item_bytes(op.moves)
-            seconds[number] = path.latency_s + size / path.alone
+    for number in graph.of(lambda op: op.moves and op.peer is not None):
+        op, stage, *_ = graph.tasks[number]
+        assert op.moves
+        assert op.peer is not None
+        ends = graph.worker_of[number], op.peer
+        path = paths.message(*(ends if op.moves in op.takes else reversed(ends)))
+        size = path.flow * costs[stage].item_bytes(op.moves)
+        seconds[number] = path.latency_s + size / path.alone
 
 
 def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:

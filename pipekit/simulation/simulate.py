@@ -1,6 +1,7 @@
 """What a schedule would take: seconds and bytes, with nothing run."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from pipekit.clusters import Cluster
 from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS, Op, Payload, Schedule, check
+from pipekit.schedules import OPS, Op, Payload, Schedule, Task, check
 from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
@@ -103,6 +104,7 @@ def simulate(
         schedule.worker_count,
         transfers=_with_transfers(schedule, costs, times),
         memory=memory(schedule, costs, times, optimizer_states, rule, given.shards),
+        chunks=schedule.chunks,
     )
 
 
@@ -134,12 +136,18 @@ def _events(
 
 def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
     """Return the messages, and what other streams move."""
-    graph = schedule.dependencies
-    each = zip(graph.worker_of, graph.tasks, times.starts, times.ends, strict=True)
-    beside = moved(each, lambda t: costs[t.stage].item_bytes(t.op.moves) if t.op.moves else 0.0)
-    if beside.empty:
+    graph, bytes_of = schedule.dependencies, partial(_moved_bytes, costs)
+    beside = graph.of(lambda op: op.stream)
+    when = ((times.starts[number], times.ends[number]) for number in beside)
+    each = ((graph.worker_of[n], graph.tasks[n], *t) for n, t in zip(beside, when, strict=True))
+    if not beside:
         return times.transfers
-    return beside if times.transfers.empty else pd.concat([times.transfers, beside])
+    found = moved(each, bytes_of)
+    return found if times.transfers.empty else pd.concat([times.transfers, found])
+
+
+def _moved_bytes(costs: Sequence[StageCosts], task: Task) -> float:
+    return costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
 
 
 def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:

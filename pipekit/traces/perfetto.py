@@ -59,6 +59,7 @@ def write(
             "workers": trace.workers,
             "unit": trace.unit,
             "followed": trace.transfers is not None,
+            "chunks": trace.chunks,
             "memory": None if trace.memory is None else trace.memory.label,
             "provenance": provenance,
         },
@@ -85,6 +86,7 @@ def read(path: str | os.PathLike[str]) -> TraceRecord:
         transfers=pd.DataFrame(rows[Sent], columns=TRANSFERS) if about.followed else None,
         memory=None if about.memory is None else Memory(memory, about.memory),
         origin_ns=content.baseTimeNanoseconds,
+        chunks=about.chunks,
     )
 
 

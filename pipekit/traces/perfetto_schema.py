@@ -102,6 +102,7 @@ class _About(BaseModel):
     workers: _Worker
     unit: Literal["s", "slots"]
     followed: bool
+    chunks: Annotated[int, Field(ge=1, lt=10**9)] = 1
     memory: _Label | None
 
 

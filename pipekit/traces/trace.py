@@ -48,6 +48,7 @@ class Trace(TraceRecord):
         steps: the recorded training steps, one row each: step, start_s, end_s; with them ``frame``
             has a column ``step``, and a column ``replica`` if several pipelines train together.
         notes: what reading a file left out or estimated, in sentences.
+        chunks: parts of a sequence that each microbatch consists of; ``microbatch`` counts them.
     """
 
     @classmethod
@@ -90,8 +91,15 @@ class Trace(TraceRecord):
         own = frame[np.array([not task.op.stream for _, task in tasks], bool)].reset_index(
             drop=True
         )
-        workers, transfers = len(schedule.workers), None if beside.empty else beside
-        return cls(own, "exact", schedule.name, workers, "slots", transfers=transfers)
+        return cls(
+            own,
+            "exact",
+            schedule.name,
+            schedule.worker_count,
+            "slots",
+            transfers=None if beside.empty else beside,
+            chunks=schedule.chunks,
+        )
 
     @property
     def makespan_s(self) -> float:

@@ -31,8 +31,6 @@ def simulated(
     *,
     workers: Mapping[int, float] | None = None,
     stages: Mapping[int, float] | None = None,
-    microbatches: Mapping[int, float] | None = None,
-    update_s: float = 0.0,
     bandwidth: float = BANDWIDTH,
 ) -> pk.Trace:
     """Return a simulated run of a finite schedule, with other times for some of its tasks."""
@@ -42,12 +40,8 @@ def simulated(
         for op, stage, microbatch, _ in own:
             seconds = SECONDS[op] * chance.uniform(1 - jitter, 1 + jitter)
             seconds *= (workers or {}).get(worker, 1.0)
-            if op is Op.UPDATE:
-                seconds += update_s
-            else:
-                seconds *= (stages or {}).get(stage, 1.0) * (microbatches or {}).get(
-                    microbatch, 1.0
-                )
+            if op is not Op.UPDATE:
+                seconds *= (stages or {}).get(stage, 1.0)
             tasks[worker, op, stage, microbatch] = seconds
     layer = LayerProfile("", 0.01, 0.02, BYTES, backward_input_s=0.01, backward_weight_s=0.01)
     profile = Profile((layer,) * schedule.stages, rows=1)

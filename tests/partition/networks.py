@@ -82,7 +82,6 @@ Factory = Callable[[], Network]
 NETWORKS: dict[str, Factory] = {}
 FAST = {
     "resnet18",
-    "mobilenet_v3_small",
     "vit",
     "gpt2",
     "lstm",

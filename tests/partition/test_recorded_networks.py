@@ -27,7 +27,8 @@ SHARING = {"gpt2", "t5", "bart", "twice", "tied"}
 def cases() -> Iterator[Any]:
     """Yield (network, stages, microbatches); slow ones only for ``make models``."""
     for name, cuts, m in product(NETWORKS, (2, 3), (1, 2)):
-        marks = () if name in FAST else pytest.mark.models
+        slow = name not in FAST or (name, cuts) == ("resnet18", 3)
+        marks = pytest.mark.models if slow else ()
         if m == 1 or name in SHARING:
             yield pytest.param(name, cuts, m, marks=marks, id=f"{name}-{cuts}-{m}")
 

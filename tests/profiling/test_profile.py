@@ -61,16 +61,6 @@ class TestScaled:
         assert half.layers[0] == LayerProfile("a", 0.5, 1, 5, 100, 3.5, True, 3, 500, 0.5)
 
 
-class TestUniform:
-    def test_all_layers_are_equal(self) -> None:
-        made = Profile.uniform(3, 1, 2, output_bytes=8, parameter_bytes=16)
-        assert len(made) == 3
-        assert made.stage(0, 3).saved_bytes == 24
-        assert [layer.name for layer in made.layers] == ["layer 0", "layer 1", "layer 2"]
-        assert made.boundary_bytes(0) == made.boundary_bytes(2) == 8
-        assert made.provenance["label"] == "exact"
-
-
 class TestJson:
     @given(profiles)
     def test_what_is_saved_comes_back(
@@ -131,20 +121,10 @@ class TestErrors:
         ):
             LayerProfile("x", 1, value)
 
-    def test_there_is_something_to_profile(self) -> None:
-        with pytest.raises(ValueError, match="at least one layer"):
-            Profile(())
-        with pytest.raises(ValueError, match="1 to 1,000,000,000 rows, not 0"):
-            Profile((A,), rows=0)
-
     @pytest.mark.parametrize(("source", "destination"), [(1, 1), (2, 1), (-1, 1), (1, 3)])
     def test_skips_lead_from_a_layer_to_one_behind_it(self, source: int, destination: int) -> None:
         with pytest.raises(ValueError, match=r"skip 's' cannot go from layer .* in a chain of 3"):
             Profile((A, B, C), skips=(SkipProfile("s", source, destination, 1),))
-
-    def test_skips_have_bytes(self) -> None:
-        with pytest.raises(ValueError, match="skip 's': bytes must be 0 or a positive number"):
-            SkipProfile("s", 0, 1, -1)
 
 
 class TestPartsOfABackward:

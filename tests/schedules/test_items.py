@@ -38,7 +38,8 @@ def one_worker(cells: str) -> Schedule:
 
 def place(task: Task, item: Item) -> tuple[object, ...]:
     """Return what an item of a task is called: one a stage, or one a microbatch there."""
-    return item, task.stage, task.microbatch if item.each == "microbatch" else None
+    microbatch = task.microbatch if item.each == "microbatch" else None
+    return item, task.stage, microbatch, task.op.peer if item.is_away else None
 
 
 def first_unmet(tasks: tuple[Task, ...]) -> Task | None:
@@ -121,11 +122,11 @@ def tables(draw: st.DrawFn) -> Schedule:
     lists = [list(tasks) for tasks in schedule.workers]
     for microbatch in draw(st.lists(st.integers(0, 2), max_size=3, unique=True)):
         worker = draw(st.integers(0, 1))
-        tasks, peer = lists[worker], draw(st.sampled_from([OFFLOAD, OFFLOAD.to(1)]))
-        back = LOAD if peer is OFFLOAD else LOAD.to(1)
+        tasks, peer = lists[worker], draw(st.sampled_from([None, 1 - worker]))
+        out_op, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
         first, last = (tasks.index(Task(op, worker, microbatch, 0)) for op in (F, B))
         out = draw(st.integers(first + 1, last))
-        for op, at in ((back, draw(st.integers(out, last))), (peer, out)):
+        for op, at in ((back, draw(st.integers(out, last))), (out_op, out)):
             tasks.insert(at, Task(op, worker, microbatch, 0))
     for _ in range(draw(st.integers(0, 2))):
         worker = draw(st.integers(0, 1))
@@ -143,7 +144,8 @@ def test_a_table_is_refused_exactly_where_a_task_lacks_something(table: Schedule
     )
     unmet = [task for tasks in table.workers if (task := first_unmet(tasks))]
     why = refusal(lambda: check(table))
-    assert (why is not None) == bool(twice or unmet)
+    itself = any(task.op.peer == worker for worker, _, task in numbered(table))
+    assert (why is not None) == bool(twice or unmet or itself)
     if why is None:
         found = [each.astype(int).tolist() for each in slots(table)]
         assert found == [[list(pair) for pair in row] for row in ticking(table)]
@@ -198,17 +200,17 @@ def test_gathered_weights_wait_for_the_updates_of_all_workers_that_have_the_stag
 
 
 def test_an_op_of_ones_own_is_a_row() -> None:
-    factors = Item("curvature factors")
-    curvature = Op("K", "CURVATURE", needs=(Op.FORWARD.gives[0],), gives=(factors,))
-    inversion = Op("V", "INVERSION", takes=(factors,), slots=2)
-    table = one_worker("F0 K0 B0 - V0 -")
-    assert [task.op for task in table.workers[0]] == [F, curvature, B, inversion, Op.UPDATE]
+    statistics = Item("statistics")
+    probe = Op("P", "PROBE", needs=(Op.FORWARD.gives[0],), gives=(statistics,))
+    quantiles = Op("Q", "QUANTILES", takes=(statistics,), slots=2)
+    table = one_worker("F0 P0 B0 - Q0 -")
+    assert [task.op for task in table.workers[0]] == [F, probe, B, quantiles, Op.UPDATE]
     check(table)
-    with pytest.raises(ScheduleError, match="V0 of stage 0, which needs curvature factors there"):
-        check(one_worker("F0 B0 - V0 -"))
+    with pytest.raises(ScheduleError, match="Q0 of stage 0, which needs statistics there"):
+        check(one_worker("F0 B0 - Q0 -"))
     with pytest.raises(ValueError, match="need a letter and a name of their own"):
-        Op("K", "KNEADING")
-    assert pickle.loads(pickle.dumps(curvature)) is curvature
+        Op("P", "PEELING")
+    assert pickle.loads(pickle.dumps(probe)) is probe
 
 
 def test_the_chunks_of_a_microbatch_go_forward_in_order_and_back_in_reverse() -> None:
@@ -226,3 +228,8 @@ def test_the_chunks_of_a_microbatch_go_forward_in_order_and_back_in_reverse() ->
 
 def test_a_sum_is_not_for_pictures_alone() -> None:
     assert {op.name for op in (GATHER, DISCARD, SUM)} == {"UNSHARD", "RESHARD", "REDUCE_GRAD"}
+
+
+def test_a_backward_waits_until_a_copy_has_read_what_it_frees() -> None:
+    (times,) = slots(one_worker("F0/Y0 B0 -"))
+    assert times.tolist() == [[0, 1], [1, 3], [3, 5], [5, 5]]

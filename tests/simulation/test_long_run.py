@@ -14,7 +14,7 @@ from pipekit.profiling import LayerProfile
 from pipekit.schedules import Op, Schedule
 from pipekit.simulation import Costs, long_run
 
-BATCHES = 150
+BATCHES = 60
 counts = st.integers(1, 3)
 endless = st.one_of(
     st.builds(schedules.flush, counts, counts),

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.profiler import record_function
@@ -82,7 +82,6 @@ def _tables(trace: Trace) -> list[pd.DataFrame | None]:
     return [trace.frame, trace.transfers, trace.memory and trace.memory.frame]
 
 
-@settings(max_examples=40)
 @given(trace=traces)
 def test_what_is_written_comes_back(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "trace.perfetto.json"
@@ -131,7 +130,6 @@ def test_an_arrow_goes_from_each_send_to_its_receive(simulated: Trace, tmp_path:
         assert finish["pid"] == FIRST_PROCESS + sent["destination"]
 
 
-@settings(max_examples=40)
 @given(
     spans=st.lists(st.tuples(workers, workers, st.integers(0, 20), st.integers(0, 9)), max_size=30)
 )
@@ -216,7 +214,6 @@ def good(tmp_path_factory: pytest.TempPathFactory, simulated: Trace) -> dict[str
     return written(few, tmp_path_factory.mktemp("good") / "trace.json")
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_stands_in_a_file_it_is_a_trace_or_refused(
     data: st.DataObject, good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory

@@ -10,11 +10,10 @@ import typer
 from pipekit.names import CLUSTERS, METHODS, TABLES
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
+    from pipekit.traces import Trace
 
 ClusterName = Annotated[
     str | None,
@@ -140,18 +139,19 @@ def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
     return asked or (plan.microbatches if plan.microbatches > 1 else 8)
 
 
-def table(
+def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     last: Sequence[Sequence[str]] = (),
     *,
     named: bool = False,
     **about: Any,
-) -> "Table":
-    """Return a table of numbers, with ``last`` rows below a line.
+) -> None:
+    """Print a table of numbers, with ``last`` rows below a line.
 
     ``named`` says whether the first column has names; ``about`` is rich's.
     """
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -164,7 +164,7 @@ def table(
         for row in section:
             made.add_row(*(escape(printable(cell)) for cell in row))
         made.add_section()
-    return made
+    Console().print(made)
 
 
 def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
@@ -173,11 +173,28 @@ def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
-def save_figure(figure: Any, output: Path, events: Any) -> list[Path]:
-    """Write a figure as .html, or as .svg with the .csv of its events; return the paths."""
+def save_text(path: Path, text: str) -> None:
+    """Write a text and say so; its folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path}")
+
+
+def save_timelines(
+    traces: Sequence["Trace"], output: Path, *, versions: bool = False
+) -> list[Path]:
+    """Draw traces into a live .html, or a .svg with the .csv of their events; return the paths."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == ".html":
+        from pipekit.explore.browser.standalone import page
+
+        title = " and ".join(trace.name for trace in traces)
+        output.write_text(page(title, traces), encoding="utf-8")
+        return [output]
+    import pandas as pd
+
     from pipekit import plots
 
-    if output.suffix == ".html":
-        figure.write_html(output)
-        return [output]
+    figure = plots.compare(*traces, versions=versions)
+    events = pd.concat([trace.frame.assign(schedule=trace.name) for trace in traces])
     return [*plots.save(figure, output.with_suffix(""), events).values()]

@@ -10,7 +10,7 @@ from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
 from pipekit.plots.events import GAP_STYLES
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import METHODS, batches_of
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import CAUSES
 
@@ -123,10 +123,9 @@ def _level(level: Puzzle) -> dict[str, Any]:
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
     """Yield every named method with so many microbatches in all, in batches of ``size``."""
-    for key, method in METHODS.items():
-        batches = microbatches if key in PER_MINIBATCH else microbatches // size
+    for name in METHODS:
         try:
-            yield method(stages, size).take(batches)
+            yield batches_of(name, stages, size, microbatches // size)
         except ScheduleError:  # not with these counts
             continue
 

@@ -93,6 +93,12 @@ PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not ea
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
 
 
+def batches_of(name: str, stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
+    """Return so many batches of a method; one that cuts no minibatch gets as many whole ones."""
+    each = microbatches if name in PER_MINIBATCH else 1
+    return TABLES[name](stages, microbatches).take(batches * each)
+
+
 def named_schedules(
     stages: int, workers: int, microbatches: int, two_directions: bool = True
 ) -> Iterator[Schedule]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.published import fit
+from experiments.published import fit, table
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
 from experiments.published.table import errors, judged
@@ -84,6 +84,17 @@ def test_a_row_is_never_predicted_by_constants_that_saw_it(
     alone = fit.outcome()
     assert all(out.step_s is None for out in alone.predictions)
     assert "nothing was fitted for 'Made on made'" in alone.predictions[0].basis
+
+
+def test_a_value_is_left_out_whole(
+    outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LEFT_OUT", ("flops", "launches", "unheard"))
+    frame = table.left_out(outcome)
+    assert frame["left_out"].tolist() == ["flops", "launches"]
+    assert frame["groups"].tolist() == [7, 11]
+    assert frame["rows"].tolist() == [60, 60]
+    assert (frame["mean"] < frame["worst_group"]).all()
 
 
 @given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))
