@@ -39,7 +39,6 @@ USES: dict[str, dict[str, Any]] = {
     combinations.APART: {"schedule": schedules.pipedream([2, 1])},
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
-    combinations.OTHER_TASKS: {"schedule": fill_and_drain(2, 2, [0])},
     combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
     combinations.STOP: {"on_batch": lambda done: True},
