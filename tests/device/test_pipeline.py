@@ -15,7 +15,7 @@ from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.simulated.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs, values
-from tests.engine.parts.moving_tables import AWAY_AND_BACK, fill_and_drain, to
+from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to
 
 STAGES = 4
 

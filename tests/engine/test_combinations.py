@@ -13,7 +13,7 @@ from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
 from tests.engine.examples import data, mlp, nesterov, values
-from tests.engine.parts.moving_tables import fill_and_drain, to
+from tests.engine.execution.moving_tables import fill_and_drain, to
 
 CLUSTER = pk.clusters.pipedream_a(4)
 

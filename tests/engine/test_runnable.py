@@ -9,7 +9,7 @@ import pipekit as pk
 from pipekit import ScheduleError
 from pipekit.schedules import DISCARD, GATHER, Op, Schedule, check
 from tests.engine.examples import mlp, nesterov
-from tests.engine.parts.moving_tables import fill_and_drain
+from tests.engine.execution.moving_tables import fill_and_drain
 
 F, B = Op.FORWARD, Op.BACKWARD
 GATHERED = Schedule.one_batch(

@@ -19,7 +19,7 @@ from pipekit.engine.runnable import offloads
 from pipekit.schedules import Op, Step
 from pipekit.simulation import Costs
 from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, values
-from tests.engine.parts.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
+from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
 
 BATCHES = 3
 BASES: dict[str, Callable[[], Schedule]] = {
