@@ -30,6 +30,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "interleaved": lambda: schedules.interleaved(2, 4, workers=1).take(BATCHES),
 }
 R = (Op.RECOMPUTE,)
+OTHER_WAYS: list[dict[str, Any]] = [{"transport": "distributed"}, {"recompute": "always"}]
 TASKS = [R, AWAY_AND_BACK, (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
 
@@ -94,7 +95,7 @@ def test_published_methods_train_as_without_transfers(method: str) -> None:
 def test_over_processes_with_modes_and_empty_microbatches() -> None:
     schedule = fill_and_drain(2, 4, offloaded=[0, 1, 2])
     _, expected = trained(schedules.gpipe(2, 4))
-    for options in ({"transport": "distributed"}, {"recompute": "always"}):
+    for options in OTHER_WAYS:
         assert different(trained(schedule, **options)[1], expected) == []
     few = partial(pk.Pipeline, mlp(6, 6, 3), optimizer=nesterov, loss=nn.MSELoss(), balance=[1, 1])
     some = [
