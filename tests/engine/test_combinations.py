@@ -12,6 +12,7 @@ import pipekit as pk
 from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
+from pipekit.schedules.methods.sequence_chunks import seq1f1b
 from tests.engine.examples import data, mlp, nesterov, values
 from tests.engine.parts.moving_tables import fill_and_drain, to
 
@@ -44,6 +45,7 @@ USES: dict[str, dict[str, Any]] = {
     combinations.PROCESSES: {"transport": "distributed"},
     combinations.OTHER_TASKS: {"schedule": fill_and_drain(2, 2, [0])},
     combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
+    combinations.CHUNKS: {"schedule": seq1f1b(2, 2, chunks=2)},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
     combinations.GOES_ON: {"restart": False},
     combinations.STOP: {"on_batch": lambda done: True},
