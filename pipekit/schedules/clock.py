@@ -190,8 +190,7 @@ class Replay(Walk):
         graph = self.graph
         meetings: dict[int, dict[int, int]] = defaultdict(dict)  # by update and worker
         behind: dict[int, int] = {}  # the update behind each meeting
-        workers = len(graph.first) - 1  # behind their lists come those of other streams
-        for worker, tasks in enumerate(lists[:workers]):
+        for worker, tasks in enumerate(lists):
             stages = sorted({graph.tasks[number].stage for number in tasks})
             made: dict[int, list[int]] = {stage: [] for stage in stages}
             for number in tasks:
@@ -213,7 +212,7 @@ class Replay(Walk):
                     needs.append(tuple((need, 0.0) for need, _ in waits))
                     behind[meeting] = number
                 lists[worker].append(number)
-        busy = [worker for worker, tasks in enumerate(lists[:workers]) if tasks]
+        busy = _busy(graph, lists)
         for here in meetings.values():
             all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
             for meeting in here.values():
@@ -239,7 +238,7 @@ class Replay(Walk):
         """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
-        for following, things in zip(self.following, self.lists, strict=True):
+        for things, following in zip(self.lists, self.following, strict=True):
             if following == len(things):
                 continue
             thing = things[following]
@@ -265,8 +264,7 @@ class Replay(Walk):
         elif due := self._due(thing):
             task = self.graph.tasks[thing]
             if self._met:
-                own = self.lists[: len(self.graph.first) - 1]
-                busy = (worker for worker, things in enumerate(own) if things)
+                busy = _busy(self.graph, self.lists)
                 all_of_them = zip(busy, self.needs[thing], strict=True)
                 absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
                 stage = self.graph.tasks[self.graph.first[absent]].stage
@@ -304,6 +302,11 @@ class Replay(Walk):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:
                 return self.graph.worker_of[number]
         return None
+
+
+def _busy(graph: Dependencies, lists: Sequence[Sequence[int]]) -> list[int]:
+    """Return the workers that have anything to do on their own streams."""
+    return [worker for worker, _ in enumerate(graph.first[1:]) if lists[worker]]
 
 
 def _last(places: Mapping[int, int], stop: int) -> int:
