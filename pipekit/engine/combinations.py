@@ -43,6 +43,7 @@ STOP = "on_batch that returns True"
 VALIDATE = "validate"
 OTHER_TASKS = "a schedule with more than passes of whole microbatches, and updates"
 CHUNKS = "chunks of sequences"
+OUTPUTS = "outputs that are kept"
 PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
@@ -132,6 +133,12 @@ CONFLICTS = (
         FEWER,
         "each microbatch needs rows to cut",
         "give batches whose rows are a multiple of the microbatches",
+    ),
+    Conflict(
+        CHUNKS,
+        OUTPUTS,
+        "they would be in pieces",
+        "call predict() after training, which takes whole sequences",
     ),
     Conflict(
         PARTNER,

@@ -46,6 +46,7 @@ USES: dict[str, dict[str, Any]] = {
     combinations.OTHER_TASKS: {"schedule": fill_and_drain(2, 2, [0])},
     combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
     combinations.CHUNKS: {"schedule": seq1f1b(2, 2, chunks=2)},
+    combinations.OUTPUTS: {"watch": pk.Watch(outputs=True)},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
     combinations.GOES_ON: {"restart": False},
     combinations.STOP: {"on_batch": lambda done: True},
@@ -60,7 +61,7 @@ ELSEWHERE = {
 
 
 def attempt(tmp_path: Path, **how: Any) -> None:
-    calls = {n: how.pop(n) for n in ("checkpoints", "restart", "on_batch") if n in how}
+    calls = {n: how.pop(n) for n in ("checkpoints", "restart", "on_batch", "watch") if n in how}
     if "checkpoints" in calls:
         calls["checkpoints"] = tmp_path
     model: Callable[[], nn.Sequential] = how.pop("model", lambda: mlp(6, 6, 6))

@@ -120,6 +120,7 @@ class Runs:
             require_callable(on_batch=on_batch)
         asked = {
             combinations.CHECKPOINTS: checkpoints is not None,
+            combinations.OUTPUTS: watch.outputs,
             combinations.GOES_ON: not restart,
             combinations.TORCHRUN: not self._workers.can_stop,
         }
