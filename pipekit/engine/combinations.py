@@ -36,6 +36,7 @@ FEWER = "short_batches='fewer'"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
 CHUNKS = "chunks of sequences"
+OUTPUTS = "outputs that are kept"
 PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
@@ -103,6 +104,12 @@ CONFLICTS = (
         FEWER,
         "each microbatch needs rows to cut",
         "give batches whose rows are a multiple of the microbatches",
+    ),
+    Conflict(
+        CHUNKS,
+        OUTPUTS,
+        "they would be in pieces",
+        "call predict() after training, which takes whole sequences",
     ),
     Conflict(
         PARTNER,

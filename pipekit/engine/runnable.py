@@ -32,9 +32,9 @@ def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool 
         runner: what is to run it, for the message.
         trains: whether that computes: what only waits moves no activations and has no sequences.
     """
-    for worker, tasks in enumerate(map(chain, schedule.head, schedule.period or schedule.head)):
+    for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:
-            op = task.op
+            op, worker = task.op, number % schedule.worker_count
             if op not in COMPUTED and not (trains and (offloads(op) or loads(op))):
                 raise ScheduleError(
                     f"worker {worker} has {task} ({op.name}), which {runner} cannot run: draw, "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from pipekit.names import METHODS
@@ -164,7 +164,8 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
     """Return the table of one batch.
 
     Raises:
-        ValueError: there is no such method, it does not flush, or it has other workers.
+        ValueError: there is no such method, it does not flush, it has other workers, or more than
+            passes of whole microbatches and updates.
     """
     METHODS.require(method)
     if not METHODS[method].microbatches:
@@ -175,4 +176,11 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
         raise ValueError(
             f"{method} puts {stages} stages on {schedule.worker_count} workers, not {workers}"
         )
-    return schedule.take(1)
+    one = schedule.take(1)
+    ops = {task.op for task in chain(*one.workers)}
+    if one.chunks > 1 or not ops.issubset((*_PASSES, Op.UPDATE)):
+        raise ValueError(
+            f"{method} has more than passes of whole microbatches, which have no seconds here: "
+            f"simulate it, with Costs of what else it does"
+        )
+    return one

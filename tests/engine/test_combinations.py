@@ -12,6 +12,7 @@ import pipekit as pk
 from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
+from pipekit.schedules.methods.sequence_chunks import seq1f1b
 from tests.engine.examples import data, mlp, nesterov, values
 from tests.engine.execution.moving_tables import fill_and_drain, to
 
@@ -40,6 +41,8 @@ USES: dict[str, dict[str, Any]] = {
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
     combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
+    combinations.CHUNKS: {"schedule": seq1f1b(2, 2, chunks=2)},
+    combinations.OUTPUTS: {"watch": pk.Watch(outputs=True)},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
     combinations.STOP: {"on_batch": lambda done: True},
 }
@@ -52,7 +55,7 @@ ELSEWHERE = {
 
 
 def attempt(tmp_path: Path, **how: Any) -> None:
-    calls = {n: how.pop(n) for n in ("checkpoints", "on_batch") if n in how}
+    calls = {n: how.pop(n) for n in ("checkpoints", "on_batch", "watch") if n in how}
     if "checkpoints" in calls:
         calls["checkpoints"] = tmp_path
     model: Callable[[], nn.Sequential] = how.pop("model", lambda: mlp(6, 6, 6))

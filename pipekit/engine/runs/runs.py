@@ -109,8 +109,12 @@ class Runs:
         arguments.require_batches(batches)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
+        asked = {
+            combinations.CHECKPOINTS: checkpoints is not None,
+            combinations.OUTPUTS: watch.outputs,
+        }
+        combinations.require_compatible(self._used | combinations.features(asked))
         if checkpoints is not None:
-            combinations.require_compatible(self._used | {combinations.CHECKPOINTS})
             require_plain(self._model.known_extra_states())
 
     def _reseed(self) -> int | None:

@@ -46,7 +46,7 @@ def with_tasks(
             continue
         first, last = passes[0], next(n for n in passes if tasks[n].op.is_backward)
         version = tasks[first].version
-        for op, place in sorted(zip(ops, sorted(places), strict=True), key=lambda e: -e[1]):
+        for op, place in reversed([*zip(ops, sorted(places), strict=True)]):
             at = first + 1 + int(place * (last - first - 1))
             tasks.insert(at, Task(op, stage, microbatch, version))
     return replace(schedule, head=tuple(map(tuple, head)))

@@ -11,10 +11,11 @@ from torch.nn import functional
 import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
 from pipekit.schedules import Op
+from pipekit.schedules.methods.sequence_chunks import seq1f1b
 from tests.engine.examples import different, sgd, values
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16
-SEQ1F1B = schedules.seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
+SEQ1F1B = seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
 
 
 def gpt() -> nn.Sequential:

@@ -17,6 +17,7 @@ from pipekit import Schedule, schedules
 from pipekit.engine import Observer
 from pipekit.engine.runnable import offloads
 from pipekit.schedules import Op, Step
+from pipekit.schedules.methods.offloading import bpipe, pipe_offload
 from pipekit.simulation import Costs
 from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, values
 from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
@@ -29,7 +30,8 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "interleaved": lambda: schedules.interleaved(2, 4, workers=1).take(BATCHES),
 }
 R = (Op.RECOMPUTE,)
-TASKS = [R, AWAY_AND_BACK, to(0), (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
+OTHER_WAYS: list[dict[str, Any]] = [{"transport": "distributed"}, {"recompute": "always"}]
+TASKS = [R, AWAY_AND_BACK, (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
 
 def trained(
@@ -53,7 +55,7 @@ def as_ever(base: str, model: str) -> tuple[list[float], dict[str, Tensor]]:
     return run.losses, state
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(sorted(BASES)),
     st.sampled_from(sorted(MODELS)),
@@ -78,12 +80,12 @@ def test_where_tasks_stand_changes_no_bit(
 
 @pytest.mark.parametrize("method", ["bpipe", "pipe_offload"])
 def test_published_methods_train_as_without_transfers(method: str) -> None:
-    one_a_layer = {"model": "mixed", "balance": [1] * 8}
+    one_a_layer: dict[str, Any] = {"balance": [1] * 8}
     if method == "bpipe":
-        schedule, plain = schedules.bpipe(8, 8), schedules.flush(8, 8)
+        schedule, plain = bpipe(8, 8), schedules.flush(8, 8)
     else:
-        schedule = schedules.pipe_offload(8, 8, workers=4)
-        plain = schedules.pipe_offload(8, 8, workers=4, offloaded_stages=0)
+        schedule = pipe_offload(8, 8, workers=4)
+        plain = pipe_offload(8, 8, workers=4, offloaded_stages=0)
     run, state = trained(schedule, **one_a_layer)
     expected_run, expected = trained(plain, **one_a_layer)
     assert run.losses == expected_run.losses
@@ -93,7 +95,7 @@ def test_published_methods_train_as_without_transfers(method: str) -> None:
 def test_over_processes_with_modes_and_empty_microbatches() -> None:
     schedule = fill_and_drain(2, 4, offloaded=[0, 1, 2])
     _, expected = trained(schedules.gpipe(2, 4))
-    for options in ({"transport": "distributed"}, {"recompute": "always"}):
+    for options in OTHER_WAYS:
         assert different(trained(schedule, **options)[1], expected) == []
     few = partial(pk.Pipeline, mlp(6, 6, 3), optimizer=nesterov, loss=nn.MSELoss(), balance=[1, 1])
     some = [
