@@ -84,7 +84,7 @@ def sharded_by_torch(text: str, microbatches: int, gathered: int) -> str:
     order: dict[int, Any] = {}
     for rank, row in enumerate(csv.reader(io.StringIO(text))):
         passes: Any = [theirs._Action.from_str(cell) for cell in row if "REDUCE" not in cell]
-        with_gathers = theirs._add_unshard_reshard(passes, gathered)
+        with_gathers: Any = theirs._add_unshard_reshard(passes, gathered)
         order[rank] = theirs._add_reduce_grad(with_gathers, microbatches)
     return written(order)
 
