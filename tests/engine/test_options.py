@@ -38,7 +38,6 @@ def test_the_answer_names_the_value_and_its_place() -> None:
 @pytest.mark.parametrize(
     ("value", "field", "given", "message"),
     [
-        (Updates, "validate", "never", "validate must be one of first, later, not 'never'"),
         (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),
