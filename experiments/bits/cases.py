@@ -49,7 +49,7 @@ class Case:
 
 
 LOOPS = (
-    *("interleaved", "interleaved-zero-bubble", "looped-bfs", "hanayo"),
+    *("interleaved", "interleaved-zero-bubble", "gis", "gis-h", "looped-bfs", "hanayo"),
     *("zb-v", "v-half", "v-min", "dualpipe-v"),
 )
 """Methods with two stages a worker."""

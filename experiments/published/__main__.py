@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.published.every import named
-from experiments.published.intervals import UNKNOWN, half_width
+from experiments.published.intervals import half_width
 from experiments.published.rows import read
-from pipekit.performance.constants import fitted
+from pipekit.performance.constants import UNKNOWN, fitted
 
 COLUMNS = (
     *("row_id", "step_s", "step_low_s", "step_high_s"),

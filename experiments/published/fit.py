@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from experiments.published.every import SETS
-from experiments.published.intervals import UNKNOWN, Residual, half_widths
+from experiments.published.intervals import Residual, half_widths
 from experiments.published.published_set import AnySet, RowMeasured, RowPrediction, Unreadable
 from experiments.published.rows import read
-from pipekit.performance.constants import FILE, FORM, Constants, Fit, Fits
+from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits
 from pipekit.performance.measurements import measurements
 from pipekit.progress import progress_bar
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Generic, Protocol, TypeVar
 
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 
 
@@ -135,6 +136,8 @@ class PublishedSet(Generic[Row]):
         ]
         try:
             known = self.renamed(row, unknown)
+            for column in unknown:
+                require_choice(column, getattr(known, column), self.names[column])
             found = self.predict(known, constants(self.machine(known)))
         except ValueError as error:
             return RowPrediction(None, str(error))

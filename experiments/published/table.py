@@ -79,19 +79,26 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
 
 
 def left_out(found: CrossValidation) -> pd.DataFrame:
-    """Return how far predictions are off if all rows like one in a column are left out in turn."""
+    """Return how far predictions are off if all rows like one in a column are left out in turn.
+
+    Returns:
+        A row a set: of each column how many values it has, the mean error, and that of the worst.
+    """
     frame = pd.DataFrame(
         (one.each.name, column, getattr(one.row, column), abs(Judged(one, out, 0.0).error))
         for column in LEFT_OUT
         for one, out in found.left_out(column)
         if one.tried and hasattr(one.row, column)
     )
-    frame.columns = pd.Index(["set", "left_out", "group", "error"])
-    by_set = frame.groupby(["set", "left_out"], sort=False)
-    groups = frame.groupby(["set", "left_out", "group"], sort=False)["error"].mean()
-    means = by_set.agg(groups=("group", "nunique"), rows=("error", "count"), mean=("error", "mean"))
-    worst = groups.groupby(level=[0, 1], sort=False).max()
-    return means.assign(worst_group=worst).reset_index()
+    frame.columns = pd.Index(["set", "column", "value", "error"])
+    by_set = frame.groupby(["set", "column"], sort=False)
+    by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()
+    table = by_set.agg(values=("value", "nunique"), mean=("error", "mean")).assign(
+        worst=by_value.groupby(level=[0, 1], sort=False).max()
+    )
+    wide = table.unstack("column")
+    wide.columns = [f"{column}_{what}" for what, column in wide.columns]
+    return wide.reset_index()
 
 
 def _mean_size(errors: Numbers) -> float | None:

@@ -3,8 +3,7 @@
 ``python -m experiments.published.vendors`` writes ``vendors.csv``: a row a device and one for all.
 """
 
-from collections.abc import Iterator
-from functools import lru_cache
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -27,26 +26,35 @@ def chosen(row: BridgeRow) -> Degrees:
     return row.tp or 1, row.cp or 1, min(row.ep or 1, row.gpus // pp), pp
 
 
-@lru_cache
-def recommended(
-    model: Shape, cluster: str, batch: int, seq_tokens: int, dtype: str
-) -> list[Degrees]:
-    """Return the degrees of the layouts that are recommended, the fastest first."""
+Question = tuple[Shape, str, int, int, str]
+"""A model, a cluster, a batch, tokens of a sequence, and the dtype of products."""
+
+
+def question(row: BridgeRow) -> Question:
+    """Return what is asked for a row."""
+    cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
+    return bridge_shape(row), cluster, batch, row.seq_tokens, dtype(row.precision)
+
+
+def first(asked: Question) -> list[Degrees]:
+    """Return the degrees of the first layouts that are recommended; none fits: none."""
+    model, cluster, batch, seq_tokens, dtype = asked
     try:
         found = recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype).candidates
-    except ValueError:  # nothing fits
+    except ValueError:
         return []
-    layouts = (each.layout for each in found)
+    layouts = [each.layout for each in found[:FIRST]]
     return [(each.tp, each.cp, each.ep, each.pp) for each in layouts]
 
 
-def compared() -> Iterator[dict[str, str | bool]]:
-    """Yield the device of each row, and whether its layout is among the first."""
-    for one in progress_bar(known_rows(BRIDGE), desc="vendors"):
-        row: BridgeRow = one.row
-        cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
-        found = recommended(bridge_shape(row), cluster, batch, row.seq_tokens, dtype(row.precision))
-        yield {"device": row.device, "first": chosen(row) in found[:FIRST]}
+def compared() -> list[dict[str, str | bool]]:
+    """Return the device of each row, and whether its layout is among the first."""
+    rows: list[BridgeRow] = [one.row for one in known_rows(BRIDGE)]
+    asked = list(dict.fromkeys(map(question, rows)))
+    with ProcessPoolExecutor() as pool:
+        answers = progress_bar(pool.map(first, asked), total=len(asked), desc="vendors")
+        found = dict(zip(asked, answers, strict=True))
+    return [{"device": row.device, "first": chosen(row) in found[question(row)]} for row in rows]
 
 
 def write(folder: Path) -> pd.DataFrame:

@@ -17,8 +17,7 @@ NAMES = (*FORMS, *ACTIVATIONS)
 
 def schedule(name: str, setting: Setting) -> Schedule:
     """Return a method's schedule without end on the setting's workers."""
-    stages = setting.workers * stages_a_worker(name)
-    return METHODS[name](stages, setting.microbatches)
+    return METHODS[name](workers=setting.workers, microbatches=setting.microbatches)
 
 
 def drawn(name: str, setting: Setting, batches: int = 1) -> Trace:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_timelines
-from pipekit.names import METHODS
+from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_timelines
+from pipekit.names import METHODS, TABLES
 from pipekit.references import load, require_module
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SUFFIXES = (".svg", ".html", ".csv", ".txt")
 def schedule(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD...", help=METHOD),
+        typer.Argument(metavar="METHOD...", help=TABLE),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
@@ -91,7 +91,7 @@ def chosen_schedule(
 
     if minibatches is not None and name in by_name.PER_MINIBATCH:
         return by_name.METHODS[name](stages, 1).take(minibatches)
-    if name in by_name.METHODS:
+    if name in by_name.TABLES:
         return by_name.batches_of(name, stages, microbatches, batches)
     own = own_schedule(name, stages, microbatches)
     return own.take(batches) if own.is_endless else own
@@ -125,7 +125,7 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
     if not file.is_file():
         raise ValueError(
             f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
-            f"{METHODS}"
+            f"{TABLES}"
         )
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))

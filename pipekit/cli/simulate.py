@@ -83,7 +83,7 @@ def simulate(
     """
     import pipekit
     from pipekit.profiling import Profile
-    from pipekit.schedules.methods.by_name import METHODS
+    from pipekit.schedules.methods.by_name import TABLES
 
     require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
@@ -91,7 +91,7 @@ def simulate(
     count = chosen_microbatches(microbatches, used)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
-    if method in METHODS:  # built for the plan; with two directions, a stage has two workers
+    if method in TABLES:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     links = None
     if cluster is not None or bandwidth is not None:
@@ -108,7 +108,7 @@ def simulate(
     )
     trace = simulated(schedule)
     _print(trace, used, costs)
-    if used.predicted_s and method in METHODS and plan is not None:
+    if used.predicted_s and method in TABLES and plan is not None:
         longer = chosen_schedule(method, replicas, count, 2 * batches, None)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     for path in _write(trace, output) if output is not None else []:

@@ -84,18 +84,18 @@ def see(
     beside: Annotated[str, choice("beside it", [NOTHING, *METHODS])] = "gpipe",
     third: Annotated[str, choice("and a third", [NOTHING, *METHODS])] = NOTHING,
     network: Annotated[str, choice("network", [EVEN, *MODELS])] = EVEN,
+    device: Annotated[str, choice("device", DEVICES)] = papers.V100.name,
+    rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
+    by: Annotated[str, choice("stages of", CUTS)] = "equal time",
+    optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
+    recompute: Annotated[Recompute, RECOMPUTE] = "never",
     stages: Annotated[int, whole("stages", 1, 8)] = 4,
     replicas: Annotated[int, whole("workers a stage", 1, 4)] = 1,
     microbatches: Annotated[int, whole("microbatches", 1, 32)] = 4,
     batches: Annotated[int, whole("batches", 1, 10)] = 3,
     ratio: Annotated[float, number("backward : forward", 0.5, 4, 0.25)] = 2.0,
     unequal: Annotated[float, number("stages unequal by", 0, 0.9, 0.1)] = 0.0,
-    recompute: Annotated[Recompute, RECOMPUTE] = "never",
     gbit: Annotated[float, steps("link (Gbit/s)", GBITS)] = 25,
-    by: Annotated[str, choice("stages of", CUTS)] = "equal time",
-    rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
-    optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
-    device: Annotated[str, choice("device", DEVICES)] = papers.V100.name,
 ) -> View:
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 

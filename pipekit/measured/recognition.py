@@ -132,7 +132,7 @@ def _candidates(
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
         if entry.takes_workers and stages > len(lists):
-            ways = [partial(entry.load(), stages, batch, workers=len(lists))]
+            ways = [partial(BY_NAME[name], stages, batch, workers=len(lists))]
         else:
             ways = [partial(BY_NAME[name], *each) for each in counts]
         for way in ways:

@@ -11,6 +11,9 @@ from pipekit.reading import read_json
 FORM = "pipekit constants 1"
 FILE = Path(__file__).with_name("constants.json")
 
+UNKNOWN = "unknown"
+"""The class of trainings whose model or device nobody knows, so that another stands in for it."""
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -67,15 +70,15 @@ class Fits:
     def half_width(self, machine: str, kind: str) -> float:
         """Return the half width of a class of trainings on a machine.
 
-        It is the median over the sets that the machine was fitted on, of that class or of all; of a
-        machine that nobody fitted the widest of its framework's sets, or of all sets.
+        It is the median over the sets that the machine was fitted on, of that class or the widest;
+        of a machine that nobody fitted the widest in its framework's sets, or in all sets.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
         sets = [self.half_widths[name] for name in names or self.half_widths]
         if machine not in self.machines:
             return max(half for widths in sets for half in widths.values())
-        return median(widths.get(kind, median(widths.values())) for widths in sets)
+        return median(widths.get(kind, max(widths.values())) for widths in sets)
 
     def _of_framework(self, machine: str) -> list[Fit]:
         framework = machine.partition(" on ")[0]

@@ -212,7 +212,7 @@ class Replay(Walk):
                     needs.append(tuple((need, 0.0) for need, _ in waits))
                     behind[meeting] = number
                 lists[worker].append(number)
-        busy = [worker for worker, tasks in enumerate(lists) if tasks]
+        busy = _busy(graph, lists)
         for here in meetings.values():
             all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
             for meeting in here.values():
@@ -238,11 +238,12 @@ class Replay(Walk):
         """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
-        for worker, things in enumerate(self.lists):
-            if self.following[worker] == len(things):
+        for things, following in zip(self.lists, self.following, strict=True):
+            if following == len(things):
                 continue
-            thing = things[self.following[worker]]
-            task = graph.tasks[things[self.following[worker] + 1] if thing in self._met else thing]
+            thing = things[following]
+            number = things[following + 1] if thing in self._met else thing
+            task, worker = graph.tasks[number], graph.worker_of[number]
             at_fault.append((task, worker))
             missing = self._missing(thing)
             if missing is None:
@@ -263,7 +264,7 @@ class Replay(Walk):
         elif due := self._due(thing):
             task = self.graph.tasks[thing]
             if self._met:
-                busy = (worker for worker, things in enumerate(self.lists) if things)
+                busy = _busy(self.graph, self.lists)
                 all_of_them = zip(busy, self.needs[thing], strict=True)
                 absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
                 stage = self.graph.tasks[self.graph.first[absent]].stage
@@ -301,6 +302,11 @@ class Replay(Walk):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:
                 return self.graph.worker_of[number]
         return None
+
+
+def _busy(graph: Dependencies, lists: Sequence[Sequence[int]]) -> list[int]:
+    """Return the workers that have anything to do on their own streams."""
+    return [worker for worker, _ in enumerate(graph.first[1:]) if lists[worker]]
 
 
 def _last(places: Mapping[int, int], stop: int) -> int:

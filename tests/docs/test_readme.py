@@ -107,7 +107,7 @@ def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> No
 
 def test_badges_are_true(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    texts = ElementTree.parse(repository / "docs/pictures/badges.svg").iter("{*}text")
+    texts = ElementTree.parse(repository / "docs/pictures/badges.svg").findall(".//{*}text")
     assert [each.text for each in texts] == [
         *("python", project["requires-python"], "license", project["license"]),
         *("methods", str(len(METHODS)), "papers' claims", str(len(load()))),

@@ -54,7 +54,7 @@ def test_each_option_gives_the_mean_iteration_behind_the_first(option: str, tmp_
 
 def test_the_command_says_how_long_ranks_compute(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["explain", str(_log(tmp_path, "minmax"))]).stdout
-    assert "Ranks compute for 60% to 67% of an iteration" in said
+    assert "computes for at least 60% and at most 67% of an iteration" in said
     assert "forward-compute: the slowest rank takes 25% longer than the fastest, 50 ms" in said
     assert "optimizer: up to 3% of an iteration" in said
     assert "idle for 27% (exact" in said

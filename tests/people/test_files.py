@@ -94,10 +94,12 @@ def said(call: Callable[[], object]) -> list[str]:
     return [str(each.message) for each in found]
 
 
-def test_a_table_with_sharding_says_what_it_leaves_out() -> None:
+def test_a_table_with_sharding_is_read_and_its_costs_are_asked_for() -> None:
     text = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0RESHARD,0REDUCE_GRAD\n1F0,1B0\n"
-    (message,) = said(lambda: Schedule.from_torch_csv(text))
-    assert "cells of RESHARD and UNSHARD are left out" in message
+    table = Schedule.from_torch_csv(text)
+    assert [task.label for task in table.workers[0]] == ["G0", "F0", "B0", "D0", "S0", "U1"]
+    with pytest.raises(ValueError, match=r"no seconds in the profile: give .*shards=Shards"):
+        pk.simulate(table, pk.Profile.uniform(2))
 
 
 def test_taking_naive_pipelining_to_torch_says_that_stashing_is_lost() -> None:

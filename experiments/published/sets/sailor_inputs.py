@@ -19,6 +19,7 @@ class Layer(NamedTuple):
     kept_bytes: float  # likewise
 
 
+_FILES = "layer_sizes", "layer_profiles", "network_fits"
 PassCosts = dict[int, tuple[float, float]]
 """Seconds of a forward and of a backward, by layer."""
 Fit = tuple[float, float, float, float]
@@ -40,10 +41,10 @@ class Inputs(NamedTuple):
 
 
 def inputs() -> Inputs:
-    sizes = given("sailor/layer_sizes.csv")
-    if sizes is None:
-        raise ValueError("needs the set's layer profiles: name the folder of measurements")
-    return _read(sizes.parent)
+    for name in _FILES:
+        if (path := given(f"sailor/{name}.csv")) is None:
+            raise ValueError(f"needs the set's {name}.csv: name the folder of measurements")
+    return _read(path.parent)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.names import CLUSTERS, METHODS
+from pipekit.names import CLUSTERS, METHODS, TABLES
 
 if TYPE_CHECKING:
     from pipekit.clusters import Cluster
@@ -55,10 +55,12 @@ LossName = Annotated[
         "default cross entropy for whole numbers as targets, else mean squared error.",
     ),
 ]
-METHOD = (
-    f"{METHODS}; a file with a picture or a CSV table; or package.module:function of yours, which "
-    f"takes (stages, microbatches)."
+_OWN = (
+    "a file with a picture or a CSV table; or package.module:function of yours, which takes "
+    "(stages, microbatches)."
 )
+METHOD = f"{METHODS}; {_OWN}"
+TABLE = f"{TABLES}; {_OWN}"
 PlanFile = Annotated[
     Path | None,
     typer.Option(
@@ -84,7 +86,7 @@ OptimizerStates = Annotated[
 ]
 STAGES = (
     "Number of stages, a worker each; two share a worker in "
-    + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
+    + ", ".join(name for name, method in TABLES.items() if method.stages_a_worker > 1)
     + "."
 )
 MitigationName = Annotated[

@@ -58,8 +58,8 @@ class TimerLog:
         compute = self.timers.reindex(_COMPUTE)
         least, most = (compute[name].sum(skipna=False) / self.step_s for name in compute)
         if most == most:
-            shown = f"{least:.0%} to {most:.0%}" if least == least else f"at most {most:.0%}"
-            yield f"Ranks compute for {shown} of an iteration"
+            shown = f"at least {least:.0%} and " if least == least else ""
+            yield f"Each rank computes for {shown}at most {most:.0%} of an iteration"
         for name, row in compute.dropna().iterrows():
             differs = row["most_s"] - row["least_s"]
             yield (

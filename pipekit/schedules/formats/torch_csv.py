@@ -132,7 +132,7 @@ def _cell(task: Task) -> str:
     if task.op in PASSES:
         return f"{task.stage}{task.op.letter}{task.microbatch}"
     raise ScheduleError(
-        f"torch's tables have no cell for {task}, a {task.op.name}: use a method without",
+        f"torch's tables have no cell for {task}, {task.op.name}: use a method without it",
         [(task, None)],
     )
 

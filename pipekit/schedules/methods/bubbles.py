@@ -19,7 +19,7 @@ def filled(
     behind: Callable[[Task], Iterable[Task]],
     durations: Mapping[Op, float] = PAPER_SLOTS,
 ) -> Schedule:
-    """Return a schedule with further work in its workers' idle time, in which nothing is later.
+    """Return a schedule with further work in its workers' idle time, where it holds nothing up.
 
     A worker takes such work in the order in which it may begin, each task in the first idle time
     that is left and long enough.  The tasks name the newest weight version.

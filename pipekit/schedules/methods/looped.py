@@ -55,10 +55,11 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return GIS-H's schedule: :func:`gis` in rounds of half as many microbatches.
 
     With ``p`` workers and ``v`` stages each, the first worker has ``p + (v - 1) ceil(p / 2)``
-    passes in flight, which tends to half of GIS's ``p v`` as ``v`` grows (PipeOffload; the least
-    ``interleave_group_size`` in github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient
-    has to come back through all workers in such a round, so that backwards are in two parts, of
-    which only the one for the input is waited for.
+    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: this tends to half of
+    GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
+    github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
+    workers in such a round, so that backwards are in two parts, of which the one for the input is
+    waited for.
 
     Args:
         stages, microbatches: how many stages, and microbatches a batch.

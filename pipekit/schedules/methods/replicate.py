@@ -31,8 +31,10 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     def copied(task: Task, pipeline: int) -> Task:
         # An update is named after the last microbatch of the batch, which is the last pipeline's.
-        number = pipeline if task.op.is_pass else width - 1
-        return task._replace(microbatch=task.microbatch * width + number)
+        op, number = task.op, pipeline if task.op.is_pass else width - 1
+        whole, chunk = divmod(task.microbatch, schedule.chunks)
+        op = op if op.peer is None else op.to(op.peer * width + pipeline)
+        return task._replace(op=op, microbatch=(whole * width + number) * schedule.chunks + chunk)
 
     if width > 1:
         schedule = late_updates(schedule)

@@ -23,6 +23,8 @@ METHODS: dict[str, Callable[[int, int], Schedule]] = {
     "zb_h1": schedules.zb_h1,
     "zb_h2": schedules.zb_h2,
     "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
+    "gis": lambda p, m: schedules.gis(2 * p, m, workers=p),
+    "gis_h": lambda p, m: schedules.gis_h(3 * p, m, workers=p),
     "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(3 * p, m, workers=p),
     "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
     "hanayo, 1 wave": lambda p, m: schedules.hanayo(2 * p, m, workers=p),
