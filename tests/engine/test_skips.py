@@ -78,7 +78,7 @@ def trained(
     return losses, pipe.evaluate(batches), pipe.state_dict()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.sets(st.integers(1, 7), max_size=5),
     st.sampled_from(sorted(METHODS)),

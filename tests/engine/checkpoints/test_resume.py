@@ -306,6 +306,16 @@ def test_shared_weights_go_on_in_other_stages(
     torch.testing.assert_close(dict(again.state_dict()), dict(whole.state_dict()))
 
 
+def test_pipedream_on_other_stages_begins_with_the_newest_weights(tmp_path: Path) -> None:
+    first = pipeline(mixed(), "pipedream", [2, 6])
+    first.train(data(4), checkpoints=tmp_path)
+    again = pipeline(mixed(), "pipedream", [2, 3, 3])
+    again.resume(tmp_path)
+    assert again.train(data(4)).losses == []
+    assert different(again.state_dict(), first.state_dict()) == []
+    assert len(again.train(data(3)).losses) == 3
+
+
 # --- Killed --------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ def assert_follows_equations(
         assert different(state, truth.weights[n] | buffers) == []
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_and_losses_are_the_equations_bit_for_bit(

@@ -195,7 +195,7 @@ def drawn(data_: st.DataObject, name: str) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data_=st.data())
 @pytest.mark.parametrize("name", CASES)
 def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -> None:
@@ -301,7 +301,7 @@ REPLICATED = [
 ]
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(data_=st.data())
 @pytest.mark.parametrize("kind", REPLICATED, ids=lambda kind: kind.case)
 def test_stages_on_several_workers(kind: Replicated, data_: st.DataObject) -> None:

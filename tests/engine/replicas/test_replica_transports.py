@@ -297,7 +297,7 @@ def test_torchrun_refuses_a_run_that_leaves_a_process_behind() -> None:
 # --- Any replicas --------------------------------------------------------------------------------
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.integers(1, 8),

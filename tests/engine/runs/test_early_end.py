@@ -341,6 +341,25 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
+def test_where_older_versions_are_gone_a_stopped_run_is_taken_up_before_its_end(
+    tmp_path: Path,
+) -> None:
+    """Without stashing a stage has one slot: what later batches were to read is written over."""
+    options: dict[str, Any] = {"checkpoints": pk.Checkpoints(tmp_path, 2)}
+    batches = data(40)
+    gated = Gated(batches)
+    pipe = pipeline(mixed(), "no_stashing", [2, 3, 3])
+    trained = len(pipe.train(gated, on_batch=gated.stop_at(4), **options).losses)
+    again = pipeline(mixed(), "no_stashing", [2, 3, 3])
+    assert again.resume(tmp_path) == 0
+    heard: list[int] = []
+    run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
+    assert 0 < heard[0] <= trained < 40
+    truth = by_equations(mixed(), batches, "no_stashing", [2, 3, 3])
+    assert run.losses == truth.losses
+    assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
 @TRANSPORTS
 def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
     transport: str, tmp_path: Path

@@ -19,11 +19,10 @@ from tests.engine.examples import (
     pairs,
     pipeline,
 )
-from tests.engine.parametrized import TRANSPORTS
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["flush", "gpipe", "2bw", "interleaved"])
+@first_over_processes("method", ["flush", "gpipe", "2bw", "interleaved"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_short_batch_is_trained_in_as_many_microbatches_as_it_has_rows(
     rows: int, method: str, transport: str

@@ -119,7 +119,7 @@ def in_order(contents: Sequence[Tensor]) -> Tensor:
 
 
 @TRANSPORTS
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.data())
 def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
     transport: str, data: st.DataObject

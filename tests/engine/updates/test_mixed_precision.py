@@ -166,7 +166,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None:

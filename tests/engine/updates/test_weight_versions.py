@@ -17,7 +17,7 @@ def backward(module: nn.Module, x: Tensor) -> None:
     torch.autograd.backward(module(x).square().mean())
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(buffers=st.lists(st.integers(0, 2), min_size=1, max_size=8))
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_from_buffer_to_buffer_are_an_ordinary_loop(name: str, buffers: list[int]) -> None:

@@ -75,7 +75,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return tensor.permute(draw(st.permutations(range(len(shape)))))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(tensors(), max_size=4), max_size=6))
 def test_any_tensors(messages: list[list[Tensor]]) -> None:
     pair = Pair()
