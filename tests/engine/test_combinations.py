@@ -40,6 +40,7 @@ USES: dict[str, dict[str, Any]] = {
     combinations.APART: {"schedule": schedules.pipedream([2, 1])},
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
+    combinations.FEWER: {"short_batches": "fewer"},
     combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
     combinations.CHUNKS: {"schedule": seq1f1b(2, 2, chunks=2)},
     combinations.OUTPUTS: {"watch": pk.Watch(outputs=True)},
