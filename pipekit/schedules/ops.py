@@ -256,7 +256,7 @@ Op.BACKWARD_WEIGHT = Op(
     adds_gradient=True,
 )
 Op.UPDATE = Op("U", "UPDATE", takes=(SUMS,), is_pass=False, slots=0)
-Op.RECOMPUTE = Op("R", "RECOMPUTE", needs=(ACTIVATIONS,), gives=(ACTIVATIONS,))
+Op.RECOMPUTE = Op("R", "RECOMPUTE", needs=(WEIGHTS, ACTIVATIONS), gives=(ACTIVATIONS,))
 
 PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
 """The passes of every method; engines run these, and updates."""
