@@ -38,11 +38,6 @@ class TrainingSetup:
     trains_weights: bool = True
     graphs: bool = False
 
-    @property
-    def machine(self) -> str:
-        """What its constants are fitted for."""
-        return on(self.framework, self.links.machine)
-
     @cached_property
     def kernels(self) -> Kernels:
         """What kernels take."""
