@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from pipekit.cli.common.options import (
-    METHOD,
     STAGES,
+    TABLE,
     TRAINED,
     Data,
     LossName,
@@ -65,7 +65,7 @@ def train(
             help="For gpt: learn this file, and test on its last tenth.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=METHOD)] = "flush",
+    method: Annotated[str, typer.Option(help=TABLE)] = "flush",
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
@@ -186,7 +186,7 @@ def train(
         if is_own
         else training.known(model, text, batch_rows, seed)
     )
-    named = by_name.METHODS.get(method, partial(own_schedule, method))
+    named = by_name.TABLES.get(method, partial(own_schedule, method))
     schedule = named(split, microbatches)
     pipeline = pipekit.Pipeline(
         learning.layers,

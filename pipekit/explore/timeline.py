@@ -19,8 +19,8 @@ from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
-from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
-from pipekit.simulation import simulate
+from pipekit.schedules.methods.by_name import TABLES, stages_a_worker
+from pipekit.simulation import Costs, Shards, simulate
 from pipekit.traces import Trace
 
 LAYERS = 4
@@ -38,7 +38,14 @@ CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
 NOTHING = "nothing"
 FREE = math.inf
 GBITS = [*((str(rate), rate) for rate in (1, 2, 5, 10, 25, 50, 100)), ("free", FREE)]
+FASTEST_GBIT = 100
 BYTES_PER_GBIT = 1e9 / 8
+HOST_BYTES_PER_S = 16e9
+"""PCIe 3.0 with 16 lanes, rounded."""
+SHARING = 4
+"""Workers that share the weights where a method gathers them; they stand for one in the picture."""
+NAMES = [name for name in TABLES if name != "pipefisher"]
+"""Those whose ops all have seconds in a profile."""
 REMEMBERED = 64
 """Runs that need not be simulated again when a control goes back."""
 PRESETS: dict[str, dict[str, Any]] = {
@@ -80,9 +87,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def see(
-    method: Annotated[str, choice("method", METHODS)] = "pipedream",
-    beside: Annotated[str, choice("beside it", [NOTHING, *METHODS])] = "gpipe",
-    third: Annotated[str, choice("and a third", [NOTHING, *METHODS])] = NOTHING,
+    method: Annotated[str, choice("method", NAMES)] = "pipedream",
+    beside: Annotated[str, choice("beside it", [NOTHING, *NAMES])] = "gpipe",
+    third: Annotated[str, choice("and a third", [NOTHING, *NAMES])] = NOTHING,
     network: Annotated[str, choice("network", [EVEN, *MODELS])] = EVEN,
     device: Annotated[str, choice("device", DEVICES)] = papers.V100.name,
     rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
@@ -100,7 +107,7 @@ def see(
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`; ``beside`` and ``third``
+        method: one of :data:`NAMES`; ``beside`` and ``third``
             are others, or :data:`NOTHING`.
         network: :data:`EVEN`, whose stages are ``unequal`` by that part of the average and whose
             backwards take ``ratio`` times a forward's seconds; or one of
@@ -151,10 +158,17 @@ def _simulated(
         profile = estimated(network, DEVICES[device]).scaled(rows)
         states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
         plan = cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
-        return schedule, simulate(schedule, profile, plan, links, **states)
+        return schedule, simulate(schedule, _costs(profile, gbit), plan, links, **states)
     homes = [len(each) for each in schedule.stage_workers]
     plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
-    return schedule, simulate(schedule, _layers(stages, ratio, unequal), plan, links)
+    costs = _costs(_layers(stages, ratio, unequal), gbit)
+    return schedule, simulate(schedule, costs, plan, links)
+
+
+def _costs(profile: Profile, gbit: float) -> Costs:
+    """Return a profile's costs, with a host behind PCIe and groups that share weights by links."""
+    rate = BYTES_PER_GBIT * (FASTEST_GBIT if gbit == FREE else gbit)
+    return Costs(profile, host_bytes_per_s=HOST_BYTES_PER_S, shards=Shards(SHARING, rate))
 
 
 def _layers(stages: int, ratio: float, unequal: float) -> Profile:

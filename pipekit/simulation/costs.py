@@ -25,8 +25,8 @@ class Costs:
             sequences.
         tasks: seconds of tasks, by (worker, op, stage, microbatch), in place of all that; a
             forward that runs again takes those of the first.
-        chunks: how many times as long the passes of each chunk of a sequence take as the profile
-            says, from the first on; empty: all alike.
+        chunks: how many times as long the passes of each chunk of a sequence take as an equal share
+            of the microbatch's, from the first on; empty: all alike.
         ops: seconds of an op that the profile does not know, for each stage or for all alike.
         host_bytes_per_s: of the link between each worker and its host; None: unknown.
         shards: the workers that share a stage's weights, where the schedule gathers them.
@@ -229,9 +229,8 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
             f"this profile"
         )
     profile = profile.in_order(plan.order)
-    profile = (
-        profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
-    )
+    if (plan.microbatch_rows, schedule.chunks) != (profile.rows, 1):
+        profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
     costs, skips = [], _between(profile, plan.balance)
     ties = _ties_between(profile, plan.balance)
     for index, (stage, workers) in enumerate(zip(plan.stages, schedule.stage_workers, strict=True)):

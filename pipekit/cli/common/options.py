@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.names import CLUSTERS, METHODS, TABLES
+from pipekit.names import CLUSTERS, TABLES
 
 if TYPE_CHECKING:
     from pipekit.clusters import Cluster
@@ -59,7 +59,6 @@ _OWN = (
     "a file with a picture or a CSV table; or package.module:function of yours, which takes "
     "(stages, microbatches)."
 )
-METHOD = f"{METHODS}; {_OWN}"
 TABLE = f"{TABLES}; {_OWN}"
 PlanFile = Annotated[
     Path | None,
