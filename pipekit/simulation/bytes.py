@@ -1,6 +1,7 @@
 """Bytes over time on every worker, from when its tasks run."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -182,18 +183,9 @@ def _changes(
     yield change(first, 4, _GRADIENTS, ends, _rest_of_gradients)
     elsewhere = is_update & ~np.isin(summed, sums)  # all its gradients are other workers'
     yield change(elsewhere, 0, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
-    summed_before = is_update & _sharing(task, SUM)
-    yield change(
-        is_update & ~summed_before,
-        1,
-        _GRADIENTS,
-        ends,
-        lambda op, cost: -cost.whole.parameter_bytes,
-    )
-    left = -share  # of the gradients, once they are summed
-    yield change(
-        summed_before, 1, _GRADIENTS, ends, lambda op, cost: left * cost.whole.parameter_bytes
-    )
+    is_left = _sharing(task, SUM)  # a share of them, since they are summed before
+    for which, part in (is_update & ~is_left, 1.0), (is_update & is_left, share):
+        yield change(which, 1, _GRADIENTS, ends, partial(_freed, part))
 
 
 def _transferred(
@@ -216,6 +208,10 @@ def _transferred(
                 when[tasks],
                 sizes[task.stage[tasks]],
             )
+
+
+def _freed(part: float, op: Op, cost: StageCosts) -> float:
+    return -part * cost.whole.parameter_bytes
 
 
 def _frees(op: Op) -> bool:

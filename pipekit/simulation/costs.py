@@ -45,8 +45,14 @@ class Costs:
     shards: "Shards | None" = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "microbatches", "tasks"):
-            for key, value in getattr(self, name).items():
+        seconds = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
+        given = {name: getattr(self, name) for name in ("workers", "microbatches", "tasks")}
+        for name, values in {
+            **given,
+            "chunks": dict(enumerate(self.chunks)),
+            "ops": seconds,
+        }.items():
+            for key, value in values.items():
                 if not 0 <= value <= MOST:
                     raise ValueError(
                         f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
@@ -60,8 +66,7 @@ class Costs:
             ValueError: they are not known; the message says what to give.
         """
         if op in self.ops:
-            given = self.ops[op]
-            return given[stage] if isinstance(given, Sequence) else given
+            return _each(self.ops[op], stage + 1)[stage]
         if op in (*PASSES, Op.UPDATE):
             return cost.whole.seconds(op)
         if op is Op.RECOMPUTE:
@@ -213,6 +218,11 @@ class StageCosts:
             height += op.activation_bytes(layer.saved_bytes, layer.input_only_bytes)
             highest = max(highest, height)
         return highest
+
+
+def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
+    """Return an op's seconds on each stage."""
+    return seconds if isinstance(seconds, Sequence) else [seconds] * count
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:

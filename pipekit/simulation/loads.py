@@ -90,6 +90,11 @@ def loads(
         op = OPS[place]
         profiled[place] = [given.seconds(op, stage, cost) for stage, cost in enumerate(costs)]
     if given.chunks:
+        if len(given.chunks) != schedule.chunks:
+            raise ValueError(
+                f"Costs(chunks=...) has {len(given.chunks)} factors, and {schedule.title} has "
+                f"{schedule.chunks} chunks a microbatch: give one for each"
+            )
         times *= np.array(given.chunks)[task.microbatch % schedule.chunks]
     seconds = profiled[task.op, task.stage] * times
     if cluster:

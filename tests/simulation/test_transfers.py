@@ -126,3 +126,7 @@ def test_later_chunks_cost_more() -> None:
     trace = simulate(schedule, Costs(Profile((LAYER,)), chunks=[0.8, 1.2]))
     took = trace.frame["end_s"] - trace.frame["start_s"]
     assert_allclose(took, [0.4, 0.6, 1.2, 0.8, 0])
+    with pytest.raises(ValueError, match="has 3 factors, and sequence has 2 chunks a microbatch"):
+        simulate(schedule, Costs(Profile((LAYER,)), chunks=[1, 1, 1]))
+    with pytest.raises(ValueError, match=r"Costs.chunks\[1\] must be 0 or a positive number"):
+        Costs(Profile((LAYER,)), chunks=[1, -1])
