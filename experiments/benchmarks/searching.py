@@ -176,9 +176,17 @@ def placed(number: int, seconds: float, drawn: int = 200) -> dict[str, Any]:
     profile, plan = Profile(tuple(layers)), Plan.by_hand([1] * stages)
 
     def found(seconds: float, placement: list[int] | None = None) -> float:
-        how = {"microbatches": 8, "workers": 4, "placement": placement, "seconds": seconds}
         try:
-            return search(profile, plan, cluster, cap * MEGABYTE, **how).makespan_s
+            return search(
+                profile,
+                plan,
+                cluster,
+                cap * MEGABYTE,
+                microbatches=8,
+                workers=4,
+                placement=placement,
+                seconds=seconds,
+            ).makespan_s
         except ScheduleError:  # nothing fits there
             return math.inf
 

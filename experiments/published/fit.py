@@ -37,8 +37,8 @@ class Known:
     row: Any
     measured: RowMeasured
     fold: int
-    tried: Sequence[Constants] = ()
     errors: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.empty(0))
+    tried: Sequence[Constants] = ()
 
     @property
     def counts(self) -> bool:

@@ -32,8 +32,8 @@ def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
 
 
 def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
-    """Return the half width of a set's class: of an unseen class its set's widest, of a set
-    without rows the median of all.
+    """Return the half width of a set's class: of an unseen class its set's widest, which unknown
+    rows have at least, and of a set without rows the median of all.
     """
     known = {
         each: [half for kind, half in own.items() if kind != UNKNOWN]
@@ -41,7 +41,9 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
     }
     if name not in widths:
         return median(half for own in known.values() for half in own)
-    return widths[name].get(kind, max(known[name]))
+    widest = max(known[name])
+    half = widths[name].get(kind, widest)
+    return max(half, widest) if kind == UNKNOWN else half
 
 
 def _quantile(sizes: list[float]) -> float:

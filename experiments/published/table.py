@@ -42,7 +42,7 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
     """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        by_set[row.known.each.name + row.known.each.part(row.known.row)].append(row)
+        by_set[_set(row.known)].append(row)
     return pd.DataFrame(
         [
             {
@@ -53,6 +53,11 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
             for name, own in by_set.items()
         ]
     )
+
+
+def _set(one: Known) -> str:
+    """Return the name of a row's set and of its part there."""
+    return one.each.name + one.each.part(one.row)
 
 
 def _errors(rows: list[Judged]) -> dict[str, float | None]:
@@ -85,7 +90,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
         A row a set: of each column how many values it has, the mean error, and that of the worst.
     """
     frame = pd.DataFrame(
-        (one.each.name, column, getattr(one.row, column), abs(Judged(one, out, 0.0).error))
+        (_set(one), column, getattr(one.row, column), abs(Judged(one, out, 0.0).error))
         for column in LEFT_OUT
         for one, out in found.left_out(column)
         if one.tried and hasattr(one.row, column)

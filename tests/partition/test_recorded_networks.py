@@ -27,8 +27,7 @@ SHARING = {"gpt2", "t5", "bart", "twice", "tied"}
 def cases() -> Iterator[Any]:
     """Yield (network, stages, microbatches); slow ones only for ``make models``."""
     for name, cuts, m in product(NETWORKS, (2, 3), (1, 2)):
-        slow = name not in FAST or (name, cuts) == ("resnet18", 3)
-        marks = pytest.mark.models if slow else ()
+        marks = () if name in FAST else pytest.mark.models
         if m == 1 or name in SHARING:
             yield pytest.param(name, cuts, m, marks=marks, id=f"{name}-{cuts}-{m}")
 

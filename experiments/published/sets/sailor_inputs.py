@@ -41,10 +41,10 @@ class Inputs(NamedTuple):
 
 
 def inputs() -> Inputs:
-    for name in _FILES:
-        if (path := given(f"sailor/{name}.csv")) is None:
-            raise ValueError(f"needs the set's {name}.csv: name the folder of measurements")
-    return _read(path.parent)
+    paths = [path for name in _FILES if (path := given(f"sailor/{name}.csv"))]
+    if len(paths) < len(_FILES):
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return _read(paths[0].parent)
 
 
 @cache

@@ -40,9 +40,10 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
 def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return the generalized interleaved schedule, GIS, on one version a batch.
 
-    Interleaved 1F1B with half of what it admits ahead, for which links have to be fast: as long,
-    with as many passes in flight as there are stages, where :func:`interleaved` has ``workers - 1``
-    more (Wan et al., PipeOffload, ICML 2025, arXiv 2503.01328).
+    Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
+    time is left for messages.  It is as long, with as many passes in flight as there are stages,
+    where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
+    2503.01328).
 
     Args:
         stages, microbatches: how many stages, and microbatches a batch.

@@ -17,7 +17,7 @@ INVERSES = Item("inverses of the factors", each="stage")
 CURVATURE = Op("K", "CURVATURE", gives=(FACTORS,))
 """Adds a microbatch's products of inputs and of gradients to a stage's factors."""
 INVERSION = Op("V", "INVERSION", needs=(FACTORS,), gives=(INVERSES,), slots=2)
-"""Inverts them, once a microbatches' batch has been added."""
+"""Inverts them, once all microbatches of a batch are in them."""
 
 
 def pipefisher(stages: int, microbatches: int) -> Schedule:

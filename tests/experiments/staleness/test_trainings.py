@@ -53,6 +53,7 @@ def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatc
     assert course.points["training"] == [None, 0, 1, 2, 3, 4.5, 6, 7, 8, 9, 10.5]
 
 
+@pytest.mark.long
 def test_methods_and_optimizers_are_not_one_another() -> None:
     """A sweep in which two names train alike would compare nothing."""
     everything = [(name, "adamw") for name in METHODS] + [("flush", name) for name in OPTIMIZERS]

@@ -81,10 +81,10 @@ def validated(text: str, ranks: int, stages: int, microbatches: int) -> dict[int
 
 def sharded_by_torch(text: str, microbatches: int, gathered: int) -> str:
     """Return a table of passes with what torch's runtime adds for sharded weights."""
-    order = {}
+    order: dict[int, Any] = {}
     for rank, row in enumerate(csv.reader(io.StringIO(text))):
-        passes = [theirs._Action.from_str(cell) for cell in row if "REDUCE" not in cell]
-        with_gathers = theirs._add_unshard_reshard(passes, gathered)
+        passes: Any = [theirs._Action.from_str(cell) for cell in row if "REDUCE" not in cell]
+        with_gathers: Any = theirs._add_unshard_reshard(passes, gathered)
         order[rank] = theirs._add_reduce_grad(with_gathers, microbatches)
     return written(order)
 

@@ -73,7 +73,8 @@ def test_gathers_hide_behind_passes_as_long_as_their_links_let_them() -> None:
 
     def end(seconds: float) -> float:
         shards = Shards(4, 60 * 3 / 4 / seconds)
-        return simulate(made, Costs(profile, shards=shards), batches=1).frame["end_s"].max()
+        run = simulate(made, Costs(profile, shards=shards), batches=1)
+        return float(run.frame["end_s"].max())
 
     ideal = max(float(each[:, 1].max()) for each in slots(looped_bfs(6, 8, workers=2).take(1)))
     first_and_last = 2  # no pass is there to hide the first gather and the last sum
