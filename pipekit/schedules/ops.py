@@ -58,7 +58,13 @@ class Item:
     is_away: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
-        """Return its size, from that of the activations, of a part of them, and of the weights."""
+        """Return its size.
+
+        Args:
+            activations: bytes of a microbatch's activations.
+            input_only: of these, the bytes that the backward for the input frees.
+            weights: bytes of the stage's weights.
+        """
         parts = self.activations * activations, self.input_only * input_only
         return sum(parts) + self.weights * weights
 
@@ -157,17 +163,17 @@ class Op:
 
     @staticmethod
     def named(name: str) -> "Op":
-        """Return the op of a name, or raise KeyError."""
+        """Return the op of a ``name``, or raise KeyError."""
         return _NAMED[name]
 
     @staticmethod
     def lettered(letter: str, peer: int | None = None) -> "Op":
-        """Return the op of a letter, transferring to or from a worker; or raise KeyError."""
+        """Return the op of a ``letter``, with a ``peer`` if it transfers; or raise KeyError."""
         op = _LETTERED[letter, None]
         return op if peer is None else op.to(peer)
 
     def to(self, worker: int) -> "Op":
-        """Return the same transfer to another worker, or from it, in place of the host."""
+        """Return the same transfer to another ``worker``, or from it, in place of the host."""
         known = _LETTERED.get((self.letter, worker))
         return known or replace(self, name=f"{self.base_name}_{worker}", peer=worker)
 

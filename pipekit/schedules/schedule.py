@@ -35,6 +35,8 @@ class Schedule(Table):
             is the simulation's to say; engines may run them one after the other.
         period: ``period[w]`` are the tasks of worker ``w`` that follow its head and repeat; empty:
             the schedule is finite.
+        chunks: parts of its sequence into which each microbatch is cut; each counts as a microbatch
+            in the tasks, those of one behind one another.
     """
 
     @classmethod

@@ -110,7 +110,7 @@ def test_badges_are_true(repository: Path) -> None:
     texts = ElementTree.parse(repository / "docs/pictures/badges.svg").findall(".//{*}text")
     assert [each.text for each in texts] == [
         *("python", project["requires-python"], "license", project["license"]),
-        *("methods", str(len(METHODS)), "papers' claims", str(len(load()))),
+        *("methods", str(len(TABLES)), "papers' claims", str(len(load()))),
     ]
 
 

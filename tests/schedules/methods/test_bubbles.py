@@ -27,7 +27,7 @@ from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import in_flight
 
 names = st.sampled_from(sorted(METHODS))
-WORK = Op("X", "EXTRA_WORK", slots=1)
+WORK = Op("J", "EXTRA_WORK", slots=1)
 
 
 def end(schedule: Schedule) -> float:
@@ -142,7 +142,7 @@ def end_of_late(plain: Schedule) -> float:
 
 
 def test_what_has_no_room_is_named() -> None:
-    with pytest.raises(ScheduleError, match=r"no idle time left for X0 of stage 0 and 0 tasks"):
+    with pytest.raises(ScheduleError, match=r"no idle time left for J0 of stage 0 and 0 tasks"):
         filled(flush(1, 4), once_a_batch)
     with pytest.raises(ScheduleError, match="no whole batches to change: use a method that fl"):
         recomputed(pipedream(2), [0])
