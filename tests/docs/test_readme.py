@@ -17,7 +17,7 @@ from pipekit.cli import app
 from pipekit.ledger.ledger import load
 from pipekit.plots import timeline
 from pipekit.schedules import Schedule, parse
-from pipekit.schedules.methods.by_name import METHODS
+from pipekit.schedules.methods.by_name import METHODS, TABLES
 from pipekit.traces import Trace
 
 DOCS = tuple(
