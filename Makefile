@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help demo reproduce papers predictions test quick long scripts properties lint models people parity networks devices gpu attack \
   numbers lock \
-  site browser chromium benchmark clean
+  site browser axe chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
 scripts: $(STAMP) ## run the tests of what is run by hand: attacks, benchmarks, the comparison of commits
 	.venv/bin/python -m pytest -m scripts $(PARALLEL) tests/attacks tests/benchmarks tests/bits tests/gpu
 
-properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 40 (3 minutes)
+properties: $(STAMP) ## run the tests of properties on 200 random cases each, in place of 20 (3 minutes)
 	.venv/bin/python -m pytest -m hypothesis $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only
@@ -56,7 +56,7 @@ lint: $(STAMP) ## check style and types only
 
 models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
-	.venv/bin/python -m pytest tests/partition -m models $(PARALLEL)
+	.venv/bin/python -m pytest tests/partition tests/models -m models $(PARALLEL)
 
 people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face's families too (minutes)
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
@@ -89,9 +89,13 @@ site: $(STAMP) ## build the site into build/site: guides, a page a method, noteb
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	.venv/bin/python docs/site/build.py
 
-browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
+browser: $(STAMP) chromium axe ## open the notebooks in JupyterLab and Chromium, as a reader would
 	.venv/bin/python -m pytest tests/browser -m browser
 	.venv/bin/python -m pytest tests/pages -m browser
+
+axe: ## install axe-core, which judges pages for readers with a screen reader, by npm
+	@npm install --silent --no-save --prefix build/axe axe-core || \
+	  echo "npm has not brought axe-core: pages are not judged by it" >&2
 
 chromium: ## install Debian's Chromium
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \
@@ -116,8 +120,9 @@ $(STAMP): pyproject.toml
 	  echo "pipekit needs Python 3.11 or newer, and '$(PYTHON)' is" \
 	    "$$($(PYTHON) --version 2>/dev/null || echo missing); name a newer one: make PYTHON=python3.12 ..." >&2; \
 	  exit 1; }
-	@echo "installing into .venv: $(call gb,make) GB, since PyPI's torch brings CUDA along (measured)"
+	@echo "installing into .venv: $(call gb,make) GB with PyPI's torch, which brings CUDA along (measured)"
 	@echo "without torch, $(call gb,pip install .) GB play, plan, simulate, draw and explain: pip install ."
 	@$(PYTHON) -m venv .venv
+	@.venv/bin/python experiments/cpu_torch.py
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

@@ -3,11 +3,17 @@
 from collections.abc import Collection
 from difflib import get_close_matches
 
+MOST_LISTED = 40
+
 
 def require_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise ValueError unless ``value`` is one of ``choices``; the message has the closest."""
+    """Raise ValueError unless ``value`` is one of ``choices``; the message has the closest.
+
+    None is a choice that nobody writes.
+    """
     if value not in choices:
-        known = [*map(str, choices)]
+        known = [str(choice) for choice in choices if choice is not None]
         close = get_close_matches(str(value), known, 1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}{meant}")
+        listed = ", ".join(known) if len(known) <= MOST_LISTED else f"{len(known)} names"
+        raise ValueError(f"{name} must be one of {listed}, not {value!r}{meant}")

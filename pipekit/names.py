@@ -101,6 +101,8 @@ METHODS = Names(
         "paci": _method("pipedream:paci", replicas="none"),
         "2bw": _method("two_bw:two_bw"),
         "interleaved": _method("looped:interleaved", **_LOOPED),
+        "gis": _method("looped:gis", **_LOOPED),
+        "gis-h": _method("looped:gis_h", **_LOOPED),
         "eager": _method("one_f_one_b:eager"),
         "looped-bfs": _method("looped:looped_bfs", **_LOOPED),
         "hanayo": _method("looped:hanayo", **_LOOPED),
@@ -116,6 +118,23 @@ METHODS = Names(
     },
 )
 """The methods that can be asked for by name, in the order of docs/methods.md."""
+
+_CHUNKED = {"options": {"chunks": 2}}
+
+TABLES = Names(
+    "method",
+    {
+        **METHODS,
+        "seq1f1b": _method("sequence_chunks:seq1f1b", **_CHUNKED),
+        "terapipe": _method("sequence_chunks:terapipe", **_CHUNKED),
+        "bpipe": _method("offloading:bpipe"),
+        "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
+        "sharded-bfs": _method("sharded:sharded_bfs", **_LOOPED),
+        "pipefisher": _method("pipefisher:pipefisher"),
+    },
+)
+"""Likewise, with those that have sequence chunks or other ops than passes and updates: all can be
+drawn, proved and simulated."""
 
 
 def _cluster(function: str, *first: str) -> NamedPlace:

@@ -1,5 +1,6 @@
 """What all tests share: settings that make them repeatable, and nothing of the user's touched."""
 
+import atexit
 import gc
 import os
 import signal
@@ -27,7 +28,7 @@ torch.set_num_threads(1)
 matplotlib.use("Agg")
 
 # A shared machine may stall any single example; pytest-timeout guards the whole test.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("properties", settings.get_profile("quick"), max_examples=200)
 
 
@@ -50,13 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep what stays to the end, thousands of tests and torch, out of each garbage collection."""
-    gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # libraries complain of what is never collected
+    atexit.register(gc.unfreeze)  # libraries complain of what is never collected
 
 
 @pytest.fixture(autouse=True)

@@ -1,23 +1,11 @@
 from pathlib import Path
 
-import nbformat
 import pytest
 from IPython.display import HTML
-from nbformat.v4 import new_code_cell, new_notebook
-from papermill import execute_notebook
 from tqdm.std import tqdm
 
 from pipekit import progress
 from pipekit.progress import RELAY, progress_bar
-
-CELL = """
-from pipekit.progress import progress_bar
-
-for _ in progress_bar(["a", "b"], desc="outer <b>", mininterval=0):
-    for _ in progress_bar(range(3), desc="inner", mininterval=0):
-        pass
-print("done")
-"""
 
 
 @pytest.fixture
@@ -81,20 +69,3 @@ def test_in_a_notebook_a_bar_is_an_output_that_is_empty_in_the_end(
     assert ["0/2" in counts[0], "1/2" in counts[1]] == [True, True]
     assert all(text.startswith("<pre>training &lt;b&gt;: ") for text in counts)
     assert output.seen[-1] == ""
-
-
-@pytest.mark.slow
-def test_a_saved_notebook_keeps_neither_a_widget_nor_a_line_of_a_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(RELAY, raising=False)
-    given, executed = tmp_path / "given.ipynb", tmp_path / "executed.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(CELL)]), given)
-    execute_notebook(given, executed, kernel_name="python3", language="python", progress_bar=False)
-    saved = nbformat.read(executed, as_version=4)
-    (cell,) = saved.cells
-    *bars, printed = cell.outputs
-    assert printed.text == "done\n"
-    assert {each.output_type for each in bars} == {"display_data"}
-    assert "application/vnd.jupyter.widget-view+json" not in nbformat.writes(saved)
-    assert {each.data["text/html"] for each in bars} == {""}

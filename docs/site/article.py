@@ -7,8 +7,7 @@ from typing import Any
 from pipekit.explore.browser.standalone import STYLES, embedded, script
 from pipekit.explore.puzzles.data import rows, rules
 from pipekit.explore.puzzles.page import HERE, bundle
-from pipekit.schedules import Schedule
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import METHODS, batches_of
 
 SHOWN = ("model-parallel", "gpipe", "flush", "zb-h1", "pipedream", "eager")
 WORKERS, MICROBATCHES = range(2, 7), range(1, 9)
@@ -49,15 +48,10 @@ def known() -> dict[str, Any]:
         name: {
             "name": METHODS[name](2, 1).name,
             "tables": {
-                f"{p}/{m}": rows(batch(name, p, m)) for p, m in product(WORKERS, MICROBATCHES)
+                f"{p}/{m}": rows(batches_of(name, p, m, 1))
+                for p, m in product(WORKERS, MICROBATCHES)
             },
         }
         for name in SHOWN
     }
     return {"rules": rules(), "methods": methods}
-
-
-def batch(name: str, workers: int, microbatches: int) -> Schedule:
-    """Return one batch; of methods that update after each minibatch, as many of these."""
-    batches = microbatches if name in PER_MINIBATCH else 1
-    return METHODS[name](workers, microbatches).take(batches)

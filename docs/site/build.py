@@ -38,6 +38,7 @@ PAGES = (
     "methods",
     "why_slow",
     "hang",
+    "ops",
     "gradients",
     "predictions",
     "own_notebook",
@@ -63,10 +64,11 @@ def main() -> int:
     shutil.copy(ROOT / "docs/site/conf.py", SOURCE)
     static = SOURCE / "_static"
     static.mkdir()
-    shutil.copy(ROOT / "docs/site/site.css", static)
+    for name in ("site.css", "site.js", "scorer.js", "favicon.svg"):
+        shutil.copy(ROOT / "docs/site" / name, static)
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
-    notebooks = gallery.pages(ROOT, SOURCE)
+    notebooks = gallery.pages(ROOT, SOURCE, linked)
     runs = {job: page for page, job in notebooks.items() if job}
     (static / "report.html").write_text(report.page(ROOT, static, runs))
     write("play", play.page(static))
@@ -114,8 +116,8 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    use = ["start", "train", "your_model", "cost", "methods", "hang", "why_slow", "predictions"]
-    pages = toctree([*use, "own_notebook"], "Use it")
+    use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow"]
+    pages = toctree([*use, "predictions", "gradients", "own_notebook"], "Use it")
     see = [
         "why_pipelines_idle",
         "course/index",

@@ -1,15 +1,19 @@
 """How Sphinx makes the site; the pages are written by build.py."""
 
+from pathlib import Path
 from typing import Any
 
 project = "pipekit"
 author = "pipekit contributors"
 copyright = "pipekit contributors, MIT license"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"  # follows the reader's light or dark, and fits a phone
 html_title = "pipekit"
 html_copy_source = False
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
+html_favicon = "_static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 html_static_path = ["_static"]  # the report, and the pictures of the page with a slider
 templates_path: list[str] = []
 exclude_patterns = ["reference/**.md"]

@@ -11,9 +11,9 @@ import pandas as pd
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import OPS, Schedule, check
+from pipekit.schedules import Schedule, check
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.schedules.methods.by_name import METHODS, batches_of, stages_a_worker
 from pipekit.simulation import simulate
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
@@ -59,8 +59,7 @@ def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
 
 def made(name: str) -> Schedule:
     """Return a method's schedule for the same microbatches as any other's."""
-    schedule = METHODS[name](WORKERS * stages_a_worker(name), MICROBATCHES)
-    return schedule.take(BATCHES * (MICROBATCHES if name in PER_MINIBATCH else 1))
+    return batches_of(name, WORKERS * stages_a_worker(name), MICROBATCHES, BATCHES)
 
 
 def _row(name: str) -> dict[str, float]:
@@ -94,7 +93,7 @@ def updates_behind(schedule: Schedule) -> int:
     """Return how many updates a forward's weights are behind at its gradient's, at most."""
     graph, behind = schedule.dependencies, 0
     for number, task in enumerate(graph.tasks):
-        for summed in () if OPS[task.op].is_pass else graph.summed(number):
+        for summed in () if task.op.is_pass else graph.summed(number):
             forward = summed
             while graph.own[forward] != NOTHING:
                 forward = graph.own[forward]

@@ -1,11 +1,14 @@
 """The gallery: the notebooks as the newest runs have left them, each with its first figure."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipekit import plots
+from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load_all
 from pipekit.ledger.report.links import anchor
 
@@ -25,12 +28,18 @@ TITLES = {
 HIDDEN = {"hide-input", "injected-parameters"}
 """Tags of cells whose code is folded away."""
 
+EXPLORED = "timeline", "planner", "search", "why_slow"
+"""Explorers that need neither a run's tables nor a training for their first figure."""
+
 DRAWN = "drawn"
 """The tag of cells that print a schedule as a picture, whose lines must not wrap."""
 
 
-def pages(root: Path, source: Path) -> dict[str, str | None]:
-    """Copy a checkout's notebooks to the site's source, executed if a run has them."""
+def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
+    """Copy a checkout's notebooks to the site's source, executed if a run has them.
+
+    ``linked`` turns the links of a text of some folder into links to pages of the site.
+    """
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
@@ -40,11 +49,15 @@ def pages(root: Path, source: Path) -> dict[str, str | None]:
         name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())
         text = executed.get(job or "", path).read_text(encoding="utf-8")
         notebook = json.loads(text.replace(f"{root}/", ""))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = linked("".join(cell["source"]), path.parent)
         notebook["cells"] = list(folded(notebook["cells"]))
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(json.dumps(notebook), encoding="utf-8")
-        if figure := first_figure(notebook):
+        explorer = path.stem if path.parent.name == "explore" else ""
+        if figure := first_figure(notebook) or explored(explorer):
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
         names[name.with_suffix("").as_posix()] = job
     return names
@@ -77,6 +90,14 @@ def first_figure(notebook: Mapping[str, Any]) -> str | None:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     svgs = (output.get("data", {}).get("image/svg+xml") for output in outputs)
     return next(("".join(svg) for svg in svgs if svg), None)
+
+
+def explored(name: str) -> str | None:
+    """Return the first figure of an explorer's first setting, for one that no run has left."""
+    if name not in EXPLORED:
+        return None
+    view = import_module(f"pipekit.explore.{name}").see()
+    return next((plots.svg(plot.figure) for _, plot in figures(view)), None)
 
 
 def title(notebook: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit import plots, schedules
 from pipekit.ledger import claims
 from pipekit.oracle.versions import VERSION_READ, Reads
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.traces import Trace, describe_bubbles
 
 PAPERS = {
@@ -35,7 +35,7 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
     """Return a method's page, its links as in the guide; its picture is written into a folder."""
     workers, microbatches = DRAWN
     batches = microbatches if name in PER_MINIBATCH else 1 + (name == "2bw")
-    schedule = METHODS[name](workers * stages_a_worker(name), microbatches).take(batches)
+    schedule = METHODS[name](workers=workers, microbatches=microbatches).take(batches)
     trace, checked = Trace.from_schedule(schedule), schedules.check(schedule)
     picture = plots.save(plots.timeline(trace), folder / name, trace.frame)["svg"]
     text = [f"# {schedule.title}", f"![{schedule.title}](/methods/{picture.name})"]

@@ -5,7 +5,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-NO_RUN = "<!doctype html><title>No report</title><p>No run is here yet: <code>make papers</code>"
+NO_RUN = (
+    '<!doctype html><html lang="en"><title>No report</title>'
+    "<main><h1>No run is here yet</h1><p><code>make papers</code> makes one.</p></main></html>"
+)
 _ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from article import batch, styles
+from article import styles
 
 from pipekit.explore.browser.standalone import embedded, script
 from pipekit.explore.puzzles.data import rows, rules
 from pipekit.explore.puzzles.page import HERE, bundle
+from pipekit.schedules.methods.by_name import batches_of
 
 MODULES = ("tables", "problem", "clock", "picture", "elements", "slides")
 SLIDES = (
@@ -57,5 +58,5 @@ def known() -> dict[str, Any]:
 
 
 def _method(name: str) -> dict[str, Any]:
-    schedule = batch(name, 4, 4)
+    schedule = batches_of(name, 4, 4, 1)
     return {"name": schedule.name, "rows": rows(schedule)}

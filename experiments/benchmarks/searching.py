@@ -2,19 +2,23 @@
 
     python -m experiments.benchmarks.searching --output results/reference/search
 
-Two comparisons of simulated times on random instances, each defined by its number alone:
+Three comparisons of simulated times on random instances, each defined by its number alone:
 
 - ``named``: 200 of all sizes; no schedule found may be longer than the best named method that fits;
-- ``large``: eight workers and 32 microbatches; how much shorter in the median.
+- ``large``: eight workers and 32 microbatches; how much shorter in the median;
+- ``placements``: ten of two servers and a costly last stage; no schedule found may be longer than
+  the best on 200 drawn placements, each of which is searched for a moment.
 
 An instance has costs that are unequal between stages, links that take time, and a memory cap that
 binds: see :func:`instance`.
 """
 
+import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +27,12 @@ import typer
 from tqdm import tqdm
 from typer import Option
 
-from experiments.benchmarks.harness import conclude
-from pipekit.clusters import Cluster, flat
+from experiments.benchmarks.harness import conclude, show
+from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import check
+from pipekit.schedules import ScheduleError, check
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching import search
 from pipekit.searching.bound import bound
@@ -36,6 +40,10 @@ from pipekit.searching.judge import Found, Judge
 from pipekit.searching.problem import homes_of
 
 MEGABYTE = 1e6
+_MOMENT_S = 0.05
+"""Of the search on a placement that was drawn."""
+_SHOWN = 12
+"""Rows of a table that is printed whole."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +157,67 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
     }
 
 
+def placed(number: int, seconds: float, drawn: int = 200) -> dict[str, Any]:
+    """Return what is found on the best placement, and on the best of some that are drawn.
+
+    Two servers of two workers, eight microbatches: blocks of one second forward and two backward,
+    and a last stage of several.  A message between servers takes ``link_s``, and the activations of
+    ``cap_activations`` passes fit on a worker.
+    """
+    chance = random.Random(f"placements {number}")
+    stages, head = chance.choice([6, 8, 10]), chance.uniform(1, 4)
+    link_s, cap = chance.uniform(0.5, 2), stages - chance.randint(0, 2) + 0.1
+    layers = [
+        LayerProfile(f"block {stage}", cost, 2 * cost, output_bytes=1, saved_bytes=MEGABYTE)
+        for stage, cost in enumerate([1.0] * (stages - 1) + [head])
+    ]
+    levels = Level("inside", 2, 1e30), Level("network", 2, 1 / link_s)
+    cluster = Cluster("two servers", Device("any", math.inf, {}, math.inf), levels)
+    profile, plan = Profile(tuple(layers)), Plan.by_hand([1] * stages)
+
+    def found(seconds: float, placement: list[int] | None = None) -> float:
+        try:
+            return search(
+                profile,
+                plan,
+                cluster,
+                cap * MEGABYTE,
+                microbatches=8,
+                workers=4,
+                placement=placement,
+                seconds=seconds,
+            ).makespan_s
+        except ScheduleError:  # nothing fits there
+            return math.inf
+
+    best = min(found(_MOMENT_S, each) for each in islice(_placements(chance, stages, 4), drawn))
+    ours = found(seconds)
+    return {
+        **{"stages": stages, "head": head, "link_s": link_s, "cap_activations": int(cap)},
+        **{"drawn": drawn, "best_drawn_s": best, "found_s": ours},
+        "gain_percent": 100 * (1 - ours / best),
+    }
+
+
+def _placements(chance: random.Random, stages: int, workers: int) -> Iterator[list[int]]:
+    while True:
+        placement = [chance.randrange(workers) for _ in range(stages)]
+        if len({*placement}) == workers:
+            yield placement
+
+
 def rows(
-    name: str, numbers: range, make: Callable[[int], Instance], seconds: float, kept: Path | None
+    name: str,
+    numbers: range,
+    row: Callable[[int, float], dict[str, Any]],
+    seconds: float,
+    kept: Path | None,
 ) -> pd.DataFrame:
     """Return a row for each instance; those that are in a file already are taken from there."""
     done = pd.read_csv(kept).to_dict("records") if kept and kept.exists() else []
     known = {row["instance"] for row in done}
     for number in tqdm([n for n in numbers if n not in known], desc=name):
-        done.append({"instance": number, **searched(make(number), seconds)})
+        done.append({"instance": number, **row(number, seconds)})
         if kept:
             kept.parent.mkdir(parents=True, exist_ok=True)
             pd.DataFrame(done).to_csv(kept, index=False)
@@ -164,30 +225,35 @@ def rows(
 
 
 def main(
-    only: Annotated[str, Option(help="named or large; by default both")] = "",
+    only: Annotated[str, Option(help="named, large or placements; by default all")] = "",
     seconds: Annotated[float, Option(help="of a search, in named")] = 2.0,
     large_seconds: Annotated[float, Option(help="of a search, in large")] = 40.0,
-    count: Annotated[int, Option(help="of instances, in place of 200 and 12")] = 0,
+    placed_seconds: Annotated[float, Option(help="of a search, in placements")] = 5.0,
+    count: Annotated[int, Option(help="of instances, in place of 200, 12 and 10")] = 0,
     output: Annotated[Path | None, Option(help="folder for the tables")] = None,
 ) -> None:
     """Compare; with an output folder, a run that was interrupted is taken up where it ended."""
     comparisons = {
-        "named": (200, of_any_size, seconds),
-        "large": (12, large, large_seconds),
+        "named": (200, lambda number, limit: searched(of_any_size(number), limit), seconds),
+        "large": (12, lambda number, limit: searched(large(number), limit), large_seconds),
+        "placements": (10, placed, placed_seconds),
     }
-    for name, (instances, make, limit) in comparisons.items():
+    for name, (instances, row, limit) in comparisons.items():
         if only not in ("", name):
             continue
         load = os.getloadavg()[0]
         record = provenance("simulated", 0, seconds=limit, load_average_at_start=load)
         kept = output and output / f"{name}.{str(record['commit'])[:8]}.partial.csv"
-        table = rows(name, range(count or instances), make, limit, kept)
+        table = rows(name, range(count or instances), row, limit, kept)
         gains = table["gain_percent"]
         quarters = ", ".join(f"{each:.1f}" for each in gains.quantile([0.25, 0.5, 0.75]))
         print(
-            f"{name}: {len(table)} instances, {(gains < 0).sum()} longer than the best named "
-            f"method and {(gains > 0).sum()} shorter; by {quarters} % (quartiles, simulated)"
+            f"{name}: {len(table)} instances, {(gains < 0).sum()} longer than the best that they "
+            f"are compared with and {(gains > 0).sum()} shorter; by {quarters} % (quartiles, "
+            f"simulated)"
         )
+        if len(table) <= _SHOWN:
+            show(table)
         conclude(name, table, record, output)
         if kept:
             kept.unlink()

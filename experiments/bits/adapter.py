@@ -88,8 +88,7 @@ def pipeline(
     given = dict(settings)
     if isinstance(given.get("loss_scale"), Mapping):
         given["loss_scale"] = pk.LossScale(**given["loss_scale"])
-    if given.get("validate") != "later":  # a case names it where it trains
-        given["short_batches"] = "fewer"
+    given["short_batches"] = "fewer"  # a case names it where it trains
     for argument, kind in (("updates", pk.Updates), ("execution", pk.Execution)):
         given[argument] = of_kind(kind, given)
     return pk.Pipeline(model, schedule, optimizer=optimizer, loss=loss, **given)

@@ -49,7 +49,7 @@ class Case:
 
 
 LOOPS = (
-    *("interleaved", "interleaved-zero-bubble", "looped-bfs", "hanayo"),
+    *("interleaved", "interleaved-zero-bubble", "gis", "gis-h", "looped-bfs", "hanayo"),
     *("zb-v", "v-half", "v-min", "dualpipe-v"),
 )
 """Methods with two stages a worker."""
@@ -107,8 +107,6 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "loss scale, too large": (CUT, {"loss_scale": TOO_LARGE}),
     "clipped": (BY_NAME, {"clip_norm": 0.05}),
     "norm only": (FEW, {"clip_norm": float("inf")}),
-    "validated later": (CUT, {"clip_norm": 0.05, "validate": "later"}),
-    "scaled, validated later": (CUT, {"loss_scale": TOO_LARGE, "validate": "later"}),
     "scheduler": (FEW, {"lr_scheduler": "step"}),
     "scheduler by call": (
         FEW,
@@ -129,16 +127,6 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "stream": (
         BY_NAME,
         {"calls": (train(9, stream=True, steps=7), train(9, stream=True, steps=2))},
-    ),
-    "not restarted": (
-        STASHING,
-        {
-            "calls": (
-                train(3),
-                train(3, restart=False),
-                train(9, stream=True, steps=4, restart=False),
-            )
-        },
     ),
     "outputs": (FEW, {"calls": (train(2, outputs=True), ("predict", {}))}),
     "metrics": (FEW, {"calls": (("evaluate", {"metrics": True}),)}),

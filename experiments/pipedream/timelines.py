@@ -118,7 +118,7 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     traffic, rows, flows = Traffic(cluster), [], []
     for row in trace.passes.sort_values("end_s").itertuples():
         traffic.run_until(row.end_s)
-        for _, to in sends[Task(Op[row.op], row.stage, row.microbatch, row.version)]:
+        for _, to in sends[Task(Op.named(row.op), row.stage, row.microbatch, row.version)]:
             flows.append(traffic.send(row.worker, to, row.bytes, row.end_s))
             purpose = "activation" if row.op == "FORWARD" else "gradient"
             rows.append((row.worker, to, purpose, row.stage, row.microbatch, row.bytes))

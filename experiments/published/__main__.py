@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.published.every import named
 from experiments.published.intervals import half_width
 from experiments.published.rows import read
-from pipekit.performance.constants import fitted
+from pipekit.performance.constants import UNKNOWN, fitted
 
 COLUMNS = (
     *("row_id", "step_s", "step_low_s", "step_high_s"),
@@ -34,8 +34,9 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
         out = each.predicted(row, fits.constants)
         half = math.nan
         if out.step_s is not None:
-            half = half_width(fits.half_widths, each.name, each.kind(row))
-        found.append({"row_id": row.row_id, "basis": out.basis, **out.columns(half)})
+            kind = UNKNOWN if out.note else each.kind(row)
+            half = half_width(fits.half_widths, each.name, kind)
+        found.append({"row_id": row.row_id, **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
 

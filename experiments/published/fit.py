@@ -3,7 +3,8 @@
 A machine's efficiency and overhead are the pair, of the candidates of its sets, with the least mean
 of ``|log(predicted / measured)|`` over the rows of the machine that are no named anomalies; each
 set that fits them counts alike.  Errors come from rows that were not fitted: the groups of rows are
-dealt to ten folds by a hash, and each fold is predicted by the constants of the others.
+dealt to ten folds by a hash, and each fold is predicted by the constants of the others; or all rows
+of one model, device or number of GPUs are left out in turn.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from experiments.published.every import SETS
 from experiments.published.intervals import Residual, half_widths
 from experiments.published.published_set import AnySet, RowMeasured, RowPrediction, Unreadable
 from experiments.published.rows import read
-from pipekit.performance.constants import FILE, FORM, Constants, Fit, Fits
+from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits
 from pipekit.performance.measurements import measurements
 from pipekit.progress import progress_bar
 
@@ -30,13 +31,14 @@ FOLDS = 10
 
 @dataclass
 class Known:
-    """A measured row, and its logarithms of predicted / measured, an entry a candidate."""
+    """A measured row, the constants tried on it, and its log(predicted / measured) by each."""
 
     each: AnySet
     row: Any
     measured: RowMeasured
     fold: int
     errors: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.empty(0))
+    tried: Sequence[Constants] = ()
 
     @property
     def counts(self) -> bool:
@@ -71,12 +73,14 @@ def candidates(sets: Iterable[AnySet]) -> list[Constants]:
     return list(itertools.starmap(Constants, sorted(pairs)))
 
 
-def try_all(rows: Iterable[Known], tried: Sequence[Constants]) -> None:
-    """Predict rows that count for the fit by each candidate."""
+def try_all(rows: Sequence[Known]) -> None:
+    """Predict rows of one machine that count for the fit by each candidate."""
+    tried = candidates(one.each for one in rows)
     for one in rows:
         if one.counts:
             steps = [one.each.predicted(one.row, always(pair)).step_s or math.nan for pair in tried]
             one.errors = np.log(np.array(steps) / (one.measured.step_s or math.nan))
+            one.tried = () if np.isnan(one.errors).any() else tried
 
 
 def always(pair: Constants) -> Callable[[str], Constants]:
@@ -84,14 +88,19 @@ def always(pair: Constants) -> Callable[[str], Constants]:
     return lambda _: pair
 
 
-def fit(rows: Iterable[Known], tried: Sequence[Constants]) -> Fit:
-    """Return the candidate that the rule chooses, with the rows that it was fitted on."""
-    by_set: dict[str, list[Known]] = defaultdict(list)
+def fit(rows: Iterable[Known]) -> dict[str, Fit]:
+    """Return the candidate that the rule chooses for each machine, with the rows of the fit."""
+    machines: dict[str, dict[str, list[Known]]] = defaultdict(lambda: defaultdict(list))
     for one in rows:
-        if one.counts and not np.isnan(one.errors).any():
-            by_set[one.each.name].append(one)
+        if one.tried:
+            machines[one.each.machine(one.row)][one.each.name].append(one)
+    return {machine: _fit(by_set) for machine, by_set in machines.items()}
+
+
+def _fit(by_set: Mapping[str, Sequence[Known]]) -> Fit:
     means = [np.mean([np.abs(one.errors) for one in own], axis=0) for own in by_set.values()]
     fitted_on = {name: [one.row.row_id for one in own] for name, own in by_set.items()}
+    tried = next(iter(by_set.values()))[0].tried
     return Fit(tried[int(np.argmin(np.sum(means, axis=0)))], fitted_on)
 
 
@@ -110,27 +119,46 @@ class CrossValidation:
                 error = math.log(one.measured.step_s / out.step_s)
                 yield one.each.name, one.each.kind(one.row), error
 
+    def unfamiliar(self) -> Iterator[Residual]:
+        """Yield likewise what rows would have if all their names were unknown."""
+        for one in self.rows:
+            if one.each.names and one.measured.step_s:
+                row = one.each.renamed(one.row, one.each.names)
+                out = one.each.predicted(row, self.fits.constants)
+                if out.step_s:
+                    yield one.each.name, UNKNOWN, math.log(one.measured.step_s / out.step_s)
+
+    def left_out(self, column: str) -> Iterator[tuple[Known, RowPrediction]]:
+        """Yield rows with predictions by constants of rows that have another value in a column."""
+        found = _predicted(self.rows, lambda one: getattr(one.row, column, None))
+        return zip(self.rows, found, strict=True)
+
 
 def outcome() -> CrossValidation:
     """Return cross-validated predictions of the given half, and the constants fitted on all."""
     rows = [one for each in SETS.values() for one in known_rows(each)]
-    by_machine = defaultdict(list)
+    machines = defaultdict(list)
     for one in rows:
-        by_machine[one.each.machine(one.row)].append(one)
-    folds: list[dict[str, Fit]] = [{} for _ in range(FOLDS)]
-    machines: dict[str, Fit] = {}
-    for machine, own in progress_bar(list(by_machine.items()), desc="fitting"):
-        tried = candidates(one.each for one in own)
-        if tried:
-            try_all(own, tried)
-            machines[machine] = fit(own, tried)
-            for number, each in enumerate(folds):
-                others = [one for one in own if one.fold != number]
-                if others:
-                    each[machine] = fit(others, tried)
-    predicted = [one.each.predicted(one.row, Fits(folds[one.fold], {}).constants) for one in rows]
-    found = CrossValidation(rows, predicted, Fits(machines, {}))
-    return replace(found, fits=Fits(machines, half_widths(found.residuals())))
+        machines[one.each.machine(one.row)].append(one)
+    for own in progress_bar(list(machines.values()), desc="fitting"):
+        try_all(own)
+    predicted = _predicted(rows, lambda one: one.fold)
+    found = CrossValidation(rows, predicted, Fits(fit(rows), {}))
+    widths = half_widths([*found.residuals(), *found.unfamiliar()])
+    return replace(found, fits=replace(found.fits, half_widths=widths))
+
+
+def _predicted(rows: list[Known], by: Callable[[Known], Hashable]) -> list[RowPrediction]:
+    """Return each row's prediction by constants of the rows of all other groups."""
+    groups = [by(one) for one in rows]
+    fits = {
+        left: Fits(fit(one for one, own in zip(rows, groups, strict=True) if own != left), {})
+        for left in {*groups}
+    }
+    return [
+        one.each.predicted(one.row, fits[own].constants)
+        for one, own in zip(rows, groups, strict=True)
+    ]
 
 
 def write(fits: Fits) -> None:

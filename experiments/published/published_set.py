@@ -1,10 +1,12 @@
 """What a set of published trainings is: its rows' columns, and how a row is predicted."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Generic, Protocol, TypeVar
 
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 
 
@@ -17,17 +19,20 @@ class RowPrediction:
         basis: what it rests on, in words.
         memory_bytes: the largest allocated peak over ranks.
         fits: the probability that the run does not fail.
+        note: why it is less certain than others of its set; empty: it is not.
     """
 
     step_s: float | None
     basis: str
     memory_bytes: float | None = None
     fits: float | None = None
+    note: str = ""
 
-    def columns(self, half_width: float) -> dict[str, float | None]:
+    def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
         step = self.step_s or math.nan
         return {
+            "basis": "; ".join(filter(None, (self.basis, self.note))),
             "step_s": step,
             "step_low_s": step * math.exp(-half_width),
             "step_high_s": step * math.exp(half_width),
@@ -68,6 +73,10 @@ class Unreadable:
 Row = TypeVar("Row", bound=HasId)
 
 
+_LEAST_ALIKE = 0.4
+"""Of a name that stands in for an unknown one (difflib's ratio)."""
+
+
 def _configuration(row: HasId) -> str:
     return row.row_id.partition("-")[0]
 
@@ -95,6 +104,8 @@ class PublishedSet(Generic[Row]):
         published_error: the mean error that the publishers' own simulator has, as they print it.
         overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
         efficiencies: likewise, for the efficiency.
+        names: columns with a name, and the names that are known.  The one whose spelling is closest
+            stands in for any other, with a note.
     """
 
     name: str
@@ -112,6 +123,7 @@ class PublishedSet(Generic[Row]):
     published_error: float | None = None
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
+    names: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def predicted(
         self, row: Row | Unreadable, constants: Callable[[str], Constants]
@@ -119,10 +131,31 @@ class PublishedSet(Generic[Row]):
         """Return a row's prediction by its machine's constants, or none with the reason."""
         if isinstance(row, Unreadable):
             return RowPrediction(None, row.reason)
+        unknown = [
+            column for column, known in self.names.items() if getattr(row, column) not in known
+        ]
         try:
-            return self.predict(row, constants(self.machine(row)))
+            known = self.renamed(row, unknown)
+            for column in unknown:
+                require_choice(column, getattr(known, column), self.names[column])
+            found = self.predict(known, constants(self.machine(known)))
         except ValueError as error:
             return RowPrediction(None, str(error))
+        notes = [
+            f"{column} {getattr(row, column)} is unknown and taken for {getattr(known, column)}"
+            for column in unknown
+        ]
+        return replace(found, note="; ".join(filter(None, (found.note, *notes))))
+
+    def renamed(self, row: Row, columns: Collection[str]) -> Row:
+        """Return a row with the closest other name in some columns; none is close: as it is."""
+        names = {
+            column: get_close_matches(own, {*self.names[column]} - {own}, 1, _LEAST_ALIKE)
+            for column in columns
+            for own in [getattr(row, column)]
+        }
+        close = {column: found[0] for column, found in names.items() if found}
+        return replace(row, **close) if close else row  # type: ignore[type-var]
 
 
 AnySet = PublishedSet[Any]

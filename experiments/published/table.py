@@ -1,7 +1,8 @@
 """Writes what the sets' predictions are worth: ``python -m experiments.published.table``.
 
 ``errors.csv`` has a row a set and ``predictions.csv`` a row for each row of the given half, by
-constants and intervals that were fitted on others; ``machines.csv`` has the constants of all rows.
+constants and intervals that were fitted on others; ``left_out.csv`` has the errors on models,
+devices and numbers of GPUs that were left out whole; ``machines.csv`` has all constants.
 None of them has a measured number.
 """
 
@@ -23,6 +24,8 @@ from pipekit.host.provenance import provenance
 from pipekit.performance.measurements import measurements
 
 FOLDER = Path("results/reference/published")
+LEFT_OUT = "model", "device", "gpus"
+"""Columns of rows, or properties: of one value of which all rows are left out in turn."""
 Numbers = NDArray[np.float64]
 
 
@@ -39,7 +42,7 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
     """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     by_set: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        by_set[row.known.each.name + row.known.each.part(row.known.row)].append(row)
+        by_set[_set(row.known)].append(row)
     return pd.DataFrame(
         [
             {
@@ -50,6 +53,11 @@ def errors(rows: Iterable[Judged]) -> pd.DataFrame:
             for name, own in by_set.items()
         ]
     )
+
+
+def _set(one: Known) -> str:
+    """Return the name of a row's set and of its part there."""
+    return one.each.name + one.each.part(one.row)
 
 
 def _errors(rows: list[Judged]) -> dict[str, float | None]:
@@ -73,6 +81,29 @@ def _errors(rows: list[Judged]) -> dict[str, float | None]:
         "memory": _mean_size(memory),
         "memory_without_anomalies": _mean_size(memory[usual]),
     }
+
+
+def left_out(found: CrossValidation) -> pd.DataFrame:
+    """Return how far predictions are off if all rows like one in a column are left out in turn.
+
+    Returns:
+        A row a set: of each column how many values it has, the mean error, and that of the worst.
+    """
+    frame = pd.DataFrame(
+        (_set(one), column, getattr(one.row, column), abs(Judged(one, out, 0.0).error))
+        for column in LEFT_OUT
+        for one, out in found.left_out(column)
+        if one.tried and hasattr(one.row, column)
+    )
+    frame.columns = pd.Index(["set", "column", "value", "error"])
+    by_set = frame.groupby(["set", "column"], sort=False)
+    by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()
+    table = by_set.agg(values=("value", "nunique"), mean=("error", "mean")).assign(
+        worst=by_value.groupby(level=[0, 1], sort=False).max()
+    )
+    wide = table.unstack("column")
+    wide.columns = [f"{column}_{what}" for what, column in wide.columns]
+    return wide.reset_index()
 
 
 def _mean_size(errors: Numbers) -> float | None:
@@ -174,6 +205,7 @@ def main() -> None:
     folder = measurements()
     if folder is not None:
         memory(folder).to_csv(FOLDER / "memory.csv", index=False, float_format="%.4g")
+    left_out(found).to_csv(FOLDER / "left_out.csv", index=False, float_format="%.4g")
     table = errors(rows).assign(commit=commit)
     table.to_csv(FOLDER / "errors.csv", index=False, float_format="%.4g")
     predictions(rows).to_csv(FOLDER / "predictions.csv", index=False, float_format="%.5g")

@@ -4,14 +4,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
 import pandas as pd
 
-from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.networks import ESTIMATES, MODELS
-from pipekit.explore.page.controls import choice, steps
+from pipekit.explore.page.controls import Maker, choice, steps
 from pipekit.explore.page.explorer import explore, waiting
 from pipekit.explore.page.view import Plot, View
+from pipekit.explore.timeline import OPTIMIZERS
 
 TRAININGS = "trainings.csv"
 ALIKE = 1e-3
@@ -61,7 +60,7 @@ def see(
     )
 
 
-def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
+def controls(table: pd.DataFrame) -> dict[str, Maker]:
     """Return the controls of :func:`see`."""
     from experiments.staleness.comparison import OWN  # here, since torch takes seconds
 
@@ -87,8 +86,8 @@ def speed_against_staleness(
         from experiments.staleness import comparison
 
         table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))
-    see_here, controls_here = partial(see, table), partial(controls, table)
-    explore(see_here, controls_here, interactive, results_dir, waits_for=ESTIMATES, **start)
+    shown: Any = {"controls": controls(table), "waits_for": ESTIMATES}
+    explore(partial(see, table), interactive, results_dir, **shown, **start)
 
 
 def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:

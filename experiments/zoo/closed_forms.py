@@ -5,6 +5,7 @@ F&B what a forward and a backward take together.  A worker has 1 / p of the mode
 method: with ``v`` stages a worker a pass is a v-th as long, and an activation a v-th as large.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -124,6 +125,7 @@ FORMS: Mapping[str, ClosedForm] = {
     "interleaved": ClosedForm(
         _HALF, _MAKESPAN, lambda s: s.workers + (s.workers - 1) / 2, _DIVIDED, _MEGATRON
     ),
+    "gis": ClosedForm(_HALF, _MAKESPAN, _workers, _DIVIDED, "PipeOffload"),
     "looped-bfs": ClosedForm(_HALF, _MAKESPAN, _microbatches, _ENOUGH, "Lamy-Poirier (MLSys '23)"),
     "hanayo": ClosedForm(_WAVES, _MAKESPAN, _workers, _AS_MANY, "ours"),
     "zb-h1": ClosedForm(_H1, _MAKESPAN, _workers, _SHORT, "Zero Bubble 2.1"),
@@ -136,8 +138,10 @@ FORMS: Mapping[str, ClosedForm] = {
 }
 """By the names of :data:`pipekit.schedules.methods.by_name.METHODS`, with two stages a worker."""
 
-ACTIVATIONS: Mapping[str, Callable[[int], int]] = {
+ACTIVATIONS: Mapping[str, Callable[[int], float]] = {
+    "gis-h": lambda p: (p + math.ceil(3 * p / (3 * p // math.ceil(p / 2)))) / 2,
     "v-half": lambda p: (p + 2) // 2 if p > 1 else 1,
     "v-min": lambda p: (p + 4) // 3,
 }
-"""Of those whose bubble has no closed form: whole microbatches' activations of p workers."""
+"""Of those whose bubble has no closed form: whole microbatches' activations of p workers, for 3 p
+microbatches."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix
+from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def check(
         str,
         typer.Argument(
             metavar="METHOD",
-            help=f"{METHOD} Or torch's CSV, with or without sends and receives.",
+            help=f"{TABLE} Or torch's CSV, with or without sends and receives.",
         ),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
@@ -90,8 +90,8 @@ def check(
     typer.echo(f"{verdict} (exact)")
     if repair:
         verdict = proofs.repair(program, channel, link=link)
-        repair.write_text(proofs.write_torch_comms(verdict.program), encoding="utf-8")
-        typer.echo(f"{verdict} (exact)\nwrote {repair}")
+        typer.echo(f"{verdict} (exact)")
+        save_text(repair, proofs.write_torch_comms(verdict.program))
     if not verdict.is_sound:
         raise typer.Exit(1)
 

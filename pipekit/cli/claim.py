@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipekit.choices import require_choice
+
 if TYPE_CHECKING:
     from pipekit.ledger.outcomes import Outcome
 
@@ -62,27 +64,18 @@ def claim(
         )
     outcomes = {each.claim.id: each for each in judged(folder)}
     if id is None:
-        _require(paper, sorted({each.claim.paper for each in outcomes.values()}), "--paper")
-        _require(outcome, [status.value for status in Status], "--outcome")
+        papers = dict.fromkeys(each.claim.paper for each in outcomes.values())
+        require_choice("--paper", paper, [None, *papers])
+        require_choice("--outcome", outcome, [None, *(status.value for status in Status)])
         for each in outcomes.values():
             if paper in (None, each.claim.paper) and outcome in (None, each.status.value):
                 typer.echo("\t".join(filter(None, [each.claim.id, each.status.value, each.cause])))
         return
-    _require(id, [*outcomes], "the claim")
+    require_choice("the claim", id, outcomes)
     if again:
         folder = _run_again(outcomes[id])
         outcomes = {each.claim.id: each for each in judged(folder)}
     typer.echo(_told(outcomes[id], folder, outcomes.values()))
-
-
-def _require(name: str | None, names: list[str], what: str) -> None:
-    if name is None or name in names:
-        return
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"see {'--list' if len(names) > 9 else names}"
-    raise ValueError(f"{what} is not {name!r}: {hint}")
 
 
 def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:

@@ -57,6 +57,7 @@ def demo(
     from pipekit import plots
     from pipekit.cli.common.training import first_batches
     from pipekit.metrics import ACCURACY
+    from pipekit.traces import Trace
 
     runs: list[Run] = []
     for method, how in HOW.items():
@@ -71,8 +72,9 @@ def demo(
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
     path = plots.save(plots.compare(*drawn), output / "timelines", numbers)["svg"]
+    exact = [_schedule(method).take(2 * STAGES * DRAWN_BATCHES) for method in HOW]
     idle = [_idle(run.trace) for run in runs]
-    planned = [_idle(_schedule(method).take(2 * STAGES * DRAWN_BATCHES)) for method in HOW]
+    planned = [_idle(Trace.from_schedule(schedule)) for schedule in exact]
     typer.echo(
         f"Workers were idle for {idle[0]:.0%} of the time without a pipeline and for {idle[1]:.0%} "
         f"with one (measured). It would be {planned[0]:.0%} and {planned[1]:.0%} if stages took "
@@ -89,12 +91,8 @@ def _schedule(method: str) -> "Schedule":
     return schedule
 
 
-def _idle(source: "Trace | Schedule") -> float:
+def _idle(trace: "Trace") -> float:
     """Return the share of the time between updates in which workers wait."""
-    from pipekit.schedules import Schedule
-    from pipekit.traces import Trace
-
-    trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
     return float(trace.bubbles().loc["all", "steady"])
 
 

@@ -91,9 +91,7 @@ def report(
       pipekit report
       pipekit report results/runs/2026-01-31T12-00-00.000000Z --open
     """
-    from rich.console import Console
-
-    from pipekit.cli.common.options import table
+    from pipekit.cli.common.options import print_table
     from pipekit.ledger import claims
     from pipekit.ledger.outcomes import Status, summaries
     from pipekit.ledger.report import destination, write
@@ -111,7 +109,7 @@ def report(
         ["met, rule written after", *(str(its.met_after) for its in papers.values())],
         ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
     ]
-    Console().print(table(["", *papers], rows, last, named=True))
+    print_table(["", *papers], rows, last, named=True)
     typer.echo(f"report: {path.resolve()}")
     if open:
         typer.launch(path.resolve().as_uri())

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipekit.cli.common.options import save_text
+
 
 def explain(
     paths: Annotated[
@@ -31,7 +33,8 @@ def explain(
     """Say which method a recorded trace is of, where its time went, and what would save how much.
 
     It reads torch.profiler's JSON of torch.distributed.pipelining, ByteDance's Parquet, Primus's
-    and MegatronApp's dumps, and pipekit's own traces, each recognised by its content.
+    and MegatronApp's dumps, and pipekit's own traces, each recognised by its content; and what
+    Megatron-LM's timers say in a log.
 
     \b
     [b]Examples[/b]
@@ -45,8 +48,16 @@ def explain(
     chosen = _slice(steps)
     from pipekit.measured import compared, read_trace
     from pipekit.measured import explain as why
+    from pipekit.measured.formats import megatron_timers
     from pipekit.progress import PATIENCE_S, progress_bar
 
+    if len(paths) == 1 and megatron_timers.is_it(paths[0]):
+        if json or html or steps:
+            raise ValueError(
+                f"{paths[0]} has timers and no trace: leave out --json, --html, --steps"
+            )
+        typer.echo(str(megatron_timers.read(paths[0])))
+        return
     bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
     found = [why(read_trace(path, chosen)) for path in bar]
     for number, explanation in enumerate(found):
@@ -54,13 +65,11 @@ def explain(
     if len(found) == 2:
         typer.echo("\n" + compared(*found))
     if json is not None:
-        json.write_text(found[0].to_json(), encoding="utf-8")
-        typer.echo(f"saved {json}")
+        save_text(json, found[0].to_json())
     if html is not None:
         from pipekit.explore.why_page import html as page
 
-        html.write_text(page(found[0]), encoding="utf-8")
-        typer.echo(f"saved {html}")
+        save_text(html, page(found[0]))
 
 
 def _slice(text: str | None) -> slice | None:

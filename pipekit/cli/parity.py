@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipekit.cli.common.options import save_text
+
 
 def parity(
     adapter: Annotated[
@@ -57,7 +59,6 @@ def parity(
         typer.echo(verdicts[-1].text)
     if json is not None:
         text = ",\n".join(verdict.to_json() for verdict in verdicts)
-        json.write_text(f"[{text}]\n", encoding="utf-8")
-        typer.echo(f"saved {json}")
+        save_text(json, f"[{text}]\n")
     if not all(verdict.ok for verdict in verdicts):
         raise typer.Exit(1)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.common.options import PUBLISHED, TRAINED, Data, LossName, Quiet, table
-from pipekit.cli.common.own import OwnModel, require_known, require_module
+from pipekit.cli.common.options import PUBLISHED, TRAINED, Data, LossName, Quiet, print_table
+from pipekit.cli.common.own import OwnModel, require_known
+from pipekit.references import require_module
 from pipekit.units import bytes_text
 
 if TYPE_CHECKING:
@@ -125,10 +126,8 @@ def _make(
 
 
 def _print(name: str, made: "Profile") -> None:
-    from rich.console import Console
-
     columns = "forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"
-    shown = table(
+    print_table(
         ["layer", *columns],
         [[layer.name, *_cells(layer)] for layer in made.layers],
         [["all", *_cells(made.stage(0, len(made)))]],
@@ -136,7 +135,6 @@ def _print(name: str, made: "Profile") -> None:
         title=f"{name}, {made.rows} rows, {made.provenance['dtype']}",
         caption=_origin(made),
     )
-    Console().print(shown)
     for skip in made.skips:
         size = bytes_text(skip.bytes)
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import METHOD, STAGES, Replicas, require_suffix, save_figure
-from pipekit.cli.common.own import load, require_module
-from pipekit.names import METHODS
+from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_timelines
+from pipekit.names import METHODS, TABLES
+from pipekit.references import load, require_module
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -19,7 +19,7 @@ SUFFIXES = (".svg", ".html", ".csv", ".txt")
 def schedule(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD...", help=METHOD),
+        typer.Argument(metavar="METHOD...", help=TABLE),
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
@@ -89,11 +89,10 @@ def chosen_schedule(
     """
     from pipekit.schedules.methods import by_name
 
-    if name in by_name.PER_MINIBATCH:
-        passes = microbatches * batches if minibatches is None else minibatches
-        return by_name.METHODS[name](stages, 1).take(passes)
-    if name in by_name.METHODS:
-        return by_name.METHODS[name](stages, microbatches).take(batches)
+    if minibatches is not None and name in by_name.PER_MINIBATCH:
+        return by_name.METHODS[name](stages, 1).take(minibatches)
+    if name in by_name.TABLES:
+        return by_name.batches_of(name, stages, microbatches, batches)
     own = own_schedule(name, stages, microbatches)
     return own.take(batches) if own.is_endless else own
 
@@ -126,7 +125,7 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
     if not file.is_file():
         raise ValueError(
             f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
-            f"{METHODS}"
+            f"{TABLES}"
         )
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
@@ -159,13 +158,8 @@ def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) 
     elif output.suffix == ".txt":
         output.write_text(f"{shown[0]}\n", encoding="utf-8")
     else:
-        import pandas as pd
-
-        from pipekit import plots
         from pipekit.traces import Trace
 
         traces = [Trace.from_schedule(schedule) for schedule in shown]
-        figure = plots.compare(*traces, versions=versions)
-        events = [trace.frame.assign(schedule=trace.name) for trace in traces]
-        return save_figure(figure, output, pd.concat(events))
+        return save_timelines(traces, output, versions=versions)
     return [output]

@@ -14,9 +14,9 @@ from pipekit.cli.common.options import (
     chosen_cluster,
     chosen_microbatches,
     chosen_plan,
+    print_table,
     require_suffix,
-    save_figure,
-    table,
+    save_timelines,
 )
 
 if TYPE_CHECKING:
@@ -100,10 +100,7 @@ def search(
     elif output.suffix == ".json":
         output.write_text(found.to_json(), encoding="utf-8")
     else:
-        from pipekit import plots
-
-        trace = pipekit.simulate(found.schedule, costs, used, links)
-        paths = save_figure(plots.timeline(trace), output, trace.frame)
+        paths = save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
     for path in paths:
         typer.echo(f"wrote {path}")
 
@@ -118,8 +115,6 @@ def _workers(text: str) -> list[int]:
 
 
 def _print(found: "Searched") -> None:
-    from rich.console import Console
-
     from pipekit.units import listed
 
     typer.echo(found)
@@ -127,4 +122,4 @@ def _print(found: "Searched") -> None:
     for worker, peak in enumerate(found.peak_bytes):
         own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
         rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
-    Console().print(table(["worker", "stages", "peak (MB)"], rows))
+    print_table(["worker", "stages", "peak (MB)"], rows)

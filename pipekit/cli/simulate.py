@@ -1,5 +1,6 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,9 @@ from pipekit.cli.common.options import (
     chosen_cluster,
     chosen_microbatches,
     chosen_plan,
+    print_table,
     require_suffix,
-    save_figure,
-    table,
+    save_timelines,
 )
 from pipekit.cli.schedule import chosen_schedule
 
@@ -82,45 +83,72 @@ def simulate(
     """
     import pipekit
     from pipekit.profiling import Profile
-    from pipekit.schedules.methods.by_name import METHODS
+    from pipekit.schedules.methods.by_name import TABLES
 
     require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
     used = chosen_plan(costs, plan, stages)
     count = chosen_microbatches(microbatches, used)
-    schedule = chosen_schedule(method, used.replicas, count, batches, None)
-    if method in METHODS:  # built for the plan; with two directions, a stage has two workers
+    replicas = used.replicas
+    schedule = chosen_schedule(method, replicas, count, batches, None)
+    if method in TABLES:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     links = None
     if cluster is not None or bandwidth is not None:
         asked = workers or (used.workers if bandwidth is not None else None)
         links = chosen_cluster(cluster, asked, bandwidth, memory)
-    trace = pipekit.simulate(
-        schedule,
-        costs,
-        used,
-        links,
+    simulated = partial(
+        pipekit.simulate,
+        profile=costs,
+        plan=used,
+        cluster=links,
         optimizer_states=optimizer_states,
         validate=validate,
         mitigation=mitigation,
     )
+    trace = simulated(schedule)
     _print(trace, used, costs)
+    if used.predicted_s and method in TABLES and plan is not None:
+        longer = chosen_schedule(method, replicas, count, 2 * batches, None)
+        typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     for path in _write(trace, output) if output is not None else []:
         typer.echo(f"wrote {path}")
 
 
-def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
-    from rich.console import Console
+def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
+    """Return why a run takes another time than its plan, from the run and one twice as long.
 
+    A plan's seconds are those of its slowest stage or transfer, as if that never waited.
+    """
+    count = _microbatches(trace)
+    pipelines = plan.replicas[0] if plan.method == "parallel_pipelines" else 1
+    planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
+    steady = (longer.makespan_s - trace.makespan_s) / (_microbatches(longer) - count)
+    ends, waits = max(0.0, here - steady), steady - planned
+    fate = "waits between tasks" if waits > 0 else "less, since links cost less"
+    times = planned, here, ends, abs(waits)
+    planned_ms, here_ms, ends_ms, rest_ms = (round(1e3 * seconds, 6) for seconds in times)
+    return (
+        f"the plan predicts {planned_ms:.4g} ms, as if its slowest stage or transfer never waited: "
+        f"of the {here_ms:.4g} ms here, {ends_ms:.3g} ms are the pipeline's beginning and end, and "
+        f"{rest_ms:.3g} ms {fate}"
+    )
+
+
+def _microbatches(trace: "Trace") -> int:
+    return int(trace.frame["microbatch"].max()) + 1
+
+
+def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from pipekit.reading import printable
     from pipekit.traces import describe_bubbles, describe_gaps
 
     assert trace.memory is not None
     assert trace.transfers is not None
-    count = trace.frame["microbatch"].max() + 1
+    each_ms = 1e3 * trace.makespan_s / _microbatches(trace)
     typer.echo(
         f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
-        f"{trace.makespan_s / count * 1e3:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
+        f"{each_ms:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
         f"{describe_bubbles(trace.bubbles())} (simulated)"
     )
     typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
@@ -139,15 +167,12 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
                 f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
             ]
         )
-    Console().print(table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows))
+    print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
 
 
 def _write(trace: "Trace", output: Path) -> list[Path]:
     """Write the trace for Perfetto, or draw it; return the paths."""
-    from pipekit import plots
-
     if output.suffix == ".json":
         trace.to_perfetto(output)
         return [output]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    return save_figure(plots.timeline(trace), output, trace.frame)
+    return save_timelines([trace], output)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from pipekit.cli.common.options import (
-    METHOD,
     STAGES,
+    TABLE,
     TRAINED,
     Data,
     LossName,
@@ -19,9 +19,10 @@ from pipekit.cli.common.options import (
     Quiet,
     Replicas,
 )
-from pipekit.cli.common.own import require_known, require_module
+from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
+from pipekit.references import require_module
 
 
 class Autocast(StrEnum):
@@ -64,7 +65,7 @@ def train(
             help="For gpt: learn this file, and test on its last tenth.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=METHOD)] = "flush",
+    method: Annotated[str, typer.Option(help=TABLE)] = "flush",
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
@@ -160,7 +161,6 @@ def train(
     for reference in filter(None, (data, test_data, loss)):
         require_module(reference)
     import torch
-    from rich.console import Console
 
     import pipekit
     from pipekit.cli.common import training
@@ -186,7 +186,7 @@ def train(
         if is_own
         else training.known(model, text, batch_rows, seed)
     )
-    named = by_name.METHODS.get(method, partial(own_schedule, method))
+    named = by_name.TABLES.get(method, partial(own_schedule, method))
     schedule = named(split, microbatches)
     pipeline = pipekit.Pipeline(
         learning.layers,
@@ -225,7 +225,7 @@ def train(
         raise typer.Exit(1) from error
     finally:
         if shown and done:
-            Console().print(training.epochs_table(done, learning))
+            training.print_epochs(done, learning)
     if shown and output is not None and not run.trace.frame.empty:
         for path in training.write(run, learning.source, output):
             typer.echo(f"wrote {path}")

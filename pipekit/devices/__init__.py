@@ -6,6 +6,7 @@ lines.  Every function is given the device: the user named it, or a tensor lies 
 """
 
 from pipekit.devices.copies import Copier, HostNumber, moved, to_device
+from pipekit.devices.moves import Mover
 from pipekit.devices.random_states import (
     RandomState,
     new_generators,
@@ -48,6 +49,7 @@ __all__ = [
     "Copier",
     "Event",
     "HostNumber",
+    "Mover",
     "RandomState",
     "ThreadStreams",
     "accelerators",

@@ -9,6 +9,7 @@ top.
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -21,21 +22,23 @@ from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.options import VALIDATE, Execution, Updates, Watch
+from pipekit.engine.options import Execution, Updates, Watch
+from pipekit.engine.runnable import require_runnable
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import LoweredTable, Tables
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule
+from pipekit.schedules import Op, Schedule
 from pipekit.schedules.lowering.steps import FIRST_TIE
-from pipekit.simulation.costs import StageCosts, skips_of, stage_costs, ties_of
+from pipekit.simulation.costs import Costs, StageCosts, skips_of, stage_costs, ties_of
+from pipekit.simulation.loads import loads
 
 
 def emulate(
     schedule: Schedule,
-    profile: Profile,
+    profile: Profile | Costs,
     plan: Plan | None = None,
     cluster: Cluster | None = None,
     observers: Watchers = (),
@@ -53,12 +56,13 @@ def emulate(
 
     Args:
         schedule: the table.
-        profile: what each layer costs.
+        profile: what each layer costs; or :class:`pipekit.simulation.Costs`, which differ between
+            tasks.
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
-        validate: when updates are validated ("first" or "later"), by messages that the engine
-            really sends; None: there is nothing to validate.
+        validate: "first" has stages agree on each update, by messages that the engine really
+            sends; None: there is nothing to agree on.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Returns:
@@ -69,9 +73,12 @@ def emulate(
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     arguments.require_watchers(observers, "threads")
-    require_choice("validate", validate, (None, *VALIDATE))
-    costs = stage_costs(schedule, profile, plan)
-    checked = Tables(schedule.excerpt(batches)).schedule
+    require_choice("validate", validate, (None, "first"))
+    given = profile if isinstance(profile, Costs) else Costs(profile)
+    costs = stage_costs(schedule, given.profile, plan)
+    some = schedule.excerpt(batches)
+    require_runnable(some, "emulate", trains=False)
+    checked = Tables(some).schedule
     workers = len(checked.workers)
     if cluster is not None:
         cluster.require_room(workers)
@@ -81,13 +88,13 @@ def emulate(
         combinations.require_joint_updates(checked, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
-    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
+    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate))
     steps, run_table = table.begun()
     config = RunConfig(
         table=run_table,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
-        updates=Updates(clip_norm=math.inf, validate=validate) if validate else Updates(),
+        updates=Updates(clip_norm=math.inf) if validate else Updates(),
         execution=Execution(cluster=cluster),
         watch=Watch(observers=tuple(observers)),
     )
@@ -103,13 +110,17 @@ def emulate(
         )
         for index, cost in enumerate(costs)
     ]
+    times = _times(checked, costs, given)
     assignments = [
         WorkerAssignment(
             index=worker,
             steps=own,
             device=CPU,
-            stages=[each for each in stages if worker in each.cost.workers],
-            validation=table.validations[worker] if table.validations else None,
+            stages=[
+                replace(each, times=times.get((worker, each.index), {}))
+                for each in stages
+                if worker in each.cost.workers
+            ],
         )
         for worker, own in enumerate(steps)
     ]
@@ -126,8 +137,22 @@ def emulate(
         time.perf_counter() - begin,
         seed=None,
         label="emulated",
-        profile=dict(profile.provenance),
+        profile=dict(given.profile.provenance),
     )
+
+
+def _times(
+    schedule: Schedule, costs: Sequence[StageCosts], given: Costs
+) -> dict[tuple[int, int], dict[tuple[Op, int], float]]:
+    """Return by worker and stage the tasks that take other times than the profile's."""
+    found: dict[tuple[int, int], dict[tuple[Op, int], float]] = {}
+    graph = schedule.dependencies
+    factors = loads(schedule, costs, given).times
+    for task, worker, factor in zip(graph.tasks, graph.worker_of, factors, strict=True):
+        if factor != 1:
+            number = task.version if task.op is Op.UPDATE else task.microbatch
+            found.setdefault((worker, task.stage), {})[task.op, number] = factor
+    return found
 
 
 def _batch(microbatches: int) -> Batch:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -25,10 +25,18 @@ _FLOAT_BYTES = 4
 
 
 class Waiter:
-    """Ends waits when it is told to, on average: one that ended late shortens the next."""
+    """Ends waits when it is told to, on average: one that ended late shortens the next.
 
-    def __init__(self) -> None:
-        self._late = 0.0
+    Args:
+        times: how many times as long some tasks take, by op and microbatch, or update.
+    """
+
+    def __init__(self, times: Mapping[tuple[Op, int], float] | None = None) -> None:
+        self._times, self._late = times or {}, 0.0
+
+    def compute(self, op: Op, number: int, start: float, seconds: float) -> None:
+        """Return when a task is over that began at ``start`` and is profiled to take so long."""
+        self.wait(start, seconds * self._times.get((op, number), 1.0))
 
     def wait(self, start: float, seconds: float) -> None:
         """Return ``seconds`` after ``start``, less what the last wait was late."""
@@ -46,10 +54,12 @@ class EmulatedStageConfig(StageConfig):
         cost: the seconds and bytes of its passes.
         copies: bytes of the gradients of weights that go back to an earlier stage with a copy, by
             the number on which they go.
+        times: how many times as long some tasks take, by op and microbatch, or update.
     """
 
     cost: StageCosts
     copies: Mapping[int, float]
+    times: Mapping[tuple[Op, int], float] = field(default_factory=dict)
 
     @classmethod
     def emulating(cls, index: int, cost: StageCosts, copies: Mapping[int, float]) -> Self:
@@ -61,7 +71,7 @@ class EmulatedStageConfig(StageConfig):
         return cls(passes=passes, optimizer=SGD, recompute=recompute, cost=cost, copies=copies)
 
     def build(self, device: torch.device) -> Stage:
-        weights = EmulatedWeights(self.cost, waiter := Waiter())
+        weights = EmulatedWeights(self.cost, waiter := Waiter(self.times))
         return Stage(self, weights, EmulatedPasses(self, weights, waiter))
 
 
@@ -85,11 +95,12 @@ class EmulatedPasses(Passes):
     ) -> StageIO:
         start = time.perf_counter()
         output = torch.empty(self._output) if target is None else torch.zeros(())
-        self._waiter.wait(start, self._cost.whole.forward_s)
+        self._waiter.compute(Op.FORWARD, microbatch, start, self._cost.whole.forward_s)
         return StageIO(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
-        self._waiter.wait(time.perf_counter(), self._cost.whole.forward_s)
+        seconds = self._cost.whole.forward_s
+        self._waiter.compute(Op.FORWARD, microbatch, time.perf_counter(), seconds)
         return StageIO((), {})
 
     def backward(
@@ -97,7 +108,7 @@ class EmulatedPasses(Passes):
     ) -> StageGradients:
         start = time.perf_counter()
         result = self._input_gradients()
-        self._compute_gradients(Op.BACKWARD, start)
+        self._compute_gradients(Op.BACKWARD, microbatch, start)
         return result
 
     def backward_input(
@@ -105,30 +116,32 @@ class EmulatedPasses(Passes):
     ) -> StageGradients:
         start = time.perf_counter()
         result = self._input_gradients()
-        self._waiter.wait(start, self._cost.whole.seconds(Op.BACKWARD_INPUT))
+        seconds = self._cost.whole.seconds(Op.BACKWARD_INPUT)
+        self._waiter.compute(Op.BACKWARD_INPUT, microbatch, start, seconds)
         return result
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        self._compute_gradients(Op.BACKWARD_WEIGHT, time.perf_counter())
+        self._compute_gradients(Op.BACKWARD_WEIGHT, microbatch, time.perf_counter())
 
     def _input_gradients(self) -> StageGradients:
         main = {0: torch.empty(self._input)} if self._part.index else {}
         return StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
 
-    def _compute_gradients(self, op: Op, start: float) -> None:
+    def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
         """Wait for an op that gives the gradients of the weights.
 
         If somebody sums them with other workers, wait for the layers of each bucket in turn, whose
         gradients can be summed from then on.
         """
         if not self._weights.listeners:
-            self._waiter.wait(start, self._cost.whole.seconds(op))
+            self._waiter.compute(op, microbatch, start, self._cost.whole.seconds(op))
             return
         seconds = [layer.seconds(op) for layer in self._cost.layers]
         behind = len(seconds)
         for bucket in [*self._cost.buckets, []]:
             first = bucket[-1] if bucket else 0
-            self._waiter.wait(time.perf_counter(), sum(seconds[first:behind]))
+            taken = sum(seconds[first:behind])
+            self._waiter.compute(op, microbatch, time.perf_counter(), taken)
             behind = first
             for number in bucket:
                 for listener in self._weights.listeners:
@@ -151,6 +164,7 @@ class EmulatedWeights(WeightVersions):
         sizes = [_numbers(tie.bytes) for tie in cost.ties.values()]
         self._shared = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
         self.listeners: list[Callable[[int], None]] = []
+        self._number = 0  # of the update that is made next
 
     @property
     def parameters(self) -> list[list[nn.Parameter]]:
@@ -164,13 +178,16 @@ class EmulatedWeights(WeightVersions):
 
     def gradients(self, update: int) -> Gradients:
         super().gradients(update)
+        self._number = update
         return [None] * len(self._shared)
 
     def update(self, slot: int, gradients: Gradients) -> None:
         whole = self._cost.whole
-        copy_s = whole.copy_s if slot != self._newest else 0.0
+        start = time.perf_counter()
+        self._waiter.compute(Op.UPDATE, self._number, start, whole.update_s)
+        if slot != self._newest:
+            self._waiter.wait(time.perf_counter(), whole.copy_s)
         self._newest = slot
-        self._waiter.wait(time.perf_counter(), whole.update_s + copy_s)
 
     def skip(self, slot: int) -> None:
         self._newest = slot

@@ -12,7 +12,7 @@ from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import OPS, Op, Schedule, Task
+from pipekit.schedules import Op, Schedule, Task
 from pipekit.schedules.beginning import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
@@ -62,7 +62,7 @@ def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
         added = {
             (task.stage, some.update_of[task.stage][task.microbatch])
             for task in tasks
-            if OPS[task.op].adds_gradient
+            if task.op.adds_gradient
         }
         for op, stage, _, version in tasks:
             if op is Op.UPDATE and (stage, version) not in added:
@@ -104,7 +104,7 @@ def _is_shared(stage: int, tasks: Iterable[Task]) -> bool:
             if version in versions.values():
                 return True
             versions[microbatch] = version
-        elif index == stage and OPS[op].adds_gradient:
+        elif index == stage and op.adds_gradient:
             versions.pop(microbatch, None)
     return False
 

@@ -12,7 +12,6 @@ from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.record import WorkerRecord
 from pipekit.plans import Recompute
 from pipekit.schedules import Message, Steps
-from pipekit.schedules.lowering.validation import Validation
 
 
 class NotBuilt(Exception):
@@ -31,20 +30,22 @@ class WorkerAssignment:
         index: its number.
         steps: its steps, in order.
         device: where it computes.
+        devices: where each worker computes, if activations move from one to another.
+        chunks: of each microbatch's sequence, each with a number of its own in the steps.
         stages: sources of the stages that it trains.
         inference: instead of these, the stages that it only runs forward.
         incoming: each other worker's messages to it, in the order in which they leave; only where
             they are received in that order, through torch.distributed.
-        validation: when late updates are validated, or None.
     """
 
     index: int
     steps: Steps
     device: torch.device
+    devices: Sequence[torch.device] = ()
+    chunks: int = 1
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
-    validation: Validation | None = None
 
     @property
     def recompute(self) -> dict[int, Recompute]:

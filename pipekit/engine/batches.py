@@ -31,6 +31,7 @@ class Batch(NamedTuple):
         plain: all that the target holds beside tensors, or None.
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
+        chunks: of each sequence, a row each (:mod:`pipekit.engine.runs.chunks`).
         kept: entries of the input, by name or place, that have no rows though as many elements.
     """
 
@@ -42,6 +43,7 @@ class Batch(NamedTuple):
     plain: Plain | None = None
     said: Mapping[Any, bool] | None = None
     kept: Collection[Any] = ()
+    chunks: int = 1
 
     @property
     def microbatch_rows(self) -> list[int]:
@@ -172,7 +174,6 @@ class Feed:
             still be on the way there.
         count: counts the entries of a target, if the loss is a mean over these and not over rows.
         end: is called with the first microbatch after the run, if it ends early.
-        begin: the run's first microbatch.
     """
 
     def __init__(
@@ -182,9 +183,8 @@ class Feed:
         caller: ThreadStreams | None = None,
         count: Callable[[Tree], float] | None = None,
         end: Callable[[int], None] | None = None,
-        begin: int = 0,
     ) -> None:
-        self._batches, self._begin = iter(batches), begin
+        self._batches = iter(batches)
         self._needs, self._caller = needs, caller or ThreadStreams()
         self._count, self._end, self._ended = count, end, False
         self._error: Exception | None = None
@@ -197,7 +197,7 @@ class Feed:
 
     def is_empty(self, k: int) -> bool:
         """Return whether microbatch ``k``, which was read, has no rows."""
-        return not self.rows[k - self._begin]
+        return not self.rows[k]
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""
@@ -236,7 +236,7 @@ class Feed:
 
     def knows(self, k: int) -> bool:
         """Return whether microbatch ``k`` was read."""
-        return self._begin + len(self.rows) > k
+        return len(self.rows) > k
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
@@ -246,10 +246,10 @@ class Feed:
             if isinstance(batch, End):
                 self._ended = True
                 if self._end:
-                    self._end(self._begin + len(self.rows))
+                    self._end(len(self.rows))
                 return
             made = record_events(leaves([t for t in batch[:2] if t is not None]))
-        rows, first = batch.microbatch_rows, self._begin + len(self.rows)
+        rows, first = batch.microbatch_rows, len(self.rows)
         here = range(first, first + batch.parts)
         if any(k in self._needs.inputs for k in here):
             inputs = batch.cut_input()

@@ -3,12 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-import torch
-
-from pipekit.devices import is_accelerator
 from pipekit.engine.options import Execution, Updates
+from pipekit.engine.runnable import ops_of
 from pipekit.names import TRANSPORTS
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import Op, Schedule, ScheduleError, check
 
 
 class Conflict(NamedTuple):
@@ -26,7 +24,6 @@ class Conflict(NamedTuple):
 
 CLIP = "clip_norm"
 SCALE = "loss_scale"
-LATER = "validate='later'"
 RECOMPUTE = "recompute"
 MITIGATION = "mitigation"
 FOR_STASHING = "a mitigation for stashed weights"
@@ -36,20 +33,19 @@ NO_SEED = "seed=None"
 CLUSTER = "cluster"
 CHECKPOINTS = "checkpoints"
 FEWER = "short_batches='fewer'"
-GOES_ON = "restart=False"
 STOP = "on_batch that returns True"
 VALIDATE = "validate"
+CHUNKS = "chunks of sequences"
+OUTPUTS = "outputs that are kept"
+PARTNER = "activations that a partner keeps"
 
 STASHING = "a schedule with weight stashing"
 NO_STASHING = "a schedule without weight stashing"
-FINITE = "a finite schedule"
 APART = "stages that update at different times"
 SEVERAL = "several stages or workers"
 PROCESSES = "transport='distributed'"
-NCCL = "GPUs in processes"
 TORCHRUN = "torchrun or GPUs in processes"
 
-_ALL_AT_ONCE = "leave restart=True, or give one call all batches"
 _TOGETHER = "let every stage update after the same microbatches, and have equal replicas"
 _IN_TURN = "several would take turns at one generator in no fixed order, and no plain loop has that"
 
@@ -58,7 +54,7 @@ CONFLICTS = (
         RECOMPUTE,
         NO_STASHING,
         "a recomputed forward would read other weights than the first one did",
-        "use recompute='never'",
+        "use recompute='never', and a table without R",
     ),
     Conflict(
         FOR_STASHING,
@@ -77,12 +73,6 @@ CONFLICTS = (
         SCALE,
         "a mitigation counts updates, of which a loss scale may skip some",
         "leave one of them out",
-    ),
-    Conflict(
-        MITIGATION,
-        LATER,
-        "a mitigation counts updates, of which some may be made twice",
-        "use validate='first'",
     ),
     *(
         Conflict(feature, APART, "the updates of a batch wait for one another", _TOGETHER)
@@ -104,29 +94,28 @@ CONFLICTS = (
         "use transport='threads'",
     ),
     Conflict(
-        LATER,
-        NCCL,
-        "activations may be sent a second time, for which NCCL has no tags",
-        "use transport='threads' between GPUs, or validate='first'",
-    ),
-    Conflict(LATER, FEWER, "a forward that is run again has to have rows", "use validate='first'"),
-    Conflict(
-        GOES_ON, CHECKPOINTS, "they hold a run that begins with an empty pipeline", _ALL_AT_ONCE
+        CLUSTER,
+        PARTNER,
+        "only messages between stages are slowed down",
+        "leave the cluster out, or simulate the schedule on it",
     ),
     Conflict(
-        GOES_ON,
-        NO_STASHING,
-        "the weights that go with it are overwritten at the end of a call",
-        _ALL_AT_ONCE,
+        CHUNKS,
+        FEWER,
+        "each microbatch needs rows to cut",
+        "give batches whose rows are a multiple of the microbatches",
     ),
-    Conflict(GOES_ON, FINITE, "it has an end", f"{_ALL_AT_ONCE}, or pass one without end"),
-    Conflict(GOES_ON, LATER, "no run may end where updates are still validated", _ALL_AT_ONCE),
-    Conflict(GOES_ON, TORCHRUN, "their workers run to the end of a table", _ALL_AT_ONCE),
     Conflict(
-        STOP,
-        LATER,
-        "no run may end where updates are still validated",
-        "use validate='first', or give train() fewer batches",
+        CHUNKS,
+        OUTPUTS,
+        "they would be in pieces",
+        "call predict() after training, which takes whole sequences",
+    ),
+    Conflict(
+        PARTNER,
+        PROCESSES,
+        "a process cannot reach into another's memory",
+        "use transport='threads', or offload to the host",
     ),
     Conflict(
         STOP,
@@ -161,29 +150,27 @@ def of_pipeline(
     *,
     seed: int | str | None,
     transport: str,
-    devices: Collection[torch.device],
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
-    modes = execution.recompute or ()
+    modes, ops = execution.recompute or (), ops_of(schedule)
     return features(
         {
             CLIP: updates.clip_norm is not None,
             SCALE: updates.scale,
-            LATER: updates.validates_later,
-            RECOMPUTE: any(mode != "never" for mode in modes),
+            RECOMPUTE: Op.RECOMPUTE in ops or any(mode != "never" for mode in modes),
             MITIGATION: rule,
             FOR_STASHING: rule and rule.stashing is True,
             FOR_NEWEST: rule and rule.stashing is False,
             STASHING: schedule.stashing,
             NO_STASHING: not schedule.stashing,
-            FINITE: not schedule.period,
             NO_SEED: seed is None,
             SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
             CLUSTER: execution.cluster,
             FEWER: execution.short_batches == "fewer",
+            CHUNKS: schedule.chunks > 1,
+            PARTNER: any(op.peer is not None for op in ops),
             PROCESSES: not in_process,
-            NCCL: not in_process and any(map(is_accelerator, devices)),
         }
     )
 

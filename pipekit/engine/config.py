@@ -66,7 +66,6 @@ class RunTable:
         stops: for each stage, the microbatch after the last one of each update.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in the table before the run.
-        begin: the run's first microbatch in it.
     """
 
     workers: int
@@ -76,7 +75,6 @@ class RunTable:
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
-    begin: int = 0
 
     @property
     def busy(self) -> list[int]:
@@ -136,7 +134,6 @@ class RunConfig:
         possible_stops: where the run may end early.
         batches: of a finite table; 0: it has no end.
         end: the microbatch after its last one, if the table is endless and the length known.
-        keeps: whether older weight versions stay for a run that continues this one.
     """
 
     table: RunTable
@@ -155,7 +152,6 @@ class RunConfig:
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
     batches: int = 0
     end: int = sys.maxsize
-    keeps: bool = False
 
     @property
     def mean_loss(self) -> bool:

@@ -27,9 +27,6 @@ T = TypeVar("T")
 Inputs = str | Sequence[str] | Callable[[Any], Any] | None
 """Which entries of a batch the model takes: one name or several, or what returns the input."""
 
-VALIDATE = ("first", "later")
-"""When stages agree on an update."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
@@ -43,10 +40,6 @@ class Updates:
             :class:`pipekit.LossScale` is that rule with other numbers.  An update whose gradient is
             not finite on any stage is skipped on all of them, by optimizer and scheduler.  1 skips
             without scaling.
-        validate: when stages agree on clipping and skipping an update: "first", before it, which is
-            a global stop; or "later": each stage updates, goes on with forwards, and goes back if
-            the update was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal
-            to the bit; it takes a copy of the weights, their gradients and the optimizer's state.
         groups: ``groups(name, parameter)`` gives the optimizer's options for a parameter, by its
             name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
             Parameters with the same options form a group; ``optimizer`` gets a list of groups.
@@ -67,7 +60,6 @@ class Updates:
 
     clip_norm: float | None = None
     loss_scale: float | str | LossScale | None = None
-    validate: str = "first"
     groups: Groups | None = None
     lr_scheduler: LRSchedulerFactory | None = None
     lr_step: str = "update"
@@ -79,7 +71,6 @@ class Updates:
             require_callable(groups=self.groups)
         if self.lr_scheduler is not None:
             require_callable(lr_scheduler=self.lr_scheduler)
-        require_choice("validate", self.validate, VALIDATE)
         require_choice("lr_step", self.lr_step, ("update", "call"))
         LossScale.of(self.loss_scale)
         if self.rule is not None and not isinstance(self.rule, Mitigation):
@@ -97,12 +88,6 @@ class Updates:
     def rule(self) -> Mitigation | None:
         """The mitigation that ``mitigation`` is or names."""
         return named(self.mitigation) if isinstance(self.mitigation, str) else self.mitigation
-
-    @property
-    def validates_later(self) -> bool:
-        """Whether updates are made before all stages have agreed to them."""
-        decided = self.clip_norm is not None or self.scale is not None
-        return self.validate == "later" and decided
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
 from pipekit.layers.module_state import as_trained
 from pipekit.layers.python_state import copied
+from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
@@ -118,6 +119,8 @@ class Pipeline:
         require_callable(optimizer=optimizer)
         require_loss(loss=loss)
         tables = Tables(schedule)
+        if schedule.chunks > 1:
+            require_chunkable(layers)
         self.stages, self.workers = schedule.stages, schedule.worker_count
         recompute = execution.recompute
         if isinstance(balance, Plan):
@@ -135,7 +138,7 @@ class Pipeline:
             execution.cluster.require_room(self.workers)
         devices = resolve_for_workers(execution.devices, self.workers)
         used = combinations.of_pipeline(
-            schedule, updates, execution, seed=seed, transport=transport, devices=devices
+            schedule, updates, execution, seed=seed, transport=transport
         )
         combinations.require_compatible(used)
         configure = partial(
@@ -169,9 +172,10 @@ class Pipeline:
         on_batch: OnBatch | None = None,
         checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
         watch: Watch = Watch(),
-        restart: bool = True,
     ) -> Run:
-        """Train on every batch once; the pipeline is empty again when this returns.
+        """Train on every batch once; the pipeline is empty before and afterwards.
+
+        So the first microbatches of each call all read the newest weights.
 
         A run ends early if ``on_batch`` returns True, if ``on_batch``, the data or a forward raises
         an error, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
@@ -199,14 +203,6 @@ class Pipeline:
             checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  A
                 run that ended early counts for :meth:`resume` as interrupted at that batch.
             watch: what is recorded and shown.
-            restart: begin with an empty pipeline, in which all microbatches read the newest weights
-                first. With False, the call continues the last call with ``restart=False``:
-                microbatches read the same versions as if both calls were one, so that two calls
-                with 3 batches equal one with 6. Methods that flush after each batch train the same
-                either way; PipeDream and 2BW keep older versions in memory between the calls
-                (parallel pipelines one more on the last stage).  At the end of each call all its
-                batches are done on all stages.  If updates of replicas average batches, a call
-                takes whole rounds of them.
 
         Returns:
             The losses, the trace and the measurements.
@@ -224,7 +220,6 @@ class Pipeline:
             on_batch=on_batch,
             checkpoints=checkpoints,
             watch=watch,
-            restart=restart,
         )
 
     @one_at_a_time
@@ -247,8 +242,7 @@ class Pipeline:
 
         Returns:
             How many earlier ``train`` calls to skip, 0 if there is no checkpoint, so that a script
-                can
-            always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
+            can always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
 
         Raises:
             ValueError: the checkpoint is of another model or another kind of optimizer.
@@ -355,7 +349,7 @@ class Pipeline:
         """Train weights from the next run on, or freeze them.
 
         All optimizers and learning-rate schedulers begin anew, as those of a plain loop do that are
-        made afterwards; the pipeline is empty when the next run begins.
+        made afterwards.
 
         Args:
             names: of parameters, or of modules for all parameters in them, in the unsplit model.
@@ -416,8 +410,7 @@ class Pipeline:
 
         Returns:
             By the parameter's name in the unsplit model: its ``state``, and the ``options`` of its
-                group,
-            the learning rate among them.
+            group, the learning rate among them.
         """
         self._runs.read()
         return self._runner.gather(self._model.optimizer_state())

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -118,8 +118,8 @@ class Transport(Protocol):
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
 
-    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        """Begin to sum all busy workers' ``values``; return what waits for the sums.
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
+        """Return the sums of all busy workers' ``values`` for an update, once they are here.
 
         They are added in the order of the workers.  Each lies where this worker's own value lies:
         on the host or on its device.
@@ -134,10 +134,6 @@ class Transport(Protocol):
 
     def finish(self) -> None:
         """Wait until everything that was sent has left this worker."""
-
-
-class StoppableTransport(Transport, Protocol):
-    """A transport by which a run may end before its table does."""
 
     @property
     def stop_point(self) -> StopPoint:

@@ -1,18 +1,23 @@
 """The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 
 from torch import Tensor
 
-from pipekit.devices import Clock, synchronize
+from pipekit.devices import Clock, Mover, synchronize
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed
+from pipekit.engine.checkpoints.restoring import restoring
+from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.chunked_sequences import ChunkStage
+from pipekit.engine.execution.empty_microbatches import PassingEmpty
+from pipekit.engine.execution.executor import Executor, StageRuntime
+from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
@@ -20,39 +25,17 @@ from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
-from pipekit.engine.parts.checkpoint_writing import CheckpointWriting
-from pipekit.engine.parts.empty_microbatches import EmptyMicrobatches
-from pipekit.engine.parts.late_validation import LateValidation
-from pipekit.engine.parts.part import Execute, Part, WorkerRun
-from pipekit.engine.parts.recomputation import Recomputation
-from pipekit.engine.parts.restoring import Restoring
-from pipekit.engine.transport import StoppableTransport
+from pipekit.engine.transport import Transport
 from pipekit.layers.modes import merged_put_back
-from pipekit.schedules import OPS, Op, Step, Steps
+from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.trees import tree_map
-
-
-def parts_of(run: WorkerRun) -> list[Part]:
-    """Return the run's features, in order from the worker's loop to the executor.
-
-    Each wraps transport, pipeline ends and stages around those before it.
-    """
-    config = run.config
-    used: dict[type[Part], bool] = {
-        Restoring: config.resume is not None,
-        LateValidation: run.assignment.validation is not None,
-        Recomputation: any(mode != "never" for mode in run.recompute.values()),
-        EmptyMicrobatches: config.execution.short_batches == "fewer",
-        CheckpointWriting: config.checkpoints is not None,
-    }
-    return [part(run) for part, is_used in used.items() if is_used]
 
 
 def run(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: StoppableTransport,
+    transport: Transport,
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
@@ -69,7 +52,7 @@ def _train(
     assignment: WorkerAssignment,
     stages: Mapping[int, Stage],
     config: RunConfig,
-    transport: StoppableTransport,
+    transport: Transport,
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer],
@@ -77,53 +60,47 @@ def _train(
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.table.begin > 0)
-    io = TrainingIO(config, feed)
-    run = WorkerRun(
-        assignment,
-        config,
-        trained=stages,
-        stages=stages,
-        recompute=assignment.recompute,
-        transport=transport,
-        ends=io,
-        io=io,
-        stop_point=transport.stop_point,
-        observers=[*watchers],
-        errors=[],
-    )
-    recording, traffic = WorkerRecording(config.watch, run.recompute, device), TrafficCounter()
-    run.observers += [*recording.observers, traffic]
+        stage.prepare(slot_count(steps, number), config.loss_versions)
+    io, errors = TrainingIO(config, feed), list[Exception]()
+    recording = WorkerRecording(config.watch, assignment.recompute, device)
+    traffic = TrafficCounter()
+    observers = [*watchers, *recording.observers, traffic]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         held = recording.memory.held_bytes if recording.memory else lambda: None
-        run.observers.append(Reporter(on_news, config, held))
-    run.observers += observers_of(config.watch.observers, index)
-    parts = parts_of(run)
-    updates = UpdateSynchronizer(index, stages, config, transport, device, run.observers)
-    executor = Executor(
+        observers.append(Reporter(on_news, config, held))
+    observers += observers_of(config.watch.observers, index)
+    if config.checkpoints:
+        observers.append(
+            CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
+        )
+    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    runtimes: Mapping[int, StageRuntime] = stages
+    if assignment.chunks > 1:
+        runtimes = {n: ChunkStage(each, assignment.chunks) for n, each in runtimes.items()}
+    moves, mover = any(step.task.op.moves for step in steps.distinct), Mover(device)
+    movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
+    runtimes = movable if moves else runtimes
+    if config.execution.short_batches == "fewer":
+        runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
+    execute: Callable[[Step], None] = Executor(
         index,
-        run.stages,
-        run.recompute,
-        run.transport,
-        run.ends,
+        runtimes,
+        assignment.recompute,
+        transport,
+        io,
         device,
         updates=updates,
-        observers=run.observers,
+        observers=observers,
         first_microbatch=config.first_microbatch,
-    )
-    execute: Execute = executor.execute
-    for part in reversed(parts):
-        execute = part.around(execute, executor, updates)
-
-    def conclude() -> None:
-        for part in parts:
-            part.conclude()
-        updates.average_statistics()
-
+    ).execute
+    if moves:
+        execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
+    if config.resume:
+        execute = restoring(execute, config.resume, index, stages, io.losses)
     weights = {number: stage.weights for number, stage in stages.items()}
     view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
-    survives = partial(_survives, run, transport)
-    worker = Worker(view, execute, transport, run.observers, conclude, survives)
+    survives = partial(_survives, config, transport, errors)
+    worker = Worker(view, execute, transport, observers, updates.average_statistics, survives)
     transport.stop_point.at(config.end)
     try:
         worker.run(transport.stop_point.until(steps))
@@ -135,7 +112,7 @@ def _train(
     recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config(config.keeps) for stage in run.trained.values()],
+        stages=[stage.to_config() for stage in stages.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
@@ -147,27 +124,33 @@ def _train(
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),
         end=transport.stop_point.microbatch,
-        error=run.errors[0] if run.errors else None,
+        error=errors[0] if errors else None,
     )
 
 
-def _survives(run: WorkerRun, transport: StoppableTransport, step: Step, error: Exception) -> bool:
+def _survives(
+    config: RunConfig,
+    transport: Transport,
+    errors: list[Exception],
+    step: Step,
+    error: Exception,
+) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    shared = any(len(workers) > 1 for workers in run.config.table.stage_workers)
+    shared = any(len(workers) > 1 for workers in config.table.stage_workers)
     if shared or step.task.op is not Op.FORWARD:
         return False
-    cut = run.config.possible_stops.before(step.task.microbatch)
+    cut = config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):
         return False
-    run.errors.append(error)
+    errors.append(error)
     return True
 
 
 def _evaluate(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: StoppableTransport,
+    transport: Transport,
     feed: Feed,
     watchers: Sequence[Observer],
 ) -> WorkerReport:
@@ -210,6 +193,6 @@ def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
     for step in islice(steps.until(lambda: end), 2 * len(steps.distinct)):
         op = step.task.op
         if step.task.microbatch >= done:
-            pending += (op is Op.FORWARD) - OPS[op].adds_gradient
+            pending += (op is Op.FORWARD) - op.adds_gradient
             most = max(most, pending)
     return most

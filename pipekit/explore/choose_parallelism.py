@@ -1,10 +1,9 @@
 """Model, devices and batch in; the ways to spread it, memory by rank, and the chosen timeline."""
 
 from functools import lru_cache, partial
+from typing import Annotated
 
-import ipywidgets as widgets
-
-from pipekit.explore.page.controls import choice
+from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.performance import flags
@@ -13,7 +12,6 @@ from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
 
@@ -23,14 +21,14 @@ SHOWN, ROUNDS = 12, 3
 
 
 def see(
-    model: str = "llama3-70b",
-    device: str = "H100",
-    gpus: int = 64,
-    batch: int = 128,
-    seq_tokens: int = 8192,
-    dtype: str = "bfloat16",
-    rank: int = 1,
-    framework: str = "megatron",
+    model: Annotated[str, entry("model")] = "llama3-70b",
+    device: Annotated[str, choice("device", MACHINES)] = "H100",
+    gpus: Annotated[int, count("GPUs", 1, 100_000)] = 64,
+    batch: Annotated[int, count("samples a step", 1, 100_000)] = 128,
+    seq_tokens: Annotated[int, count("tokens", 1, 10_000_000)] = 8192,
+    dtype: Annotated[str, choice("products in", DTYPES)] = "bfloat16",
+    rank: Annotated[int, count("candidate", 1, 100_000)] = 1,
+    framework: Annotated[str, choice("flags of", flags.FRAMEWORKS)] = "megatron",
 ) -> View:
     """Return the ranked layouts, and of one of them the timeline, memory and flags.
 
@@ -59,22 +57,7 @@ def see(
     )
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    count = partial(widgets.BoundedIntText, min=1, max=100_000)
-    return {
-        "model": widgets.Text(description="model", continuous_update=False),
-        "device": choice("device", MACHINES),
-        "gpus": count(description="GPUs"),
-        "batch": count(description="samples a step"),
-        "seq_tokens": widgets.BoundedIntText(description="tokens", min=1, max=10_000_000),
-        "dtype": choice("products in", DTYPES),
-        "rank": count(description="candidate"),
-        "framework": choice("flags of", flags.FRAMEWORKS),
-    }
-
-
-choose_parallelism = partial(explore, see, controls, waits_for="trying layouts")
+choose_parallelism = partial(explore, see, waits_for="trying layouts")
 """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
@@ -92,11 +75,11 @@ def _timeline(chosen: RankedLayout) -> Trace:
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     seconds = {
         (worker, task.op, task.stage, task.microbatch): (
-            made.backward_s if OPS[task.op].own else made.forward_s
+            made.backward_s if task.op.own else made.forward_s
         )[task.stage]
         for worker, tasks in enumerate(schedule.workers)
         for task in tasks
-        if OPS[task.op].is_pass
+        if task.op.is_pass
     }
     layers = Profile.uniform(layout.stages, 1.0, 2.0)
     return simulate(schedule, Costs(layers, tasks=seconds))

@@ -3,14 +3,16 @@
 import math
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import get_args
 
 from pipekit.clusters import Device, flat
+from pipekit.explore.page.controls import choice
 from pipekit.planning import plan
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import batches_of
 
 MODELS = (
     "vgg16",
@@ -23,6 +25,7 @@ MODELS = (
     "gpt-2.2B",
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
+RECOMPUTE = choice("recompute", get_args(Recompute))
 ESTIMATES = "loading torch and estimating the network's costs, once"
 """What the first look at a network takes time for."""
 
@@ -46,11 +49,8 @@ def estimated(model: str, device: Device) -> Profile:
 
 @lru_cache(REMEMBERED)
 def made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
-    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
-    if name in PER_MINIBATCH:
-        schedule = METHODS[name]([*replicas], 1).take(microbatches * batches)
-    else:
-        schedule = METHODS[name]([*replicas], microbatches).take(batches)
+    """Return a method's schedule (:func:`.batches_of`)."""
+    schedule = batches_of(name, replicas, microbatches, batches)
     # What repeats is written out: it is gone through a dozen times while a slider moves.
     return replace(schedule, head=tuple(map(tuple, schedule.workers)))
 

@@ -3,18 +3,17 @@
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-import ipywidgets as widgets
 import pandas as pd
 
 from pipekit import plots
 from pipekit.clusters import named
-from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.networks import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
+from pipekit.explore.timeline import OPTIMIZERS
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.planning.sweep import fastest
 from pipekit.plans import Plan
@@ -38,11 +37,11 @@ _SHOWN = 5
 
 
 def see(
-    model: str = "gpt-1.3B",
-    cluster: str = "2bw-v100",
-    workers: int = 16,
-    max_batch: int = 256,
-    optimizer: str = "Adam",
+    model: Annotated[str, choice("model", MODELS)] = "gpt-1.3B",
+    cluster: Annotated[str, choice("cluster", CLUSTERS)] = "2bw-v100",
+    workers: Annotated[int, steps("workers", [2, 4, 8, 16, 32, 64])] = 16,
+    max_batch: Annotated[int, steps("rows a batch", [32, 64, 128, 256, 512, 1024])] = 256,
+    optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "Adam",
 ) -> View:
     """Return the prediction of PipeDream-2BW's planner for every width and depth, and its choice.
 
@@ -66,18 +65,7 @@ def see(
     )
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {
-        "model": choice("model", MODELS),
-        "cluster": choice("cluster", CLUSTERS),
-        "optimizer": choice("optimizer", OPTIMIZERS),
-        "workers": steps("workers", [2, 4, 8, 16, 32, 64]),
-        "max_batch": steps("rows a batch", [32, 64, 128, 256, 512, 1024]),
-    }
-
-
-planner = partial(explore, see, controls, presets=PRESETS, waits_for=ESTIMATES)
+planner = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
 """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 

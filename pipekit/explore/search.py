@@ -2,9 +2,8 @@
 
 import random
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
@@ -40,12 +39,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def see(
-    cap: int = 2,
-    workers: int = 4,
-    stages_a_worker: int = 1,
-    microbatches: int = 8,
-    unequal: float = 0.5,
-    link: float = 0.1,
+    cap: Annotated[int, whole("memory cap (step)", 0, CAPS - 1)] = 2,
+    workers: Annotated[int, whole("workers", 2, 8)] = 4,
+    stages_a_worker: Annotated[int, whole("stages a worker", 1, 2)] = 1,
+    microbatches: Annotated[int, whole("microbatches", 2, 16)] = 8,
+    unequal: Annotated[float, number("unequal by", 0, 0.9, 0.1)] = 0.5,
+    link: Annotated[float, number("message : forward", 0, 1, 0.1)] = 0.1,
 ) -> View:
     """Return time against memory, and the timeline of the schedule found under a cap.
 
@@ -81,22 +80,9 @@ def see(
     )
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {
-        "cap": whole("memory cap (step)", 0, CAPS - 1),
-        "workers": whole("workers", 2, 8),
-        "stages_a_worker": whole("stages a worker", 1, 2),
-        "microbatches": whole("microbatches", 2, 16),
-        "unequal": number("unequal by", 0, 0.9, 0.1),
-        "link": number("message : forward", 0, 1, 0.1),
-    }
-
-
 search = partial(
     explore,
     see,
-    controls,
     presets=PRESETS,
     waits_for=f"searching for a schedule under each of {CAPS} caps, {SECONDS} s each",
 )

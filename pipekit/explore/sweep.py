@@ -4,13 +4,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
 from pipekit import plots
 from pipekit.choices import require_choice
-from pipekit.explore.page.controls import choice
+from pipekit.explore.page.controls import Maker, choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
 from pipekit.reading import read_table
@@ -85,7 +84,7 @@ def _mixed(rows: pd.DataFrame, *axes: str) -> list[str]:
     return mixed
 
 
-def controls(table: pd.DataFrame, only: str = EVERY) -> dict[str, widgets.ValueWidget]:
+def controls(table: pd.DataFrame, only: str = EVERY) -> dict[str, Maker]:
     """Return the controls of :func:`see`; ``only`` is one more choice of rows."""
     axes, values = columns(table)
     rows = [f"{column} = {each}" for column in axes for each in sorted(table[column].unique())]
@@ -125,5 +124,5 @@ def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **
     rows = read_table(table)
     axes, values = columns(rows)
     begun = {"value": values[-1], "across": axes[0], "down": axes[1]} | start
-    shown = partial(controls, rows, begun.get("only", EVERY))
-    explore(partial(see, rows, label, **begun), shown, interactive, results_dir)
+    shown = controls(rows, begun.get("only", EVERY))
+    explore(partial(see, rows, label, **begun), interactive, results_dir, controls=shown)

@@ -5,22 +5,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Annotated, Any
 
-import ipywidgets as widgets
 import numpy as np
 
 import pipekit.units as units
 from pipekit.clusters import flat, papers
-from pipekit.explore.networks import ESTIMATES, MODELS, cut, estimated, made
+from pipekit.explore.networks import ESTIMATES, MODELS, RECOMPUTE, cut, estimated, made
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
+from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
-from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
-from pipekit.simulation import simulate
+from pipekit.schedules.methods.by_name import TABLES, stages_a_worker
+from pipekit.simulation import Costs, Shards, simulate
 from pipekit.traces import Trace
 
 LAYERS = 4
@@ -31,12 +31,21 @@ ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6
 """Of each layer: its output for a microbatch, and its parameters."""
 EVEN = "layers of 2.5 ms"
 """In place of a network of the papers."""
-ROWS = 4
-"""Of a microbatch of those."""
+DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
+OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
+"""Tensors of a parameter's size that each keeps for it."""
+CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
 NOTHING = "nothing"
 FREE = math.inf
-GBITS = [1, 2, 5, 10, 25, 50, 100, FREE]
+GBITS = [*((str(rate), rate) for rate in (1, 2, 5, 10, 25, 50, 100)), ("free", FREE)]
+FASTEST_GBIT = 100
 BYTES_PER_GBIT = 1e9 / 8
+HOST_BYTES_PER_S = 16e9
+"""PCIe 3.0 with 16 lanes, rounded."""
+SHARING = 4
+"""Workers that share the weights where a method gathers them; they stand for one in the picture."""
+NAMES = [name for name in TABLES if name != "pipefisher"]
+"""Those whose ops all have seconds in a profile."""
 REMEMBERED = 64
 """Runs that need not be simulated again when a control goes back."""
 PRESETS: dict[str, dict[str, Any]] = {
@@ -59,63 +68,69 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batches": 1,
         "gbit": 1,
     },
+    "gpt-2.2B on 8 workers: does it fit?": {
+        "method": "2bw",
+        "beside": "gpipe",
+        "network": "gpt-2.2B",
+        "stages": 8,
+        "rows": 1,
+        "microbatches": 8,
+    },
+    "vgg16 in stages of equal size": {
+        "beside": NOTHING,
+        "network": "vgg16",
+        "by": "equal size",
+        "rows": 32,
+        "optimizer": "SGD, momentum",
+    },
 }
 
 
 def see(
-    method: str = "pipedream",
-    beside: str = "gpipe",
-    third: str = NOTHING,
-    network: str = EVEN,
-    stages: int = 4,
-    replicas: int = 1,
-    microbatches: int = 4,
-    batches: int = 3,
-    ratio: float = 2.0,
-    unequal: float = 0.0,
-    recompute: Recompute = "never",
-    gbit: float = 25,
+    method: Annotated[str, choice("method", NAMES)] = "pipedream",
+    beside: Annotated[str, choice("beside it", [NOTHING, *NAMES])] = "gpipe",
+    third: Annotated[str, choice("and a third", [NOTHING, *NAMES])] = NOTHING,
+    network: Annotated[str, choice("network", [EVEN, *MODELS])] = EVEN,
+    device: Annotated[str, choice("device", DEVICES)] = papers.V100.name,
+    rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
+    by: Annotated[str, choice("stages of", CUTS)] = "equal time",
+    optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
+    recompute: Annotated[Recompute, RECOMPUTE] = "never",
+    stages: Annotated[int, whole("stages", 1, 8)] = 4,
+    replicas: Annotated[int, whole("workers a stage", 1, 4)] = 1,
+    microbatches: Annotated[int, whole("microbatches", 1, 32)] = 4,
+    batches: Annotated[int, whole("batches", 1, 10)] = 3,
+    ratio: Annotated[float, number("backward : forward", 0.5, 4, 0.25)] = 2.0,
+    unequal: Annotated[float, number("stages unequal by", 0, 0.9, 0.1)] = 0.0,
+    gbit: Annotated[float, steps("link (Gbit/s)", GBITS)] = 25,
 ) -> View:
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`; ``beside`` and ``third``
+        method: one of :data:`NAMES`; ``beside`` and ``third``
             are others, or :data:`NOTHING`.
-        network: :data:`EVEN`, or one of :data:`pipekit.explore.networks.MODELS` on a V100, with
-            ``ROWS`` rows a microbatch, in stages of about equal time; it has no ``ratio`` (of a
-            backward's seconds to a forward's) and is not ``unequal`` (by that part of the average).
+        network: :data:`EVEN`, whose stages are ``unequal`` by that part of the average and whose
+            backwards take ``ratio`` times a forward's seconds; or one of
+            :data:`pipekit.explore.networks.MODELS` in float32 on a ``device``, with so many
+            ``rows`` a microbatch, cut into stages ``by`` time or size, and trained by an
+            ``optimizer``.
         stages: how many, each on ``replicas`` workers; interleaved, each is cut into two.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         gbit: Gbit/s of each worker's link, ``math.inf`` for links that cost nothing.
     """
     names = dict.fromkeys(name for name in (method, beside, third) if name != NOTHING)
     setting = network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit
+    capacity = None if network == EVEN else DEVICES[device].memory_bytes
     timelines = []
     for name in names:
-        schedule, trace = _simulated(name, *setting)
-        timelines.append(Timeline(trace, _notes(schedule, trace), memory=True))
+        schedule, trace = _simulated(name, *setting, by, rows, optimizer, device)
+        title = _verdict(trace, network, device) if capacity else None
+        notes = _notes(schedule, trace)
+        timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
     return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {
-        "method": choice("method", METHODS),
-        "beside": choice("beside it", [NOTHING, *METHODS]),
-        "third": choice("and a third", [NOTHING, *METHODS]),
-        "network": choice("network", [EVEN, *MODELS]),
-        "recompute": choice("recompute", ["never", "except_last", "always"]),
-        "stages": whole("stages", 1, 8),
-        "replicas": whole("workers a stage", 1, 4),
-        "microbatches": whole("microbatches", 1, 32),
-        "batches": whole("batches", 1, 10),
-        "ratio": number("backward : forward", 0.5, 4, 0.25),
-        "unequal": number("stages unequal by", 0, 0.9, 0.1),
-        "gbit": steps("link (Gbit/s)", [("free" if g == FREE else str(g), g) for g in GBITS]),
-    }
-
-
-timeline = partial(explore, see, controls, presets=PRESETS, waits_for=ESTIMATES)
+timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
 """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
@@ -131,17 +146,29 @@ def _simulated(
     unequal: float,
     recompute: Recompute,
     gbit: float,
+    by: str,
+    rows: int,
+    optimizer: str,
+    device: str,
 ) -> tuple[Schedule, Trace]:
     parts = stages_a_worker(name)
     schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     if network != EVEN:
-        profile = estimated(network, papers.V100).scaled(ROWS)
-        plan = cut(profile, schedule, recompute=recompute)
-        return schedule, simulate(schedule, profile, plan, links)
+        profile = estimated(network, DEVICES[device]).scaled(rows)
+        states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
+        plan = cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
+        return schedule, simulate(schedule, _costs(profile, gbit), plan, links, **states)
     homes = [len(each) for each in schedule.stage_workers]
     plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
-    return schedule, simulate(schedule, _layers(stages, ratio, unequal), plan, links)
+    costs = _costs(_layers(stages, ratio, unequal), gbit)
+    return schedule, simulate(schedule, costs, plan, links)
+
+
+def _costs(profile: Profile, gbit: float) -> Costs:
+    """Return a profile's costs, with a host behind PCIe and groups that share weights by links."""
+    rate = BYTES_PER_GBIT * (FASTEST_GBIT if gbit == FREE else gbit)
+    return Costs(profile, host_bytes_per_s=HOST_BYTES_PER_S, shards=Shards(SHARING, rate))
 
 
 def _layers(stages: int, ratio: float, unequal: float) -> Profile:
@@ -161,6 +188,15 @@ def _layers(stages: int, ratio: float, unequal: float) -> Profile:
         for layer, part in zip(profile.layers, np.repeat(parts, LAYERS).tolist(), strict=True)
     )
     return replace(profile, layers=tuple(layers))
+
+
+def _verdict(trace: Trace, network: str, device: str) -> str:
+    """Return a title that says whether a network fits the devices, or on which workers not."""
+    assert trace.memory is not None
+    capacity = DEVICES[device].memory_bytes
+    full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
+    fits = f"does not fit ({', '.join(full)})" if full else "fits"
+    return f"{network} by {trace.name} {fits} the {units.memory_text(capacity)} of a {device}"
 
 
 def _notes(schedule: Schedule, trace: Trace) -> list[str]:

@@ -2,20 +2,10 @@
 
 from html import escape
 
-from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.browser.standalone import page
 from pipekit.measured.explanation import Explanation
-from pipekit.measured.shares import SHARES, WAITING
 
 _DRAWN = 3
-STYLE = """
-:root { color-scheme: light dark; --jp-layout-color0: Canvas; --jp-layout-color1: Canvas;
-  --jp-ui-font-color1: CanvasText; }
-body { margin: 0 auto; max-width: 1280px; padding: 1rem; font: 15px/1.45 system-ui, sans-serif; }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #8886; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-"""
 
 
 def html(explanation: Explanation) -> str:
@@ -30,23 +20,16 @@ def html(explanation: Explanation) -> str:
     mean = explanation.mean_shares
     spent = "\n".join(
         f'<tr><td>{name.replace("_", " ")}</td><td class="number">{mean[name]:.1%}</td></tr>'
-        for name in [*SHARES, *WAITING]
+        for name in mean
     )
-    body = f"""<h1>{escape(explanation.name)}</h1>
-<p><b>{escape(str(explanation.recognition))}</b></p>
+    above = f"""<p><b>{escape(str(explanation.recognition))}</b></p>
 {said}
 <h2>What would save how much</h2>
-<table><tr><th>cause</th><th></th><th>saves (ms a step)</th><th>of a step</th></tr>
+<table><tr><th>cause</th><th>where</th><th>saves (ms a step)</th><th>of a step</th></tr>
 {causes}</table>
 <h2>A recorded step, and the same without a cause</h2>
-<div id="shown"></div>
-<h2>Where all workers' time went</h2>
-<table>{spent}</table>"""
+"""
+    below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
     drawn = [each for each in explanation.distinct() if each.seconds is not None][:_DRAWN]
     traces = [explanation.timeline(), *(explanation.timeline(each) for each in drawn)]
-    longest = max(trace.makespan_s for trace in traces)
-    shown = [
-        {"picture": picture(trace, longest=longest), "why": explained(trace, longest=longest)}
-        for trace in traces
-    ]
-    return page(explanation.name, STYLE, body, shown)
+    return page(explanation.name, traces, above, below)

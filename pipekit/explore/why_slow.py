@@ -1,18 +1,18 @@
 """A recorded run, and the same step without one of the causes that made it slow."""
 
 from functools import lru_cache, partial
+from typing import Annotated
 
-import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
 from pipekit.clusters import flat
-from pipekit.explore.page.controls import choice
+from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.measured import Explanation, explain, read_trace
 from pipekit.measured.causes import KINDS
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
@@ -23,7 +23,11 @@ NOTHING = "nothing"
 REMEMBERED = 4
 
 
-def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) -> View:
+def see(
+    path: Annotated[str, entry("trace")] = EXAMPLE,
+    without: Annotated[str, choice("without", [NOTHING, *KINDS])] = "unequal stages",
+    replica: Annotated[int, count("pipeline", 0, 10_000)] = 0,
+) -> View:
     """Return a recorded step, the step without a cause, and what each cause costs.
 
     Args:
@@ -50,16 +54,7 @@ def see(path: str = EXAMPLE, without: str = "unequal stages", replica: int = 0) 
     )
 
 
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {
-        "path": widgets.Text(description="trace", continuous_update=False),
-        "without": choice("without", [NOTHING, *KINDS]),
-        "replica": widgets.BoundedIntText(description="pipeline", min=0, max=10_000),
-    }
-
-
-why_slow = partial(explore, see, controls, waits_for="reading and replaying")
+why_slow = partial(explore, see, waits_for="reading and replaying")
 """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
@@ -73,13 +68,6 @@ def _example() -> Trace:
     schedule = flush(4, 8).take(1)
     chance = np.random.default_rng(0)
     lengths = dict(enumerate(chance.uniform(0.7, 1.3, schedule.microbatches)))
-    layers = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6)
-    heavy = [1.0, 1.4, 1.0, 1.0]
-    tasks = {
-        (worker, task.op, task.stage, task.microbatch): heavy[task.stage]
-        * lengths[task.microbatch]
-        * layers.layers[task.stage].seconds(task.op)
-        for worker, own in enumerate(schedule.workers)
-        for task in own
-    }
-    return simulate(schedule, Costs(layers, tasks=tasks), cluster=flat(4, 3e9))
+    layers = [LayerProfile("", 0.01 * x, 0.02 * x, output_bytes=4e6) for x in (1, 1.4, 1, 1)]
+    costs = Costs(Profile(tuple(layers)), microbatches=lengths)
+    return simulate(schedule, costs, cluster=flat(4, 3e9))

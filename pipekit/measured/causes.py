@@ -15,7 +15,7 @@ from pipekit.measured.what_if import WhatIf
 from pipekit.schedules import Op, Payload
 
 _SLOW_LINK = 1.5
-"""A link is slow if its messages take more than so many times the median of the other links."""
+"""A link is slow if its messages take more than so many times those of the median link."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,16 @@ class _Cases:
 
     def all(self) -> Iterator[Case]:
         """Yield the cases that there are."""
-        found = self._slow_worker(), self._stages(), self._last_stage(), self._microbatches()
-        yield from (case for case in (*found, self._links(), self._noise()) if case is not None)
+        yield from self._slow()
+        yield self._microbatches()
+        yield from self._links()
+        yield self._noise()
+
+    def _passes_take(self, times: pd.Series) -> Times:
+        """Return the seconds if each pass takes so many times its own."""
+        seconds = self._all.copy()
+        seconds[self._what_if.passes] *= times.to_numpy()
+        return seconds
 
     def _scaled(self, factor: Times | float, where: NDArray[np.bool_]) -> Times:
         return np.where(where, self._all * factor, self._all)
@@ -97,62 +105,60 @@ class _Cases:
     def _by_worker(self) -> pd.Series:
         """How many times as long a worker takes for its passes as others with the same work.
 
-        Others are the replicas of its stages; where there are none, all other workers.
+        Others are the replicas of its stages; where there are none, all other workers, and it is as
+        slow as the least slow of its stages.
         """
-        rows, seconds = self._rows, self._seconds
-        mean = seconds.groupby([rows["stage"], rows["kind"], rows["worker"]]).mean().unstack()
-        if (mean.notna().sum(axis=1) > 1).all():
-            ratio = mean.div(mean.quantile(0.5, axis=1, interpolation="lower"), axis=0)
+        rows = self._rows
+        keys = [rows[name] for name in ("stage", "kind", "worker")]
+        usual = self._seconds.groupby(keys).median().unstack()
+        if (usual.notna().sum(axis=1) > 1).all():
+            ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
             return ratio.mean(axis=0)
-        return self._over_median(rows["worker"])
+        return self._over_median("worker", "stage").groupby("worker").min()
 
     @cached_property
     def _by_stage(self) -> pd.Series:
         """How many times as long each stage takes as the median stage."""
-        return self._over_median(self._rows["stage"])
+        return self._over_median("stage")
 
-    def _over_median(self, owner: pd.Series) -> pd.Series:
+    def _over_median(self, *owner: str) -> pd.Series:
         """Return by owner its seconds over those that its passes take at the median owner of each.
 
-        Of an even number it is the lower median, so that one of two can be slow.
+        Of an even number it is the lower median, so that one of two can be slow.  What a pass takes
+        is a median, too, so that a pause is none of the owner's slowness.
         """
-        each = self._seconds.groupby([self._rows["kind"], owner])
-        mean, count = each.mean().unstack(), each.size().unstack()
-        median = mean.quantile(0.5, axis=1, interpolation="lower")
-        return (mean * count).sum(axis=0) / count.mul(median, axis=0).sum(axis=0)
+        each = self._seconds.groupby([self._rows[name] for name in (*owner, "kind")])
+        usual, count = each.median().unstack(), each.size().unstack()
+        median = usual.quantile(0.5, interpolation="lower")
+        return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
 
-    def _slow_worker(self) -> Case | None:
-        ratio = self._by_worker
-        worker = int(ratio.idxmax())
-        if ratio[worker] <= 1 or (self._one_each and not self._updates_tell):
-            return None
-        here = (self._what_if.worker == worker) & (
-            self._what_if.passes | (self._what_if.kind == Op.UPDATE.name)
-        )
-        text = f"Worker {worker} takes {ratio[worker] - 1:.0%} longer than the others"
-        case = self._scaled(1 / ratio[worker], here)
-        return "slow worker", {"worker": worker}, text, case
+    def _slow(self) -> Iterator[Case]:
+        """Yield a slow worker, stages that are unequal, and a last one that is slow.
 
-    def _stages(self) -> Case | None:
-        """Make all stages take the median's time, but for a slow last one, which is told apart."""
+        Where a worker and its stage are the same passes, its updates say which of them it is.
+        """
+        passes, tells = self._what_if.passes, self._updates_tell
+        if tells or not self._one_each:
+            worker, times = int(self._by_worker.idxmax()), self._by_worker.max()
+            here = self._what_if.worker == worker
+            here &= passes | (self._what_if.kind == Op.UPDATE.name)
+            text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
+            if times > 1:
+                yield "slow worker", {"worker": worker}, text, self._scaled(1 / times, here)
+        if tells and self._one_each:
+            return
         ratio = self._by_stage
         last = int(ratio.index.max())
         others = ratio.drop(last) if ratio[last] > 1 else ratio
-        stage = int(others.idxmax())
-        if others[stage] <= 1 or (self._one_each and self._updates_tell):
-            return None
-        factor = 1 / pd.Series(self._what_if.stage).map(others).fillna(1.0).to_numpy()
-        text = f"Stage {stage} takes {others[stage] - 1:.0%} longer than the median stage"
-        return "unequal stages", {"stage": stage}, text, self._scaled(factor, self._what_if.passes)
-
-    def _last_stage(self) -> Case | None:
-        ratio = self._by_stage
-        last = int(ratio.index.max())
-        if ratio[last] <= 1 or (self._one_each and self._updates_tell):
-            return None
-        text = f"The last stage takes {ratio[last] - 1:.0%} longer than the median stage"
-        here = self._what_if.passes & (self._what_if.stage == last)
-        return "slow last stage", {"stage": last}, text, self._scaled(1 / ratio[last], here)
+        for kind, slow, text in (
+            ("unequal stages", others, f"Stage {others.idxmax()} takes"),
+            ("slow last stage", ratio[[last]], "The last stage takes"),
+        ):
+            stage, times = int(slow.idxmax()), slow.max()
+            factor = 1 / pd.Series(self._what_if.stage).map(slow).fillna(1.0).to_numpy()
+            text += f" {times - 1:.0%} longer than the median stage"
+            if times > 1:
+                yield kind, {"stage": stage}, text, self._scaled(factor, passes)
 
     @cached_property
     def _relative(self) -> pd.Series:
@@ -177,42 +183,41 @@ class _Cases:
         believed = np.clip(1 - within / count / max(between, 1e-300), 0, 1)
         return 1 + (mean - 1) * believed
 
-    def _microbatches(self) -> Case | None:
-        factor = np.ones(len(self._what_if.passes))
-        factor[self._what_if.passes] = 1 / self._by_microbatch.to_numpy()
-        spread = float(self._by_microbatch.std())
-        text = f"Microbatches are unequal: their times vary by {spread:.0%}"
-        return "unequal microbatches", None, text, self._scaled(factor, self._what_if.passes)
+    def _microbatches(self) -> Case:
+        text = f"Microbatches are unequal: their times vary by {self._by_microbatch.std():.0%}"
+        return "unequal microbatches", None, text, self._passes_take(1 / self._by_microbatch)
 
-    def _noise(self) -> Case | None:
-        factor = np.ones(len(self._what_if.passes))
-        factor[self._what_if.passes] = (
-            self._by_microbatch / self._relative.clip(lower=1e-9)
-        ).to_numpy()
-        spread = float((self._relative - self._by_microbatch).std())
+    def _noise(self) -> Case:
+        usual = self._relative / self._by_microbatch
+        rows = self._rows
+        usual = usual.groupby([rows[n] for n in ("kind", "stage", "worker")]).transform("median")
+        times = usual * self._by_microbatch / self._relative.clip(lower=1e-9)
+        spread = (self._relative - self._by_microbatch).std()
         text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
-        return "noise", None, text, self._scaled(factor, self._what_if.passes)
+        return "noise", None, text, self._passes_take(times)
 
-    def _links(self) -> Case | None:
+    def _links(self) -> Iterator[Case]:
+        """Make slow links like the others; or, if all are alike, have messages take no time."""
         here = self._what_if.messages
         if not here.any():
-            return None
+            return
         link, seconds = self._link(), pd.Series(self._all[here])
         median = seconds.groupby(link).median()
-        slowest = median.idxmax()
-        slow = np.zeros(len(here), bool)
-        slow[here] = link == slowest
-        others = self._all[here & ~slow]
-        typical = float(np.median(others)) if len(others) else float(median[slowest])
-        if median[slowest] <= _SLOW_LINK * typical:
-            return "links", None, "Messages take time", np.where(here, 0.0, self._all)
-        one, other = divmod(int(slowest), self._workers)
-        times = median[slowest] / max(typical, 1e-12)
+        typical = float(median.quantile(0.5, interpolation="lower"))
+        slow = median[median > _SLOW_LINK * typical]
+        if slow.empty:
+            yield "links", None, "Messages take time", np.where(here, 0.0, self._all)
+            return
+        factor = np.ones(len(here))
+        factor[here] = pd.Series(link).map(typical / slow).fillna(1.0)
+        one, other = divmod(int(slow.idxmax()), self._workers)
+        times = slow.max() / max(typical, 1e-12)
+        more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
         text = (
-            f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
+            f"Messages between workers {one} and {other} take {times:.3g} times as long as "
+            f"others{more}"
         )
-        case = self._scaled(typical / float(median[slowest]), slow)
-        return "links", {"link": (one, other)}, text, case
+        yield "links", {"link": (one, other)}, text, self._scaled(factor, here)
 
     @property
     def _workers(self) -> int:
@@ -242,7 +247,7 @@ class _Cases:
         """Whether the slowest worker's updates take longer, too, as a heavy stage's need not."""
         updates = self._what_if.kind == Op.UPDATE.name
         seconds = pd.Series(self._all[updates])
-        mean = seconds.groupby(self._what_if.worker[updates]).mean()
+        usual = seconds.groupby(self._what_if.worker[updates]).median()
         slow, excess = int(self._by_worker.idxmax()), self._by_worker.max() - 1
-        there = slow in mean and mean.median() > 0
-        return bool(there and mean[slow] / mean.median() - 1 > excess / 2)
+        there = slow in usual and usual.median() > 0
+        return bool(there and usual[slow] / usual.median() - 1 > excess / 2)

@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.measured.causes import SLOW, Cause, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
-from pipekit.measured.shares import SHARES, WAITING, shares
+from pipekit.measured.shares import AGAIN, SHARES, WAITING, shares
 from pipekit.measured.what_if import WhatIf
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
@@ -58,7 +58,7 @@ class Explanation:
     def mean_shares(self) -> dict[str, float]:
         """The share of each in all workers' time; the six sum to 1."""
         total = self.shares[list(SHARES)].to_numpy().sum()
-        return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING]}
+        return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING, AGAIN]}
 
     def timeline(self, cause: Cause | None = None, replica: int = 0) -> Trace:
         """Return the passes of the step of median length, as they were recorded.
@@ -109,6 +109,7 @@ class Explanation:
             "m_w": _or_none(self.slowdowns["m_w"]),
             "shares": {name: mean[name] for name in SHARES},
             "waiting": {name: mean[name] for name in WAITING},
+            AGAIN: mean[AGAIN],
             "causes": [
                 {
                     "kind": cause.kind,
@@ -143,7 +144,8 @@ class Explanation:
             f"{written(ideal, SECONDS)}; slowdown {slowdown:.2f}"
         )
         parts = [f"{mean[name]:.0%} {name.replace('_', ' ')}" for name in SHARES]
-        yield "Workers' time: " + ", ".join(parts)
+        again = f" ({mean[AGAIN]:.0%} of the time runs forwards again)" if mean[AGAIN] else ""
+        yield "Workers' time: " + ", ".join(parts) + again
         waits = [f"{mean[name]:.0%} {name}" for name in WAITING if mean[name] >= 0.005]
         if waits:
             yield "They wait: " + ", ".join(waits)

@@ -10,7 +10,7 @@ from pipekit.schedules import OPS, Payload
 
 Numbers = NDArray[np.int64]
 
-RULES = {op.name: rule for op, rule in OPS.items()}
+RULES = {op.name: op for op in OPS}
 SENDING = {p: [name for name, rule in RULES.items() if rule.sends is p] for p in Payload}
 RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for p in Payload}
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipekit.measured.messages import RULES, SENDING, Numbers, Places, between_workers
 from pipekit.schedules import Op, Payload
-from pipekit.traces import Trace
+from pipekit.traces import RECOMPUTE, Trace
 
 Times = NDArray[np.float64]
 
@@ -25,15 +25,15 @@ _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
-_UNORDERED = "message"
-"""The stream of messages that were not recorded: none waits for another."""
+_WHOLE = [p.value for p in Payload]
+"""Messages that were not recorded."""
 COLUMNS = [
     *("step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"),
     *("moves", "group", "stream"),
 ]
 _WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time from
-the end of the pass that made the message to its own start."""
+"""A pass waited for its message if its worker was idle for more than this share of the time for
+which the message may have been under way."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class Operations:
 
     @cached_property
     def passes(self) -> NDArray[np.bool_]:
-        """Which operations are forwards and backwards."""
-        return np.isin(self.table["kind"], [op for op, rule in RULES.items() if rule.is_pass])
+        """Which operations are forwards, also those that are run again, and backwards."""
+        kinds = [op for op, rule in RULES.items() if rule.is_pass]
+        return np.isin(self.table["kind"], [*kinds, RECOMPUTE])
 
     @cached_property
     def delays(self) -> Times:
@@ -165,8 +166,8 @@ def operations(trace: Trace) -> Operations:
     """Return the operations of a trace.
 
     Where messages were not recorded there is one between each two passes of a microbatch that are
-    on different workers; it takes the median of what its link and payload take where the receiver
-    waited for it.
+    on different workers, behind the one before it on its link; it takes the median of what those at
+    its place and on its link take where the receiver waited for them.
     """
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
@@ -192,7 +193,7 @@ def operations(trace: Trace) -> Operations:
     latest = np.full(group.max() + 1, -np.inf)
     np.maximum.at(latest, group, start)
     # A span that begins before its input was sent contains the wait for it.
-    sent = np.append(np.where(table["stream"] == _UNORDERED, start, end), 0.0)
+    sent = np.append(np.where(table["kind"].isin(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], sent[stacked[:, 1:]].max(axis=1))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
     return Operations(table, stacked, np.unique(group, return_inverse=True)[1], seconds, moves)
@@ -200,7 +201,7 @@ def operations(trace: Trace) -> Operations:
 
 def _table(trace: Trace) -> pd.DataFrame:
     """Return passes, updates and what else was recorded, from the beginning of each step."""
-    tasks = trace.frame[trace.frame["op"].isin(list(RULES))]
+    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
     if trace.other is not None:
         parts.append(trace.other)
@@ -220,57 +221,58 @@ def _in_streams(table: pd.DataFrame) -> Numbers:
     """Return of each operation the one before it in its stream."""
     lanes = table.groupby(["step", "worker", "stream"], sort=False).ngroup().to_numpy()
     rows = np.arange(len(table))
-    is_first = np.diff(lanes, prepend=-1) != 0
-    linked = is_first | (table["stream"] == _UNORDERED).to_numpy()
-    return np.where(linked, len(table), rows - 1)
+    return np.where(np.diff(lanes, prepend=-1) != 0, len(table), rows - 1)
 
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
     """Return, a column a worker, the last backward that an update sums on other workers."""
-    updates = np.flatnonzero((table["kind"] == Op.UPDATE.name).to_numpy())
-    adders = table[table["kind"].isin(_ADDING)]
-    homes = adders.groupby("stage")["worker"].nunique()
-    shared = table.loc[updates, "stage"].map(homes).fillna(1).to_numpy() > 1
-    if not shared.any():
+    adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
+    homes = table["stage"].map(adders.groupby("stage")["worker"].nunique())
+    updates = table[(table["kind"] == Op.UPDATE.name) & (homes > 1)]
+    if updates.empty:
         return []
-    columns: list[Numbers] = []
-    stage, worker = table["stage"].to_numpy(), table["worker"].to_numpy()
-    last = table["microbatch"].to_numpy()
-    for each in np.unique(stage[updates[shared]]):
-        here = updates[stage[updates] == each]
-        mine = adders[adders["stage"] == each]
-        which = np.searchsorted(np.unique(last[here]), mine["microbatch"])
-        latest = (
-            mine.assign(row=mine.index, update=which).groupby(["update", "worker"])["row"].max()
-        )
-        for number, update in enumerate(np.unique(last[here])):
-            rows = latest.get(number, pd.Series(dtype=int)).tolist() if number in latest else []
-            for row in here[last[here] == update]:
-                needed = [other for other in rows if worker[other] != worker[row]]
-                while len(columns) < len(needed):
-                    columns.append(np.full(len(table), len(table)))
-                for column, other in zip(columns, needed, strict=False):
-                    column[row] = other
-    return columns
+    each = updates[["stage", "microbatch"]].sort_values("microbatch")  # the last that it sums
+    summed = pd.merge_asof(
+        adders.assign(row=adders.index),
+        each.assign(last=each["microbatch"]),
+        on="microbatch",
+        by="stage",
+        direction="forward",
+    )
+    rows = summed.groupby(["stage", "last", "worker"])["row"].max().unstack()
+    needed = rows.reindex(pd.MultiIndex.from_frame(updates[["stage", "microbatch"]])).to_numpy()
+    own = updates["worker"].to_numpy()[:, None] == rows.columns.to_numpy()
+    found = np.full((len(rows.columns), len(table)), len(table))
+    found[:, updates.index] = np.nan_to_num(np.where(own, np.nan, needed), nan=len(table)).T
+    return list(found)
 
 
 def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each message between two workers."""
+    """Return a table with a row for each message between two workers, in the order of its link.
+
+    A link carries one message after another: none is under way before its pass has ended, nor
+    before the one in front of it was used at the latest.
+    """
     worker = table["worker"].to_numpy()
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
     idle_from = end[_in_streams(table)]
     added = [table]
     for payload, made, rows in between_workers(table):
-        since = start[rows] - end[made]
+        link = pd.factorize(worker[made] * (worker.max() + 1) + worker[rows])[0]
+        order = np.lexsort((end[made], link, table["step"].to_numpy()[made]))
+        made, rows, link = made[order], rows[order], link[order]
+        message = table.loc[made].assign(
+            kind=payload.value, stream=[f"{payload.value} {n}" for n in link], moves=True
+        )
+        in_front = pd.Series(start[rows]).groupby([message["step"].to_numpy(), link]).shift()
+        since = start[rows] - np.fmax(end[made], in_front.to_numpy())
         waited = np.minimum(start[rows] - idle_from[rows], since) > _WAITED * np.maximum(since, 0.0)
-        message = table.loc[made].assign(kind=payload.value, stream=_UNORDERED, moves=True)
-        message["start_s"] = end[made]
         taken = pd.Series(np.where(waited, np.maximum(since, 0.0), np.nan))
-        about = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
-        position = pd.MultiIndex.from_arrays([worker[made], worker[rows], *about])
-        at_place = taken.groupby(pd.factorize(position)[0]).transform("median")
-        of_link = taken.groupby(pd.factorize(position.droplevel([2, 3, 4]))[0]).transform("median")
-        seconds = np.fmin(at_place, of_link).fillna(taken.median())
-        message["end_s"] = end[made] + seconds.fillna(0.0).to_numpy()
+        place = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
+        at_place = taken.groupby([link, *place]).transform("median")
+        of_link = taken.groupby(link).transform("median")
+        seconds = np.fmin(at_place, of_link).fillna(taken.median()).fillna(0.0)
+        message["start_s"] = end[made]
+        message["end_s"] = end[made] + seconds.to_numpy()
         added.append(message)
     return pd.concat(added, ignore_index=True)

@@ -12,6 +12,7 @@ from pipekit.names import METHODS
 from pipekit.schedules import Op, Schedule, ScheduleError
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.schedules.methods.by_name import METHODS as BY_NAME
+from pipekit.traces import RECOMPUTE
 
 Seconds = dict[tuple[str, int], float]
 """By op and stage."""
@@ -43,14 +44,19 @@ def fastest(what_if: WhatIf, recognition: Recognition) -> tuple[str, float]:
 
 
 def _means(what_if: WhatIf) -> tuple[Seconds, float]:
-    """Return the mean seconds of passes, and of messages."""
-    seconds = what_if.operations.seconds
+    """Return the mean seconds of passes, and of messages.
+
+    A forward that is run again is part of the backward behind it.
+    """
     rows = what_if.operations.table[what_if.passes]
-    mean = pd.Series(seconds[what_if.passes]).groupby(
-        [rows["kind"].to_numpy(), rows["stage"].to_numpy()]
-    )
-    sent = float(np.mean(seconds[what_if.messages])) if what_if.messages.any() else 0.0
-    return {(kind, stage): float(value) for (kind, stage), value in mean.mean().items()}, sent
+    seconds = pd.Series(what_if.operations.seconds[what_if.passes], rows.index)
+    again = rows["kind"] == RECOMPUTE
+    kind = rows["kind"].where(~again, rows["kind"].shift(-1))
+    total = seconds.groupby([kind, rows["stage"]]).sum()
+    mean = total / (~again).groupby([kind, rows["stage"]]).sum()
+    moves = what_if.operations.seconds[what_if.messages]
+    sent = float(np.mean(moves)) if len(moves) else 0.0
+    return {(kind, stage): float(value) for (kind, stage), value in mean.items()}, sent
 
 
 def _makespan(schedule: Schedule, passes: Seconds, sent: float) -> float:

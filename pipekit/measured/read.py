@@ -1,7 +1,6 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`."""
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.clocks import aligned
-from pipekit.measured.formats import bytedance, kineto, megatron_app, primus
+from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.json_events import content, is_json
 from pipekit.measured.recording import Recording
 from pipekit.traces import Trace
@@ -19,9 +18,6 @@ _COMPILED = 1.5
 """A first step that takes so many times the median compiled something: it and the next ones, in
 which caches and clocks settle, are left out."""
 _SETTLING = 3
-_TIMER = re.compile(rb"(forward|backward)-compute \.*:")
-_BEGINNING = 1_000_000
-"""Bytes of a log in which its timers are looked for."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +27,6 @@ class Format:
     sign: str
     is_it: Callable[[Path], bool]
     read: Callable[[Path], Recording]
-
-
-def _has_timers(path: Path) -> bool:
-    """Return whether a file is Megatron-LM's log with its timers (``--log-timers-to-...``)."""
-    with path.open("rb") as file:
-        begin = file.read(_BEGINNING)
-    return bool(_TIMER.search(begin)) and not begin.startswith(b"{")
 
 
 def _is_ours(path: Path) -> bool:
@@ -102,10 +91,11 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
                     f"is not known"
                 ) from None
             return _trace(path, recording, steps)
-    if path.is_file() and _has_timers(path):
+    if megatron_timers.is_it(path):
         raise ValueError(
             f"{path} has Megatron's timers, which sum up all passes of an iteration, so that no "
-            f"pass has a time: record a trace with torch.profiler (docs/why_slow.md)"
+            f"pass has a time: see what they say with pipekit explain, or record a trace with "
+            f"torch.profiler (docs/why_slow.md)"
         )
     known = "; ".join(f"{name} ({each.sign})" for name, each in FORMATS.items())
     raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")

@@ -9,13 +9,15 @@ from functools import partial
 import pandas as pd
 
 from pipekit.names import METHODS
-from pipekit.schedules import Op, Schedule, ScheduleError
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.traces import Trace
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
 """An order is named after a method if it differs in at most this share of the tasks."""
+_ENOUGH = 16
+"""Of more steps and replicas some are looked at: the order is a table's, and the same in each."""
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]
 """For each worker (op, stage, microbatch) in order."""
@@ -67,7 +69,8 @@ def recognise(trace: Trace) -> Recognition:
     batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
     same: dict[int, list[tuple[str, Schedule]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace.steps is not None):
-        edits = _edits(lists, _of(schedule.before(len(numbers)), bool(updates)))
+        order = _of(schedule.before(len(numbers)), bool(updates))
+        edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
             same.setdefault(edits, []).append((name, schedule))
     count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
@@ -82,18 +85,13 @@ def recognise(trace: Trace) -> Recognition:
 
 def _lists(trace: Trace) -> tuple[Lists, int]:
     """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
-    frame = trace.frame[trace.frame["op"].isin([op.name for op in Op])]
+    frame = trace.frame[trace.frame["op"].isin([op.name for op in OPS])]
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    found = Counter(_ordered(rows) for _, rows in _distinct(frame, by))
+    each = [rows for _, rows in frame.groupby(by)]
+    found = Counter(map(_ordered, each[:: max(1, len(each) // _ENOUGH)]))
     return found.most_common(1)[0][0], len(trace.steps)
-
-
-def _distinct(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[object, pd.DataFrame]]:
-    """Yield some of many steps and replicas: the order is a table's, and the same in each."""
-    groups = list(frame.groupby(by))
-    yield from groups[:: max(1, len(groups) // 16)]
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
@@ -134,7 +132,7 @@ def _candidates(
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
         if entry.takes_workers and stages > len(lists):
-            ways = [partial(entry.load(), stages, batch, workers=len(lists))]
+            ways = [partial(BY_NAME[name], stages, batch, workers=len(lists))]
         else:
             ways = [partial(BY_NAME[name], *each) for each in counts]
         for way in ways:
@@ -154,6 +152,22 @@ def _of(schedule: Schedule, updates: bool) -> Lists:
             if updates or task.op is not Op.UPDATE
         )
         for tasks in schedule.workers
+    )
+
+
+def _last_first(lists: Lists) -> Lists:
+    """Return the order with the last microbatch first in backwards, if these follow all forwards.
+
+    So GPipe's Figure 2 draws them, and torch's ScheduleLoopedBFS runs them.
+    """
+    unturned = (Op.FORWARD.name, Op.UPDATE.name)
+    for tasks in lists:
+        kinds = [op for op, _, _ in tasks if op != Op.UPDATE.name]
+        if kinds != sorted(kinds, key=Op.FORWARD.name.__ne__):
+            return lists
+    last = max(k for tasks in lists for _, _, k in tasks)
+    return tuple(
+        tuple((op, s, k if op in unturned else last - k) for op, s, k in tasks) for tasks in lists
     )
 
 

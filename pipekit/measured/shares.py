@@ -6,9 +6,12 @@ import pandas as pd
 from pipekit.measured.operations import Times
 from pipekit.measured.what_if import WhatIf
 from pipekit.schedules import Op
+from pipekit.traces import RECOMPUTE
 
 SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
 WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
+AGAIN = "recompute"
+"""The part of "compute" in which forwards are run again."""
 _OPTIMIZER = (Op.UPDATE.name, "optimizer")
 
 
@@ -23,40 +26,40 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     between steps.
 
     Returns:
-        A row a worker; columns: :data:`SHARES`, and :data:`WAITING`, whose sum is ``waiting``.
+        A row a worker; columns: :data:`SHARES`; :data:`WAITING`, whose sum is ``waiting``; and
+        :data:`AGAIN`.
     """
     operations, messages, passes = what_if.operations, what_if.messages, what_if.passes
     table, lasting_s = operations.table, what_if.lasting_s
     lane = table[~messages].assign(row=np.flatnonzero(~messages))
     lane = lane.sort_values(["step", "worker", "start_s"], kind="stable")
-    rows = lane["row"].to_numpy()
+    rows, each = lane["row"].to_numpy(), lane.groupby(["step", "worker"], sort=False).ngroup()
     starts, ends = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
-    first = np.diff(lane.groupby(["step", "worker"], sort=False).ngroup(), prepend=-1) != 0
-    ended = np.maximum.accumulate(ends + _base(lane, lasting_s)) - _base(lane, lasting_s)
-    gap = np.maximum(starts - np.where(first, 0.0, np.roll(ended, 1)), 0.0)
+    free = lane["end_s"].groupby(each).cummax().groupby(each).shift(fill_value=0.0)
+    gap = np.maximum(starts - free.to_numpy(), 0.0)
     is_pass, own = passes[rows], operations.seconds[rows]
     inside = np.maximum(ends - starts - own, 0.0)
 
-    needed = np.where(messages[np.minimum(operations.before[rows], len(table) - 1)], 1, 0)
-    needed = np.where(operations.before[rows] < len(table), needed, 0)
-    seconds = np.append(operations.seconds, 0.0)[operations.before[rows]] * needed
-    transfer = np.minimum(seconds.max(axis=1), gap)
+    needs = operations.before[rows]
+    sent = np.append(messages, False)[needs] * np.append(operations.seconds, 0.0)[needs]
+    transfer = np.minimum(sent.max(axis=1), gap)
     launch = np.clip(operations.delays[rows], 0.0, gap - transfer)
     waited = gap - transfer - launch
     kind = lane["kind"].to_numpy()
-    begins = first & is_pass | (is_pass & ~_seen(lane, is_pass))
+    begins = is_pass & (pd.Series(is_pass, lane.index).groupby(each).cumsum() == 1).to_numpy()
     cause = np.where(kind == Op.FORWARD.name, "activation", "gradient")
     cause = np.where(begins, "warm-up", np.where(is_pass, cause, "sum"))
 
     worker = lane["worker"].to_numpy()
     index = np.unique(worker)
-    found = pd.DataFrame(0.0, index=index, columns=[*SHARES, *WAITING])
+    found = pd.DataFrame(0.0, index=index, columns=[*SHARES, *WAITING, AGAIN])
 
     def add(column: str, values: Times, where: np.ndarray) -> None:
         total = pd.Series(np.where(where, values, 0.0)).groupby(worker).sum()
         found[column] += total.reindex(index).fillna(0.0)
 
     add("compute", own, is_pass)
+    add(AGAIN, own, kind == RECOMPUTE)
     add("communication", transfer, is_pass)
     add("between_tasks", launch, is_pass & ~begins)
     add("between_steps", launch, is_pass & begins)
@@ -72,21 +75,6 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
         add(name, waited + inside, is_pass & (cause == name))
     add("sum", inside, ~is_pass)
     return _to_the_end(found, lane, is_pass, lasting_s)
-
-
-def _base(lane: pd.DataFrame, lasting_s: Times) -> Times:
-    """Return an offset by step and worker, so that a running maximum begins anew with each."""
-    number = lane.groupby(["step", "worker"], sort=False).ngroup().to_numpy()
-    longest = float(max(lasting_s.max(), lane["end_s"].max()))
-    return np.asarray(number * (2 * longest + 1.0), float)
-
-
-def _seen(lane: pd.DataFrame, is_pass: np.ndarray) -> np.ndarray:
-    """Return whether a worker had a pass before in its step."""
-    count = pd.Series(is_pass.astype(int)).groupby(
-        [lane["step"].to_numpy(), lane["worker"].to_numpy()]
-    )
-    return np.asarray(count.cumsum()) > is_pass
 
 
 def _to_the_end(

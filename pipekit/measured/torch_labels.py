@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch.profiler import record_function
-
 
 def label_actions(*stages: Any) -> None:
     """Let torch.profiler see each pass of some stages, without the wait for its input.
@@ -23,6 +21,8 @@ def label_actions(*stages: Any) -> None:
 
 
 def _labelled(function: Any, stage: int, letter: str) -> Any:
+    from torch.profiler import record_function  # here, since torch takes seconds
+
     def run(chunk: int, *args: Any, **options: Any) -> Any:
         with record_function(f"pass {stage}{letter}{chunk}"):
             return function(chunk, *args, **options)

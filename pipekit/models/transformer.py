@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.types import Device
 
+from pipekit.layers.sequence_chunks import earlier_tokens, with_earlier
 from pipekit.models.devices import on
 
 Norm = Literal["pre", "post"]
@@ -179,6 +180,7 @@ class SelfAttention(nn.Module):
                 f"{heads} heads cannot share a hidden size of {hidden}: use a multiple of {heads}"
             )
         self.heads, self.causal, self.dropout = heads, causal, dropout
+        self.reads_all_tokens = not causal
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
 
@@ -188,8 +190,13 @@ class SelfAttention(nn.Module):
             part.view(batch, tokens, self.heads, -1).transpose(1, 2)  # [B, a, T, h / a]
             for part in self.query_key_value(x).chunk(3, dim=2)  # [B, T, h]
         )
+        k, v = with_earlier(self, "keys", k, dim=2), with_earlier(self, "values", v, dim=2)
+        earlier = k.shape[2] - tokens
+        mask = x.new_ones(tokens, k.shape[2], dtype=torch.bool).tril(earlier) if earlier else None
         dropout = self.dropout if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, dropout_p=dropout)
+        x = F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=self.causal and not earlier, dropout_p=dropout
+        )
         mixed: Tensor = self.output(x.transpose(1, 2).flatten(2))  # [B, T, h]
         return mixed
 
@@ -239,12 +246,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         length, longest = tokens.shape[1], self.position.num_embeddings
-        if length > longest:
+        begin = earlier_tokens(self, length)
+        if begin + length > longest:
             raise ValueError(
-                f"a sequence of {length} tokens has no position after {longest}: "
-                f"make the model with sequence={length}"
+                f"a sequence of {begin + length} tokens has no position after {longest}: "
+                f"make the model with sequence={begin + length}"
             )
-        positions = torch.arange(length, device=tokens.device)
+        positions = torch.arange(begin, begin + length, device=tokens.device)
         x: Tensor = self.dropout(self.token(tokens) + self.position(positions))
         return x
 
@@ -267,6 +275,8 @@ class _OneSegment(nn.Module):
 
 class MeanToken(nn.Module):
     """Averages a text's tokens: ``[B, T, h]`` to ``[B, h]``."""
+
+    reads_all_tokens = True
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)

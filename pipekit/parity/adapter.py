@@ -1,11 +1,7 @@
 """The user's adapter: three methods around a trainer, and what it may state about itself."""
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -61,37 +57,3 @@ class Stated:
             found["balance"] = tuple(found["balance"])
             found["stages"] = len(found["balance"])
         return cls(**found)
-
-
-def load(reference: str) -> Callable[[], Adapter]:
-    """Return the class of ``FILE.py:Adapter`` or ``package.module:Adapter``.
-
-    Raises:
-        ValueError: there is no such file, module or class.
-    """
-    place, _, name = reference.rpartition(":")
-    if not place or not name:
-        raise ValueError(f"{reference!r} is not FILE.py:Adapter or package.module:Adapter")
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
-    if not callable(found := getattr(module, name, None)):
-        raise ValueError(f"{place} has no class {name!r}")
-    return found  # type: ignore[no-any-return]
-
-
-def _file(path: Path) -> Any:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    sys.path.insert(0, str(path.resolve().parent))  # as for a script
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _module(name: str) -> Any:
-    sys.path.insert(0, "")
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        raise ValueError(f"no module is named {name!r}: write FILE.py:Adapter for a file")
-    return importlib.import_module(name)

@@ -1,15 +1,14 @@
 """With dropout on, gradients are random: exact with the plain loop's masks, else in the mean."""
 
-from functools import partial
+from functools import cache, partial
 
 import torch
-from torch import Tensor
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Prediction
 from pipekit.parity.hypotheses.ratios import meanings
 from pipekit.parity.observed import TOLERANCE, Entry
-from pipekit.parity.plain_loop import PlainLoop, Tensors, total
+from pipekit.parity.plain_loop import PlainLoop, Tensors, along, total
 from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
 
 DRAWS = 24  # of masks
@@ -28,11 +27,11 @@ def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
     """
     counts = [e.microbatches] if e.microbatches else range(1, MOST + 1)
     for count in counts:
-        masks = Prediction(partial(_with_seed, e.loop, seed, count))
+        masks = cache(partial(_with_seed, e.loop, seed, count))
         if all(e.agrees(entry, masks) for entry in e.entries):
             ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n, masks), True) for n in e.entries}
             return Verdict(True, (), ratios, (), (), model, TOLERANCE)
-    without = Prediction(partial(_drawn, e.loop, dropout=False))
+    without = cache(partial(_drawn, e.loop, dropout=False))
     none_at_all = all(e.agrees(entry, without) for entry in e.entries)
     draws = [[_drawn(e.loop, step) for _ in range(DRAWS)] for step in range(STEPS)]
     rows = {entry.name: _row(entry, draws) for entry in e.entries}
@@ -60,9 +59,9 @@ def _ulps(e: Evidence, entry: Entry, masks: Prediction) -> float:
 def _row(entry: Entry, draws: list[list[Tensors]]) -> Ratio:
     """Return the ratios along the mean of the draws; right if they are within their spread."""
     means = [torch.stack([d[entry.name] for d in of_step]).mean(0) for of_step in draws]
-    found = [_along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
+    found = [along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
     spreads = [
-        float(torch.tensor([_along(d[entry.name], mean) for d in of_step]).std())
+        float(torch.tensor([along(d[entry.name], mean) for d in of_step]).std())
         for of_step, mean in zip(draws, means, strict=True)
     ]
     right = all(
@@ -70,11 +69,6 @@ def _row(entry: Entry, draws: list[list[Tensors]]) -> Ratio:
         for ratio, spread in zip(found, spreads, strict=True)
     )
     return Ratio(found[0], sum(found) / len(found), None, right)
-
-
-def _along(gradient: Tensor, mean: Tensor) -> float:
-    size = float((mean * mean).sum())
-    return float((gradient * mean).sum()) / size if size else 1.0
 
 
 def _findings(e: Evidence, rows: dict[str, Ratio]) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from torch import Tensor
 
@@ -11,16 +12,8 @@ from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Tensors
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
 
 
-class Prediction:
-    """Gradients by step, computed when asked for, once."""
-
-    def __init__(self, function: Callable[[int], Tensors]) -> None:
-        self._function, self._found = function, dict[int, Tensors]()
-
-    def __call__(self, step: int) -> Tensors:
-        if step not in self._found:
-            self._found[step] = self._function(step)
-        return self._found[step]
+Prediction = Callable[[int], Tensors]
+"""Gradients by step."""
 
 
 @dataclass
@@ -52,8 +45,8 @@ class Evidence:
 
     def __post_init__(self) -> None:
         count, clip_norm = self.microbatches or 1, self.observed.stated.clip_norm
-        self.raw = Prediction(lambda step: self.loop.expected(step, count))
-        self.right = Prediction(lambda step: self.loop.expected(step, count, clip_norm))
+        self.raw = cache(partial(self.loop.expected, microbatches=count))
+        self.right = cache(partial(self.loop.expected, microbatches=count, clip_norm=clip_norm))
         self.steps = next(self._sound_steps())
         self.wrong = [e for e in self.entries if not self.agrees(e, self.right)]
 

@@ -1,12 +1,16 @@
 """Which hypotheses explain the parameters that disagree, by as few of them as can be."""
 
+from functools import cache
+
+import torch
+
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.hypotheses.hypothesis import Hypothesis, Source
 from pipekit.parity.hypotheses.in_time import in_time, of_the_update
 from pipekit.parity.hypotheses.of_microbatches import counted, microbatches, together
 from pipekit.parity.hypotheses.of_parameters import frozen, left_out, scaled, tied
-from pipekit.parity.observed import Entry
+from pipekit.parity.plain_loop import along
 from pipekit.parity.verdict import Finding
 
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
@@ -50,16 +54,14 @@ def _known(e: Evidence) -> list[tuple[Hypothesis, set[int]]]:
     for sources in SIMPLEST_FIRST:
         for source in sources:
             for h in source(e):
-                covered = {i for i, entry in enumerate(e.wrong) if _explains(e, h, entry)}
+                predicts = cache(h.predicts)
+                about = [i for i, n in enumerate(e.wrong) if not h.entries or n.name in h.entries]
+                covered = {i for i in about if e.agrees(e.wrong[i], predicts)}
                 if covered:
                     known.append((h, covered))
         if any(len(covered) == len(e.wrong) for _, covered in known):
             break
     return known
-
-
-def _explains(e: Evidence, h: Hypothesis, entry: Entry) -> bool:
-    return (h.entries is None or entry.name in h.entries) and e.agrees(entry, h.predicts)
 
 
 def _finding(e: Evidence, alike: list[Hypothesis], names: tuple[str, ...]) -> Finding:
@@ -72,14 +74,11 @@ def _finding(e: Evidence, alike: list[Hypothesis], names: tuple[str, ...]) -> Fi
 
 def _unexplained(e: Evidence, left: set[int]) -> tuple[str, str]:
     """Return a class and how far the first update is from the right one, for want of better."""
-    wrong, right, product = 0.0, 0.0, 0.0
-    for i in left:
-        value, wanted = e.wrong[i].values[0], e.right(0)[e.wrong[i].name]
-        wrong += float(((value - wanted) ** 2).sum())
-        right += float((wanted**2).sum())
-        product += float((value * wanted).sum())
-    if not right:
+    entries = [e.wrong[i] for i in left]
+    value = torch.cat([entry.values[0].flatten() for entry in entries])
+    right = torch.cat([e.right(0)[entry.name].flatten() for entry in entries])
+    if not right.any():
         return faults.UNKNOWN, "where the plain loop has no gradient"
-    off, along = (wrong / right) ** 0.5, product / right
-    fault = faults.ROUNDED if 0 < off < ROUNDING and abs(along - 1) < off else faults.UNKNOWN
-    return fault, f"the first update is x {along:.4g} along the right one, {off:.2%} off"
+    off, times = float((value - right).norm() / right.norm()), along(value, right)
+    fault = faults.ROUNDED if 0 < off < ROUNDING and abs(times - 1) < off else faults.UNKNOWN
+    return fault, f"the first update is x {times:.4g} along the right one, {off:.2%} off"

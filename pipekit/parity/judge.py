@@ -18,7 +18,7 @@ from pipekit.parity.evidence import Evidence
 from pipekit.parity.explanation import explained
 from pipekit.parity.launch import run
 from pipekit.parity.observed import TOLERANCE, Entry, Observed
-from pipekit.parity.plain_loop import PlainLoop
+from pipekit.parity.plain_loop import PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
 from pipekit.parity.worker import Job, Record
@@ -196,16 +196,11 @@ def _ratios(e: Evidence) -> dict[str, Ratio]:
             continue
         ulps = max(e.ulps(s, name, entry.values[s], e.right(s)[name]) for s in range(e.steps))
         changes = [
-            _along(loop.weights[0][name] - loop.weights[n][name], plain[0][name] - plain[n][name])
+            along(loop.weights[0][name] - loop.weights[n][name], plain[0][name] - plain[n][name])
             for n in (1, min(3, e.observed.steps))
         ]
         found[name] = Ratio(changes[0], changes[1], ulps, entry not in e.wrong)
     return found
-
-
-def _along(change: torch.Tensor, right: torch.Tensor) -> float:
-    size = float((right * right).sum())
-    return float((change * right).sum()) / size if size else 1.0 + float(change.abs().max())
 
 
 def _same(one: Sequence[Record], other: Sequence[Record]) -> bool:

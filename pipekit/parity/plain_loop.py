@@ -202,6 +202,12 @@ class PlainLoop:
         return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
 
 
+def along(value: Tensor, right: Tensor) -> float:
+    """Return by what a gradient is multiplied, as far as it is; any is more than 1 x nothing."""
+    size = float((right * right).sum())
+    return float((value * right).sum()) / size if size else 1.0 + float(value.abs().max())
+
+
 def total(parts: Iterable[tuple[float, Tensors]]) -> Tensors:
     """Return a sum of gradients, each with its factor."""
     sums: Tensors = {}

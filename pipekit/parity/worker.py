@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from pipekit.host.parent import end_with_parent
-from pipekit.parity.adapter import Stated, load
+from pipekit.parity.adapter import Stated
 from pipekit.parity.plain_loop import LEARNING_RATE, Tensors
 from pipekit.parity.suite import SUITE
+from pipekit.references import load
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from pipekit.reading import read_json
 FORM = "pipekit constants 1"
 FILE = Path(__file__).with_name("constants.json")
 
+UNKNOWN = "unknown"
+"""The class of trainings whose model or device nobody knows, so that another stands in for it."""
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -57,22 +60,31 @@ class Fits:
         """
         if machine in self.machines:
             return self.machines[machine].constants
-        framework = machine.partition(" on ")[0]
-        known = [
-            fit.constants
-            for name, fit in self.machines.items()
-            if name.partition(" on ")[0] == framework
-        ]
+        known = [fit.constants for fit in self._of_framework(machine)]
         if not known:
             raise ValueError(f"nothing was fitted for {machine!r}: give its Constants yourself")
         return Constants(
             median(each.efficiency for each in known), median(each.overhead_s for each in known)
         )
 
-    def half_width(self, machine: str) -> float:
-        """Return the median half width of the sets of a machine, or of all if it has none."""
-        named = self.machines[machine].fitted_on if machine in self.machines else self.half_widths
-        return median(each for name in named for each in self.half_widths[name].values())
+    def half_width(self, machine: str, kind: str) -> float:
+        """Return the half width of a class of trainings on a machine.
+
+        It is the median over the sets that the machine was fitted on, of that class or the widest;
+        of a machine that nobody fitted the widest in its framework's sets, or in all sets.
+        """
+        fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
+        names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
+        sets = [self.half_widths[name] for name in names or self.half_widths]
+        if machine not in self.machines:
+            return max(half for widths in sets for half in widths.values())
+        return median(widths.get(kind, max(widths.values())) for widths in sets)
+
+    def _of_framework(self, machine: str) -> list[Fit]:
+        framework = machine.partition(" on ")[0]
+        return [
+            fit for name, fit in self.machines.items() if name.partition(" on ")[0] == framework
+        ]
 
 
 @cache

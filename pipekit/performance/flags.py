@@ -21,6 +21,7 @@ def megatron(run: TrainingSetup) -> str:
     }
     words = [f"{name} {value}" for name, value in flags.items()]
     words += ["--sequence-parallel"] if layout.tp > 1 else []
+    words += ["--grad-reduce-in-bf16"] if run.framework.gradients_held == 2 else []
     words += ["--use-distributed-optimizer"] if layout.zero in (1, 2) else []
     if layout.zero == 3:
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
@@ -84,6 +85,9 @@ def pipeline(run: TrainingSetup) -> str:
 
 _MEGATRON_RECOMPUTE: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
+    "activations": (
+        *("--recompute-granularity selective", "--recompute-modules layernorm moe_act"),
+    ),
     "selective": ("--recompute-activations",),
     "experts": ("--recompute-granularity selective", "--recompute-modules moe"),
     "everything": (

@@ -101,6 +101,10 @@ MEGATRON_CORE = Framework(
 """github.com/NVIDIA/Megatron-LM (core) of 2024 and later with Transformer Engine: fused kernels,
 gradients summed in float32, a distributed optimizer beside the passes."""
 
+MEGATRON_BRIDGE = replace(MEGATRON_CORE, accumulation_bytes=6, gradient_bytes=2, gradients_held=2)
+"""github.com/NVIDIA-NeMo/Megatron-Bridge (``scripts/performance``): its recipes sum and reduce
+gradients in bfloat16 (``grad_reduce_in_fp32 = False``)."""
+
 TORCHTITAN = replace(MEGATRON_CORE, name="torchtitan", states_held=10, logit_held=14)
 """github.com/pytorch/torchtitan: FSDP2 with weights in float32 beside the 2-byte copies, and a loss
 of plain operators: logits, in float32, their log-softmax, and its gradient."""

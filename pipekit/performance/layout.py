@@ -7,9 +7,10 @@ from typing import Literal
 from pipekit.choices import require_choice
 from pipekit.names import METHODS
 
-Recompute = Literal["nothing", "selective", "experts", "everything"]
-"""What runs again before a backward: norms, activations and every second product ("selective" of
-torchtitan), mixtures of experts, or all layers."""
+Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
+"""What runs again before a backward: norms and experts' activations (Megatron-Core's modules
+``layernorm`` and ``moe_act``); every second product, too ("selective" of torchtitan); mixtures of
+experts; or all layers."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Bytes of each pipeline rank at its peak: states of its weights, and activations in flight.
 
 Activations are those of Korthikanti et al., Reducing Activation Recomputation in Large Transformer
-Models (arXiv 2205.05198, section 4), layer by layer; how many microbatches are in flight on a rank
-is read from the method's table.
+Models (arXiv 2205.05198, section 4), layer by layer; a product keeps its input in its own dtype
+(DeepSeek-V3, arXiv 2412.19437, section 3.3.3).  How many microbatches are in flight on a rank is
+read from the method's table.
 """
 
 from pipekit.performance.predict import stage_layers
@@ -15,6 +16,7 @@ from pipekit.performance.shapes import (
     Mamba,
 )
 from pipekit.performance.step import homes, in_flight
+from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
@@ -38,7 +40,7 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
         again = whole - kept  # of the layer whose forward runs again
         tables, head = _tables(run, rank)
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
-        found.append(_states(run, layers, tables) + activations + again + logits)
+        found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
     return found
 
 
@@ -70,6 +72,18 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
     return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
 
 
+def _whole(run: TrainingSetup) -> float:
+    """Return bytes of layers that ZeRO 3 has whole: one that runs, and the next one's.
+
+    Both have their weights and gradients (Zhao et al., PyTorch FSDP, arXiv 2304.11277, 3.3.2).
+    """
+    shape, layout = run.shape, run.layout
+    if layout.zero < 3:
+        return 0.0
+    weights = shape.dense_parameters / layout.tp + shape.expert_parameters / layout.ep
+    return 2 * weights / shape.layers * (2 + run.framework.gradients_held)
+
+
 def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
     """Return bytes that a mean layer keeps of a microbatch between its passes."""
     found = sum(
@@ -89,32 +103,44 @@ def _input(run: TrainingSetup) -> float:
 def _kept(run: TrainingSetup, layer: Layer, recomputes: bool) -> float:
     """Return bytes that a layer keeps: its input, normed and masked, and what is inside."""
     rule = run.layout.recompute if recomputes else "nothing"
-    selective = rule == "selective"
+    selective, normed_again = rule == "selective", rule in ("selective", "activations")
     if rule == "experts" and isinstance(layer, Experts):
         return _input(run)
-    inputs = _input(run) * (1 if selective else 2 + run.framework.mask_held / 2)
-    return inputs + 2 * run.tokens * _inside(run, layer, selective) / run.layout.tp
+    normed = 0.0 if normed_again else _narrow(run) + run.framework.mask_held / 2
+    inputs = _input(run) * (1 + normed)
+    inside = _inside(run, layer, selective)
+    if rule == "activations" and isinstance(layer, Experts):
+        inside -= layer.active * layer.width * _narrow(run)
+    return inputs + 2 * run.tokens * inside / run.layout.tp
+
+
+def _narrow(run: TrainingSetup) -> float:
+    """Return the bytes of a product's input beside those of an element of 2 bytes, at most 1."""
+    return min(BYTES[run.dtype] / 2, 1.0)
 
 
 def _inside(run: TrainingSetup, layer: Layer, selective: bool) -> float:
     """Return elements of 2 bytes that each token leaves inside a layer, on all tp ranks."""
+    narrow = _narrow(run)
+    copied = narrow if narrow < 1 else 0.0  # attention's output, which attention keeps itself
     match layer:
         case Attention():
             scores = 0.0 if run.framework.flash_attention else _SCORE_BYTES / 2 * run.seq_tokens
             products = layer.heads + 2 * layer.kv_heads
-            kept = layer.head_dim * (layer.heads + products / (1 + selective))
+            kept = layer.head_dim * (layer.heads * (1 + copied) + products / (1 + selective))
             return kept + layer.heads * scores
         case LatentAttention():
-            width = 4 * layer.head_dim + 2 * layer.rope_dim
+            width = (4 + copied) * layer.head_dim + 2 * layer.rope_dim
             return float(layer.heads * width + layer.query_rank + layer.kv_rank)
         case MLP():
-            return layer.width * ((1 + layer.gated) / 2 if selective else 2.0 + layer.gated)
+            each = (1 + layer.gated) / 2 if selective else 1 + layer.gated + narrow
+            return layer.width * each
         case Experts():
             inner = layer.latent or run.shape.hidden
             each, shared = (
                 _inside(run, MLP(width, layer.gated), selective)
                 for width in (layer.width, layer.shared_width)
             )
-            return layer.active * (2 * inner + each) + shared
+            return layer.active * ((1 + narrow) * inner + each) + shared
         case Mamba():
             return 3.0 * layer.heads * layer.head_dim + 2 * layer.groups * layer.state

@@ -1,10 +1,13 @@
 """A training becomes a step: the terms of each stage, dealt out and replayed by a table."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from pipekit.performance.dealing import beside_head
+from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import (
     MLP,
     Attention,
@@ -17,7 +20,7 @@ from pipekit.performance.shapes import (
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.attention import attention, latent_attention
-from pipekit.performance.terms.experts import experts
+from pipekit.performance.terms.experts import activations, experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mamba import mamba
 from pipekit.performance.terms.mlp import mlp
@@ -101,6 +104,21 @@ def _part(passes: PassCosts, ranks: int) -> PassCosts:
 
 
 def _mean_layer(run: TrainingSetup) -> PassCosts:
+    """Return the passes of a mean layer, in which a rank's part alone counts."""
+    layout = run.layout
+    part = ParallelLayout(
+        tp=layout.tp,
+        cp=layout.cp,
+        ep=layout.ep,
+        dp=layout.ep,
+        microbatch_samples=layout.microbatch_samples,
+        recompute=layout.recompute,
+    )
+    return _mean_of_blocks(replace(run, layout=part))
+
+
+@lru_cache(maxsize=4096)
+def _mean_of_blocks(run: TrainingSetup) -> PassCosts:
     found = [(_block(run, block), count) for block, count in run.shape.blocks]
     forward, backward = (
         sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
@@ -138,17 +156,17 @@ def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
 
 
 def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
-    found = _PASSES[type(layer)](run, layer)
-    again = run.layout.recompute == "everything" or (
-        run.layout.recompute == "experts" and isinstance(layer, Experts)
-    )
-    if not again:
-        return found
-    return PassCosts(
-        found.forward_s,
-        found.backward_s + found.forward_s,
-        found.forward_launches,
-        found.backward_launches + found.forward_launches,
+    found, rule = _PASSES[type(layer)](run, layer), run.layout.recompute
+    if rule == "activations":
+        again = run.residual().forward_s
+        if isinstance(layer, Experts):
+            again += activations(run, layer).forward_s
+        return found._replace(backward_s=found.backward_s + again)
+    share = {"selective": 0.5, "everything": 1.0, "experts": float(isinstance(layer, Experts))}
+    again = share.get(rule, 0.0)
+    return found._replace(
+        backward_s=found.backward_s + again * found.forward_s,
+        backward_launches=found.backward_launches + again * found.forward_launches,
     )
 
 

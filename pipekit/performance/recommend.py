@@ -3,23 +3,24 @@
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipekit import units
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.estimate import training
-from pipekit.performance.frameworks import MEGATRON_CORE, Framework
+from pipekit.performance.frameworks import MEGATRON_BRIDGE, Framework
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, Experts, Shape, shape
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.step import TrainingStep
+from pipekit.performance.training import TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Cluster = str | tuple[int, Machine]
 
 USABLE = 0.9
 """Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
-_RECOMPUTE: tuple[Recompute, ...] = ("nothing", "selective", "everything")
+_RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
@@ -139,7 +140,7 @@ def recommend(
     *,
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
-    framework: Framework = MEGATRON_CORE,
+    framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
 
@@ -164,31 +165,42 @@ def recommend(
     count, kind = _gpus(cluster)
     known = _shape(model)
     room = USABLE * kind.device.memory_bytes
-    found, too_large, least = [], 0, math.inf
+    alike: dict[tuple[int, ...], list[_Fitting]] = defaultdict(list)
+    too_large, least = 0, math.inf
     layouts = [*_layouts(known, kind, count, batch, seq_tokens)]
     for layout in progress_bar(layouts, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _fitting(run, room)
+        peaks, run = _least_recomputed(run, room)
         least = min(least, max(peaks))
         if max(peaks) > room:
             too_large += 1
-            continue
-        found.append(_candidate(run, peaks))
-    if not found:
+        else:
+            alike[_degrees(layout)].append(_Fitting(run, step(run), tuple(peaks)))
+    if not alike:
         smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if layouts else ""
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
         )
-    found.sort(key=lambda each: each.step_s)
-    fastest: dict[tuple[int, ...], RankedLayout] = {}
-    for each in found:
-        fastest.setdefault(_degrees(each.layout), each)
-    return Recommendation(tuple(fastest.values()), _half_width(known), len(layouts), too_large)
+    found = _worth_it(map(_fastest, alike.values()))
+    half_width = fitted().half_width(on(framework, kind), known.kind)
+    return Recommendation(found, half_width, len(layouts), too_large)
+
+
+def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
+    """Return layouts, the fastest first, but those that spread a sequence further for no gain."""
+    kept: list[RankedLayout] = []
+    cps: dict[tuple[int, ...], int] = {}
+    for each in sorted(found, key=lambda each: each.step_s):
+        tp, cp, *others = _degrees(each.layout)
+        if cp < cps.get((tp, *others), cp + 1):
+            cps[tp, *others] = cp
+            kept.append(each)
+    return tuple(kept)
 
 
 def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
-    return layout.tp, layout.cp, layout.ep, layout.pp, layout.zero
+    return layout.tp, layout.cp, layout.ep, layout.pp
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
@@ -206,13 +218,7 @@ def _shape(model: Model) -> Shape:
     return from_config(model) if Path(model).suffix == ".json" else shape(str(model))
 
 
-def _half_width(known: Shape) -> float:
-    widths = fitted().half_widths["megatron_bridge"]
-    has_experts = any(isinstance(layer, Experts) for block, _ in known.blocks for layer in block)
-    return widths["experts" if has_experts else "dense"]
-
-
-def _fitting(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
+def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
     """Return the peaks of each rank with the least recomputation that fits, or with all."""
     for recompute in _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
@@ -222,15 +228,30 @@ def _fitting(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetu
     return peaks, again
 
 
-def _candidate(run: TrainingSetup, peaks: list[float]) -> RankedLayout:
-    made = step(run)
-    seconds = made.seconds
+class _Fitting(NamedTuple):
+    """A training that fits, its step, and the bytes of each rank."""
+
+    run: TrainingSetup
+    made: TrainingStep
+    peaks: tuple[float, ...]
+
+
+def _fastest(alike: list[_Fitting]) -> RankedLayout:
+    """Return the fastest of layouts; only those that may still be it are replayed."""
+    best, best_s = alike[0], math.inf
+    for each in sorted(alike, key=lambda each: each.made.least_s):
+        if each.made.least_s >= best_s:
+            break
+        seconds = each.made.seconds
+        if seconds < best_s:
+            best, best_s = each, seconds
+    run, made, peaks = best
     busy = run.layout.microbatches * max(
         sum(made.forward_s[rank :: run.layout.pp]) + sum(made.backward_s[rank :: run.layout.pp])
         for rank in range(run.layout.pp)
     )
-    idle = 1 - (busy + made.after_s) / seconds
-    return RankedLayout(run, seconds, tuple(peaks), max(idle, 0.0), made.after_s / seconds)
+    idle = 1 - (busy + made.after_s) / best_s
+    return RankedLayout(run, best_s, peaks, max(idle, 0.0), made.after_s / best_s)
 
 
 def _layouts(

@@ -140,6 +140,11 @@ class Shape:
         )
         return self.dense_parameters + visited + self.vocabulary * self.hidden
 
+    @property
+    def kind(self) -> str:
+        """The class whose predictions have an interval of their own: "experts" or "dense"."""
+        return "experts" if any(self.mixtures()) else "dense"
+
     def each_layer(self) -> Iterator[tuple[Layer, int]]:
         """Yield each layer of each kind of block, and how many of them there are."""
         return ((layer, count) for block, count in self.blocks for layer in block)

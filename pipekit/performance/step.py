@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from pipekit.names import METHODS
 from pipekit.profiling.layer_profile import INPUT_PART
-from pipekit.schedules import Op, Schedule, check
+from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
 
 _PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
 """Kinds of tasks that take time, each of as many stages as there are."""
 _ROUNDS = 8
 """Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
+_FLYING = {Op.FORWARD: 1, Op.BACKWARD: -1, Op.BACKWARD_WEIGHT: -1}
+"""How many more microbatches are in flight on a worker after a task."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,22 @@ class TrainingStep:
         fewer = whole - rounds * workers
         short, longer = (self._replayed(_table(*counts, each)) for each in (fewer, fewer + workers))
         return short + rounds * (longer - short) + self.after_s
+
+    @property
+    def least_s(self) -> float:
+        """Seconds that a step of 1F1B takes at least, interleaved or not: any worker's passes.
+
+        Before them the first microbatch comes through the stages before the worker's first, and
+        after them the last gradient goes back; 1F1B ends with a backward of that stage.
+        """
+        workers = self.workers or len(self.forward_s)
+        least = apart = 0.0
+        for worker in range(workers):
+            own = sum(self.forward_s[worker::workers]) + sum(self.backward_s[worker::workers])
+            least = max(least, apart + self.microbatches * own)
+            link = self.transfer_s[worker] if self.transfer_s and worker < workers - 1 else 0.0
+            apart += self.forward_s[worker] + self.backward_s[worker] + 2 * link
+        return least + self.after_s
 
     def _replayed(self, table: "_Table") -> float:
         """Return when the last task is over: each runs as soon as the table lets it."""
@@ -137,7 +155,8 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
 
 @lru_cache(maxsize=512)
 def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
-    return check(one_batch(method, stages, workers, microbatches)).peak_in_flight
+    lists = one_batch(method, stages, workers, microbatches).workers
+    return tuple(max(accumulate(_FLYING.get(task.op, 0) for task in own)) for own in lists)
 
 
 @lru_cache(maxsize=512)
@@ -145,7 +164,8 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
     """Return the table of one batch.
 
     Raises:
-        ValueError: there is no such method, it does not flush, or it has other workers.
+        ValueError: there is no such method, it does not flush, it has other workers, or more than
+            passes of whole microbatches and updates.
     """
     METHODS.require(method)
     if not METHODS[method].microbatches:
@@ -156,4 +176,11 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
         raise ValueError(
             f"{method} puts {stages} stages on {schedule.worker_count} workers, not {workers}"
         )
-    return schedule.take(1)
+    one = schedule.take(1)
+    ops = {task.op for task in chain(*one.workers)}
+    if one.chunks > 1 or not ops.issubset((*_PASSES, Op.UPDATE)):
+        raise ValueError(
+            f"{method} has more than passes of whole microbatches, which have no seconds here: "
+            f"simulate it, with Costs of what else it does"
+        )
+    return one

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipekit.performance.constants import Constants
+from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import Machine
 from pipekit.performance.frameworks import Framework
 from pipekit.performance.layout import ParallelLayout
@@ -37,11 +37,6 @@ class TrainingSetup:
     seq_tokens: int
     trains_weights: bool = True
     graphs: bool = False
-
-    @property
-    def machine(self) -> str:
-        """What its constants are fitted for."""
-        return on(self.framework, self.links.machine)
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -101,6 +96,20 @@ class TrainingSetup:
         late = self.framework.collective_launches * self.constants.overhead_s
         each = self.links.all_reduce(ranks, size) + late
         return PassCosts(each, each, 2, 2)
+
+
+def training(
+    shape: Shape,
+    layout: ParallelLayout,
+    machine: Machine,
+    framework: Framework,
+    *,
+    seq_tokens: int,
+    dtype: str = "bfloat16",
+) -> TrainingSetup:
+    """Return a training by the constants that were fitted for its framework and device."""
+    own = fitted().constants(on(framework, machine))
+    return TrainingSetup(shape, layout, Links(machine), framework, own, dtype, seq_tokens)
 
 
 def on(framework: Framework, machine: Machine) -> str:

@@ -13,7 +13,7 @@ from pipekit.partition.balance import best_split, require_stages
 from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS, Schedule, flush
+from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
 _FEW = 2_000
@@ -253,7 +253,7 @@ def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:
     for tasks in schedule.workers:
         changes = np.zeros((len(tasks) + 1, chunks), np.int64)
         for number, task in enumerate(tasks, start=1):
-            if OPS[task.op].is_pass:
-                forward = OPS[task.op].own is None
+            if task.op.is_pass:
+                forward = task.op.own is None
                 changes[number, task.stage // len(schedule.workers)] = 1 if forward else -1
         yield changes.cumsum(axis=0)

@@ -7,7 +7,7 @@ from pipekit.plots.in_flight import in_flight, in_flight_table
 from pipekit.plots.intervals import intervals, spreads
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
-from pipekit.plots.save import save
+from pipekit.plots.save import save, svg
 from pipekit.plots.series import bands, curves, points
 from pipekit.plots.timeline import compare, timeline
 
@@ -26,5 +26,6 @@ __all__ = [
     "points",
     "save",
     "spreads",
+    "svg",
     "timeline",
 ]

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.schedules import Op, ScheduleError
-from pipekit.traces import CAUSES, RECOMPUTE, Cause, Trace, describe_bubbles
+from pipekit.schedules import OPS, Op, ScheduleError
+from pipekit.traces import CAUSES, Cause, Trace, describe_bubbles
 
 GAP_STYLES = {
     **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
@@ -20,6 +20,8 @@ _LIGHTEST = 0.65
 """How much white the last stage of a worker has."""
 ROOMY_PX = 4
 """A bar this wide, on average, bears full edges."""
+BESIDE, THIN = 0.43, 0.07
+"""Below the middle of a row, and how high: bars of what runs beside a worker's tasks."""
 LEAST_PX = 0.5
 """Shorter gaps cannot be seen: a measured run has thousands of them."""
 
@@ -50,13 +52,15 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     keys, key_of = np.unique(codes * stride + places, return_inverse=True)
     named = [(ops[key // stride], int(key % stride)) for key in keys]
 
+    ranks = {name: rank for rank, name in enumerate(style.OPS)}
+
     def last_updates(key: int) -> tuple[bool, int, int]:
         op, place = named[key]
-        return op == "UPDATE", place, list(style.OPS).index(op)
+        return op == "UPDATE", place, ranks.get(op, len(ranks))
 
     order = sorted(range(len(named)), key=last_updates)
     most = max(1, stride - 1)
-    found = [_lighter(style.OPS[op], place / most) for op, place in map(named.__getitem__, order)]
+    found = [_lighter(style.of(op), place / most) for op, place in map(named.__getitem__, order)]
     return found, np.argsort(order)[key_of].astype(np.int32)
 
 
@@ -84,7 +88,7 @@ def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
 
 
 def _letter(op: str) -> str:
-    return "R" if op == RECOMPUTE else Op[op].value
+    return Op.named(op).letter
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
@@ -98,18 +102,56 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
     edges = min(1, room_px / ROOMY_PX)
     found, kinds = event_styles(trace)
     alike = [
-        _alike(frame[kinds == kind], look, edges, scale, unit, versions)
+        _alike(frame[kinds == kind], look, edges, scale, unit, versions, trace.chunks)
         for kind, look in enumerate(found)
     ]
-    return [*idle(trace, scale, unit), *alike]
+    return [*idle(trace, scale, unit), *alike, *beside(trace, scale, unit)]
+
+
+def beside(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
+    """Return what runs beside the workers' own tasks, thin bars below theirs."""
+    if trace.transfers is None:
+        return []
+    found = []
+    for op in (op for op in OPS if op.stream and op.peer is None):
+        rows = trace.transfers[trace.transfers["purpose"] == op.base_name.lower()]
+        if not (rows["end_s"] > rows["start_s"]).any():
+            continue
+        start, end = (rows[column].to_numpy() * scale for column in ("start_s", "end_s"))
+        worker = rows["source" if op.moves in op.takes else "destination"].to_numpy()
+        look, of_stage = style.of(op.name), op.moves is not None and op.moves.each == "stage"
+        place = BESIDE + THIN * of_stage
+        told = rows[["source", "destination", "stage", "microbatch", "bytes"]].to_numpy()
+        found.append(
+            go.Bar(
+                style.bar(look, worker + place, start, end - start, width=THIN),
+                customdata=np.column_stack([told, start, end]),
+                hovertemplate=(
+                    f"<b>{look.name}</b>, worker %{{customdata[0]}} to %{{customdata[1]}}, stage "
+                    "%{customdata[2]}, microbatch %{customdata[3]}<br>%{customdata[4]:.4~s}B, "
+                    f"%{{customdata[5]:.6~g}} to %{{customdata[6]:.6~g}} {unit}<extra></extra>"
+                ),
+                legendgroup=look.name,
+            )
+        )
+    return found
 
 
 def _alike(
-    frame: pd.DataFrame, look: style.Style, edges: float, scale: float, unit: str, versions: bool
+    frame: pd.DataFrame,
+    look: style.Style,
+    edges: float,
+    scale: float,
+    unit: str,
+    versions: bool,
+    chunks: int,
 ) -> go.Bar:
     start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
     update = look == style.OPS["UPDATE"]
     numbers = frame["microbatch"].astype(str)
+    if chunks > 1:
+        of_chunk = (frame["microbatch"] % chunks).astype(str)
+        numbers = (frame["microbatch"] // chunks).astype(str) + "." + of_chunk
     if versions:
         numbers = numbers + "<br>v" + frame["version"].astype(str)
     text = None if update else numbers.tolist()

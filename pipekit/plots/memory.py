@@ -15,8 +15,6 @@ LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
 TICK_PX = 22
 """From a number along the vertical axis to the next."""
-LEGEND_ROW, LEGEND_ROW_PX = 6, 24
-"""So many names fit in one row of the legend; plotly then begins another, so high."""
 PEAK_PX, BOTH_PEAKS_PX = 108, 162
 """Of the right margin, for "peak 12.34 GB", and for "12.34 GB simulated" below it."""
 
@@ -104,9 +102,6 @@ def memory(
         domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
         layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
-    if len([*filter(None, names)]) > LEGEND_ROW:
-        layout["margin"]["b"] += LEGEND_ROW_PX
-        layout["height"] += LEGEND_ROW_PX
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
     unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
     layout["annotations"].append(unit)

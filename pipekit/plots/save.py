@@ -1,6 +1,7 @@
 """Figures as files that anyone can read: a picture, and the numbers in it."""
 
 import os
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,6 @@ def save(
     Returns:
         The paths written, under "svg" and "csv".
     """
-    import matplotlib  # here, since what draws in the browser needs none of it
-
-    from pipekit.plots import static
     from pipekit.plots.completion import check, not_drawn
 
     stem = Path(path_stem)
@@ -45,15 +43,26 @@ def save(
     check(figure)
     if not_drawn(figure):
         figure.write_image(paths["svg"])
-        return paths
-    with matplotlib.rc_context(SVG):
-        static.draw(figure).savefig(
-            paths["svg"],
-            format="svg",
-            metadata={
-                "Title": figure.layout.title.text or stem.name,
-                "Creator": None,
-                "Date": None,
-            },
-        )
+    else:
+        paths["svg"].write_text(svg(figure, stem.name), encoding="utf-8")
     return paths
+
+
+def svg(figure: go.Figure, name: str = "figure") -> str:
+    """Return a plotly figure as SVG, drawn as :func:`save` does.
+
+    Args:
+        figure: of bars, lines, areas and markers.
+        name: of a figure without title.
+
+    Raises:
+        ValueError: the figure holds what is left to kaleido.
+    """
+    import matplotlib  # here, since what draws in the browser needs none of it
+
+    from pipekit.plots import static
+
+    told = {"Title": figure.layout.title.text or name, "Creator": None, "Date": None}
+    with matplotlib.rc_context(SVG), StringIO() as file:
+        static.draw(figure).savefig(file, format="svg", metadata=told)
+        return file.getvalue()

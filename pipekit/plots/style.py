@@ -38,6 +38,23 @@ OPS = {
 }
 """The events of a timeline, in the order of the legend."""
 
+OTHER = Style("other work", "#8763B8", "#54357F", 1, "x")
+"""An op of your own."""
+
+BESIDE = {
+    "OFFLOAD": Style("offload", "#CC79A7", "#8A3F69", 0, ""),
+    "LOAD": Style("load", "#8763B8", "#54357F", 0, ""),
+    "UNSHARD": Style("gather weights", "#D55E00", "#7E3800", 0, ""),
+    "REDUCE_GRAD": Style("sum gradients", "#E69F00", "#8F6200", 0, ""),
+}
+"""What runs beside a worker's own tasks."""
+
+
+def of(op: str) -> Style:
+    """Return the style of an op's events."""
+    return OPS.get(op) or BESIDE.get(op) or OTHER._replace(name=op.lower().replace("_", " "))
+
+
 # What an op makes or keeps has its style; an update also makes the optimizer's state.
 PARTS = {
     "weights": OPS["UPDATE"]._replace(name="weights"),
@@ -76,6 +93,8 @@ WIDTH_PX = 960
 NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
 """For numbers in narrow bars."""
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
+AXIS_PX = 46
+"""Of an axis below the panels, with its numbers and its title."""
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 
 
@@ -172,9 +191,8 @@ def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
             "orientation": "h",
             "x": 0.5,
             "xanchor": "center",
-            "y": 0,
-            "yref": "container",
-            "yanchor": "bottom",
+            "y": -AXIS_PX / plot_px,  # below, it would lie on the axis where it takes several rows
+            "yanchor": "top",
         },
         "hovermode": "closest",
         "modebar": {"bgcolor": TRANSPARENT, "color": GREY, "activecolor": GREY},

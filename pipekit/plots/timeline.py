@@ -107,6 +107,7 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
             in_legend.add(bar.name)
             figure.add_trace(bar, row=row, col=1)
         start = min(peer.frame["start_s"].min() for peer in peers) * scale
+        start = min([start, *(bar.base.min() for bar in figure.select_traces(row=row))])
         end = max(peer.frame["end_s"].max() for peer in peers) * scale
         pad = 0.004 * (end - start)
         step = 1 if trace.unit == "slots" and end - start <= 30 else None

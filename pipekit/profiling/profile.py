@@ -223,9 +223,14 @@ class Profile:
         """Return the bytes that enter layer ``first``, without skips: the input, or an output."""
         return self.layers[first - 1].output_bytes if first else self.input_bytes
 
-    def scaled(self, rows: int) -> "Profile":
-        """Return the costs of a microbatch of ``rows`` rows, proportional but for parameters'."""
-        part = rows / self.rows
+    def scaled(self, rows: int, chunks: int = 1) -> "Profile":
+        """Return the costs of a microbatch of ``rows`` rows, proportional but for parameters'.
+
+        Args:
+            rows: of the microbatch.
+            chunks: equal ones of its sequences, of which the costs are those of one.
+        """
+        part = rows / self.rows / chunks
 
         def scaled(layer: LayerProfile) -> LayerProfile:
             costs: dict[str, Any] = {name: getattr(layer, name) for name in _BY_ROWS}

@@ -5,28 +5,42 @@ from pipekit.schedules.clock import slots
 from pipekit.schedules.formats.text import draw
 from pipekit.schedules.lowering.lower import lower
 from pipekit.schedules.lowering.steps import Message, Step, Steps
+from pipekit.schedules.methods.bubbles import filled, recomputed
+from pipekit.schedules.methods.flushed import flushed
 from pipekit.schedules.methods.gpipe import gpipe, inference, model_parallel
 from pipekit.schedules.methods.looped import (
+    gis,
+    gis_h,
     hanayo,
     interleaved,
     interleaved_zero_bubble,
     looped_bfs,
 )
-from pipekit.schedules.methods.one_f_one_b import eager, flush, zb_h1, zb_h2
+from pipekit.schedules.methods.offloading import bpipe, pipe_offload
+from pipekit.schedules.methods.one_f_one_b import alternate, eager, flush, zb_h1, zb_h2
 from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
+from pipekit.schedules.methods.pipefisher import pipefisher
 from pipekit.schedules.methods.replicate import replicate
+from pipekit.schedules.methods.sequence_chunks import seq1f1b, terapipe
+from pipekit.schedules.methods.sharded import sharded, sharded_bfs
 from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
 from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
-from pipekit.schedules.ops import OPS, Op, OpRule, Payload
+from pipekit.schedules.ops import OPS, Item, Op, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.transfers import DISCARD, GATHER, LOAD, OFFLOAD, SUM
 
 __all__ = [
+    "DISCARD",
+    "GATHER",
+    "LOAD",
+    "OFFLOAD",
     "OPS",
+    "SUM",
+    "Item",
     "Message",
     "Op",
-    "OpRule",
     "Payload",
     "Report",
     "Schedule",
@@ -34,14 +48,20 @@ __all__ = [
     "Step",
     "Steps",
     "Task",
+    "alternate",
     "asp",
+    "bpipe",
     "check",
     "chimera",
     "draw",
     "dualpipe",
     "dualpipe_v",
     "eager",
+    "filled",
     "flush",
+    "flushed",
+    "gis",
+    "gis_h",
     "gpipe",
     "hanayo",
     "inference",
@@ -53,10 +73,17 @@ __all__ = [
     "optimal_in_flight",
     "paci",
     "parse",
+    "pipe_offload",
     "pipedream",
+    "pipefisher",
     "read_csv",
+    "recomputed",
     "replicate",
+    "seq1f1b",
+    "sharded",
+    "sharded_bfs",
     "slots",
+    "terapipe",
     "two_bw",
     "v_half",
     "v_min",

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.clock import Replay
-from pipekit.schedules.dependencies import NOBODY, Dependencies
+from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import weight_slots
-from pipekit.schedules.ops import OPS, Op, Payload
+from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -27,7 +27,8 @@ class Report:
         versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: of
             each of its stages the newest, and older ones that a later task reads.
         in_flight: ``in_flight[w][i]``: microbatches whose forward is done and whose backward is
-            not, its part for the weights included, after task ``i`` of worker ``w``.
+            not, its part for the weights included, after task ``i`` of worker ``w``; those of which
+            the activations are offloaded then do not count.
     """
 
     versions: tuple[NDArray[np.int32], ...]
@@ -135,6 +136,9 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
+    _require_items(graph)
+    if schedule.chunks > 1:
+        _require_whole_microbatches(schedule, graph)
     Replay(graph, capacity, joint_updates).require_done()
     in_flight, slots = [], []
     for worker, tasks in enumerate(schedule.workers):
@@ -161,6 +165,53 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
         _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
 
 
+def _require_items(graph: Dependencies) -> None:
+    """Raise for a task that needs what is not there: gone, or not yet there, or older weights."""
+    others = range(len(graph.first) - 1)
+    for number in graph.of(lambda op: op.peer is not None):
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        if task.op.peer not in others or task.op.peer == worker:
+            raise ScheduleError(
+                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
+                f"for a peer",
+                graph.placed(number),
+            )
+    for number, item, before in graph.missing:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        lacks = f"worker {worker} has {task}, which needs {item.name} there"
+        if before is None:
+            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
+        why = f"{graph.tasks[before]} has taken them"
+        if item in graph.tasks[before].op.gives:
+            why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
+        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
+
+
+def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
+    """Raise unless the chunks of a microbatch share a worker, a version and an update."""
+    chunks = schedule.chunks
+    for stage in range(schedule.stages):
+        forwards = graph.row(Op.FORWARD, stage)
+        for number in forwards:
+            first = forwards[graph.tasks[number].microbatch // chunks * chunks]
+            one, other = graph.tasks[first], graph.tasks[number]
+            alike = graph.worker_of[first] == graph.worker_of[number]
+            if not alike or one.version != other.version:
+                raise ScheduleError(
+                    f"{one} and {other} are of one microbatch, in {chunks} chunks: they must run "
+                    f"on one worker and read one version",
+                    graph.placed(first, number),
+                )
+    ends = {summed.stop for stage in graph.updates for summed in stage}
+    ends |= {schedule.microbatches, *(batch.stop for batch in schedule.batches)}
+    for end in sorted(ends):
+        if end % chunks:
+            raise ScheduleError(
+                f"a batch or an update ends behind {end} chunks, in the middle of a microbatch of "
+                f"{chunks}: each needs whole microbatches"
+            )
+
+
 def _require(row: Sequence[int], op: Op, stage: int, schedule: Schedule) -> None:
     if NOBODY in row:
         raise _lacking(op, stage, row.index(NOBODY), schedule)
@@ -178,20 +229,20 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     """Check one worker's versions; return how many microbatches are in flight after each task."""
     graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
     first, stop = graph.first[worker : worker + 2]
-    newest = {stage: 0 for op, stage, _, _ in tasks if OPS[op].is_pass}
+    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
+    change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
-        rule = OPS[op]
         if stage not in newest:
             raise ScheduleError(
                 f"worker {worker} has {task} and no forward or backward of that stage: an update "
                 f"stands where the stage lives",
                 [(task, worker)],
             )
-        if not rule.is_pass:
+        if not op.is_pass:
             _check_update(schedule, worker, task, newest[stage], producer.get(stage))
             newest[stage], producer[stage] = version, task
         elif version > newest[stage]:
@@ -200,13 +251,12 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
                 f"{stage} has produced it",
                 [(task, worker), (Task(Op.UPDATE, stage, 0, version), worker)],
             )
-        elif rule.own:
-            own = graph.own[first + position]
-            if not first <= own < stop or (stashing and graph.tasks[own][3] != version):
-                _refuse_own(graph, worker, first + position)
-            flying -= rule.adds_gradient
         else:
-            flying += schedule.trains
+            own = graph.own[first + position]
+            is_apart = not first <= own < stop or (stashing and graph.tasks[own][3] != version)
+            if is_apart and own != NOTHING:
+                _refuse_own(graph, worker, first + position)
+            flying += change[op]
         in_flight[position] = flying
     for stage, version in sorted(newest.items()) if schedule.trains else ():
         if version != max(schedule.update_of[stage]):
@@ -226,7 +276,7 @@ def _refuse_own(graph: Dependencies, worker: int, number: int) -> NoReturn:
     task, before = graph.tasks[number], graph.tasks[own]
     at_fault = graph.placed(own, number)
     if graph.worker_of[own] != worker:
-        what = "its forward" if OPS[before.op].own is None else f"its {before.label}"
+        what = "its forward" if before.op.own is None else f"its {before.label}"
         raise ScheduleError(
             f"worker {worker} has {task} and another worker {what}: a backward runs where its "
             f"forward ran",

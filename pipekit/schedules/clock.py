@@ -9,7 +9,7 @@ known.  Links are workers, too, where messages follow one another on them.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, repeat
+from itertools import repeat
 from operator import sub
 from types import MappingProxyType
 from typing import Self
@@ -18,20 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
-from pipekit.schedules.ops import ADDING, OPS, SENDERS, Op
+from pipekit.schedules.ops import PASSES, Op, senders
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 Need = tuple[tuple[int, float], ...]
 """What must be over before a thing begins, each with how long before."""
 
-PAPER_SLOTS: Mapping[Op, float] = {
-    Op.FORWARD: 1,
-    Op.BACKWARD: 2,
-    Op.BACKWARD_INPUT: 1,
-    Op.BACKWARD_WEIGHT: 1,
-    Op.UPDATE: 0,
-}
+PAPER_SLOTS: Mapping[Op, float] = {op: op.slots for op in (*PASSES, Op.UPDATE)}
 """A backward takes two slots, whole or in parts, and an update none."""
 
 
@@ -112,12 +106,12 @@ def graph_needs(graph: Dependencies) -> list[Need]:
 
     A pass needs at most two others, and an update the passes that it sums.
     """
-    size, worker = len(graph.tasks), graph.columns.worker
+    size, lane = len(graph.tasks), graph.lane
     over = [*zip(range(size), repeat(0.0)), (NOBODY, 0.0), (NOTHING, 0.0)]
 
     def still(needed: list[int]) -> list[int]:
         each = np.array(needed, dtype=np.int64)
-        before = (each >= 0) & (each < np.arange(size)) & (worker[each] == worker)
+        before = (each >= 0) & (each < np.arange(size)) & (lane[each] == lane)
         found: list[int] = np.where(before, NOTHING, each).tolist()
         return found
 
@@ -126,9 +120,12 @@ def graph_needs(graph: Dependencies) -> list[Need]:
     for number, need in enumerate(own):
         if need != NOTHING:
             needs[number] += (over[need],)
-    for number in np.flatnonzero(~graph.columns.whose(lambda rule: rule.is_pass)).tolist():
+    for number in graph.of(lambda op: not op.is_pass):
         first = graph.first[graph.worker_of[number]]
         needs[number] = tuple(over[n] for n in graph.summed(number) if not first <= n < number)
+    for number, others in graph.others.items():
+        apart = (n for n in others if not 0 <= n < number or lane[n] != lane[number])
+        needs[number] += tuple(map(over.__getitem__, apart))
     return needs
 
 
@@ -144,7 +141,7 @@ class Replay(Walk):
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity must be at least 1 message, not {capacity}")
         self.graph, needs = graph, graph_needs(graph)
-        lists = [[*range(first, stop)] for first, stop in pairwise(graph.first)]
+        lists = [*map(list, graph.lists)]
         for number, partner in enumerate(graph.partner):
             if partner > number:
                 needs[number] = _of_both(graph, needs, number)
@@ -178,7 +175,7 @@ class Replay(Walk):
         behind, workers = None, len(self.graph.first) - 1
         places = [{number: at for at, number in enumerate(each, 1)} for each in self.lists]
         for period in stops:
-            limits = [each.get(stop - 1, 0) for each, stop in zip(places, period, strict=False)]
+            limits = [_last(each, stop) for each, stop in zip(places, period, strict=False)]
             self.run([*limits, *map(len, self.lists[workers:])])
             before, behind = behind, [*map(sub, limits, self.following)]
             if behind == before:
@@ -215,7 +212,7 @@ class Replay(Walk):
                     needs.append(tuple((need, 0.0) for need, _ in waits))
                     behind[meeting] = number
                 lists[worker].append(number)
-        busy = [worker for worker, tasks in enumerate(lists) if tasks]
+        busy = _busy(graph, lists)
         for here in meetings.values():
             all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
             for meeting in here.values():
@@ -224,7 +221,7 @@ class Replay(Walk):
     def _due(self, number: int) -> int:
         """Return which update a task makes; 0 if it is a pass."""
         op, stage, microbatch, _ = self.graph.tasks[number]
-        return 0 if OPS[op].is_pass else self.graph.update_of[stage][microbatch]
+        return 0 if op.is_pass else self.graph.update_of[stage][microbatch]
 
     def _summed(self, stage: int, update: int) -> list[tuple[int, Task]]:
         """Return the passes whose gradients an update sums, or one would, each with its name."""
@@ -232,7 +229,7 @@ class Replay(Walk):
         summed = [*graph.updates[stage]]
         summed.append(range(summed[-1].stop if summed else 0, graph.microbatches))
         return [
-            (number, self._named(number, Task(ADDING[0], stage, microbatch, update)))
+            (number, self._named(number, Task(Op.BACKWARD, stage, microbatch, update)))
             for microbatch in (summed[update - 1] if update <= len(summed) else ())
             for number in (graph.adders[stage][microbatch],)
         ]
@@ -241,11 +238,12 @@ class Replay(Walk):
         """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
-        for worker, things in enumerate(self.lists):
-            if self.following[worker] == len(things):
+        for things, following in zip(self.lists, self.following, strict=True):
+            if following == len(things):
                 continue
-            thing = things[self.following[worker]]
-            task = graph.tasks[things[self.following[worker] + 1] if thing in self._met else thing]
+            thing = things[following]
+            number = things[following + 1] if thing in self._met else thing
+            task, worker = graph.tasks[number], graph.worker_of[number]
             at_fault.append((task, worker))
             missing = self._missing(thing)
             if missing is None:
@@ -266,7 +264,7 @@ class Replay(Walk):
         elif due := self._due(thing):
             task = self.graph.tasks[thing]
             if self._met:
-                busy = (worker for worker, things in enumerate(self.lists) if things)
+                busy = _busy(self.graph, self.lists)
                 all_of_them = zip(busy, self.needs[thing], strict=True)
                 absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
                 stage = self.graph.tasks[self.graph.first[absent]].stage
@@ -281,15 +279,17 @@ class Replay(Walk):
         """Return a task whose output a pass still waits for, or None."""
         own, source = self.graph.own[number], self.graph.source[number]
         task = self.graph.tasks[number]
-        rule = OPS[task.op]
+        op = task.op
         if self.ends[own] < 0:
-            assert rule.own
-            return self._named(own, task._replace(op=rule.own))
+            assert op.own
+            return self._named(own, task._replace(op=op.own))
         if self.ends[source] < 0:
-            assert rule.receives
-            op, stage = SENDERS[rule.receives][0], task.stage - rule.receives.step
-            return self._named(source, task._replace(op=op, stage=stage))
-        return None
+            payload = op.receives
+            assert payload
+            stage = task.stage - payload.step
+            return self._named(source, task._replace(op=senders(payload)[0], stage=stage))
+        others = self.graph.others.get(number, ())
+        return next((self._named(n, task) for n in others if self.ends[n] < 0), None)
 
     def _named(self, number: int, otherwise: Task) -> Task:
         """Return the task of a number; of NOBODY, what it would be."""
@@ -297,11 +297,24 @@ class Replay(Walk):
 
     def _owner(self, wanted: Task) -> int | None:
         """Return the worker that has a task, whichever version it reads."""
-        key = 2 if OPS[wanted.op].is_pass else 3
+        key = 2 if wanted.op.is_pass else 3
         for number, task in enumerate(self.graph.tasks):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:
                 return self.graph.worker_of[number]
         return None
+
+
+def _busy(graph: Dependencies, lists: Sequence[Sequence[int]]) -> list[int]:
+    """Return the workers that have anything to do on their own streams."""
+    return [worker for worker, _ in enumerate(graph.first[1:]) if lists[worker]]
+
+
+def _last(places: Mapping[int, int], stop: int) -> int:
+    """Return the place in a list of the last number below ``stop``, not counting other streams."""
+    number = stop - 1
+    while number >= 0 and number not in places:
+        number -= 1
+    return places.get(number, 0)
 
 
 def slots(
@@ -327,12 +340,11 @@ def slots(
         ScheduleError: the workers would wait for one another for ever.
     """
     graph = schedule.dependencies
-    lasting = {**PAPER_SLOTS, **durations}
-    seconds = [lasting[task.op] for task in graph.tasks]
+    seconds = [durations.get(op, op.slots) for op, *_ in graph.tasks]
     needs = graph_needs(graph)
     if overlap is not None:
         together(graph, seconds, needs, overlap)
-    clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
+    clock = Walk(graph.lists, seconds, needs).run()
     if not clock.is_done:
         Replay(graph).require_done()  # says who waits for whom
     times = np.array([clock.starts, clock.ends[: len(seconds)]]).T
@@ -373,5 +385,5 @@ def _blocked_by(graph: Dependencies, capacity: int) -> Iterator[tuple[int, int]]
             sent[here, graph.worker_of[target]].append(number)
         if source >= 0 and graph.worker_of[source] != here:
             received[graph.worker_of[source], here].append(number)
-    for link, senders in sent.items():
-        yield from zip(senders[capacity:], received[link], strict=False)
+    for link, sending in sent.items():
+        yield from zip(sending[capacity:], received[link], strict=False)

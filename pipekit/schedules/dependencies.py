@@ -4,6 +4,7 @@ Everything that has to know in which order tasks can run, or who sends to whom, 
 the proof, the clock, what workers run, traces and the simulation.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
@@ -13,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules.ops import ADDING, OPS, RECEIVERS, SENDERS, Op, OpRule, Payload
+from pipekit.schedules.items import Items, Missing
+from pipekit.schedules.ops import (
+    OPS,
+    PASSES,
+    PLACES,
+    WEIGHTS,
+    Op,
+    Payload,
+    adding,
+    receivers,
+    senders,
+)
 from pipekit.schedules.task import ScheduleError, Task
 
 NOTHING = -1
@@ -24,7 +36,6 @@ NOBODY = -2
 Row = list[int]
 """For each microbatch the number of a stage's task, or NOBODY."""
 Numbers = NDArray[np.int64]
-PLACES = {op: place for place, op in enumerate(OPS)}
 _SPARSE = 10**6
 """Microbatches of all stages up to which most of a table may be empty, as it is while drawn."""
 
@@ -38,9 +49,9 @@ class Columns(NamedTuple):
     microbatch: Numbers
     version: Numbers
 
-    def whose(self, is_so: Callable[[OpRule], object]) -> NDArray[np.bool_]:
-        """Return for each task whether this is so of its op's rule."""
-        return np.array([bool(is_so(rule)) for rule in OPS.values()])[self.op]
+    def whose(self, is_so: Callable[[Op], object]) -> NDArray[np.bool_]:
+        """Return for each task whether this is so of its op."""
+        return np.array([bool(is_so(op)) for op in OPS])[self.op]
 
 
 class Dependencies:
@@ -57,6 +68,11 @@ class Dependencies:
             NOTHING if it is at that end of the pipeline.
         target: likewise the one that receives its message.
         partner: for each task the one that it runs together with, or NOTHING.
+        ops: those of the tasks, passes and updates in any case, each with its place among them.
+        others: of tasks that need more than ``own`` and ``source``, the further ones.
+        missing: items that are not there when a task needs them.
+        lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
+            that run on other streams, a list each.
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
         receivers: likewise, which receive it.
         adders: for each stage, which passes add to the gradient of its weights.
@@ -68,6 +84,7 @@ class Dependencies:
         stages: int,
         microbatches: int,
         overlaps: Collection[tuple[Task, Task]] = (),
+        chunks: int = 1,
     ) -> None:
         self.tasks = [task for tasks in workers for task in tasks]
         self.first = [0, *np.cumsum([len(tasks) for tasks in workers], dtype=int).tolist()]
@@ -84,38 +101,55 @@ class Dependencies:
             raise self._out_of_proportion() from None
         self.worker_of: Row = self.columns.worker.tolist()
         self._require_sizes()
+        _, op, stage, microbatch, _ = self.columns
+        here = {*PASSES, Op.UPDATE, *(OPS[place] for place in np.unique(op).tolist())}
+        self.ops = {each: n for n, each in enumerate(sorted(here, key=PLACES.__getitem__))}
         rows = self._placed()
         self._rows: list[list[Row]] = rows.tolist()
-        senders, receivers = (
-            {payload: self._one_of(rows, ops[payload]) for payload in Payload}
-            for ops in (SENDERS, RECEIVERS)
+        sending, receiving = (
+            {payload: self._one_of(rows, ops(payload)) for payload in Payload}
+            for ops in (senders, receivers)
         )
         self.senders, self.receivers = (
             {payload: found.tolist() for payload, found in each.items()}
-            for each in (senders, receivers)
+            for each in (sending, receiving)
         )
-        self.adders: list[Row] = self._one_of(rows, ADDING).tolist()
-        _, op, stage, microbatch, _ = self.columns
+        self.adders: list[Row] = self._one_of(rows, adding()).tolist()
         own, source, target = (np.full(size, NOTHING) for _ in range(3))
-        for each, rule in OPS.items():
+        for each in self.ops:
             mine = np.flatnonzero(op == PLACES[each])
             at, number = stage[mine], microbatch[mine]
-            if rule.own:
-                own[mine] = rows[PLACES[rule.own], at, number]
-            if rule.receives:
-                _join(source, mine, at - rule.receives.step, number, senders[rule.receives])
-            if rule.sends:
-                _join(target, mine, at + rule.sends.step, number, receivers[rule.sends])
+            if each.own:
+                own[mine] = rows[self.ops[each.own], at, number] if each.own in here else NOBODY
+            if each.receives:
+                _join(source, mine, at - each.receives.step, number, sending[each.receives])
+            if each.sends:
+                _join(target, mine, at + each.sends.step, number, receiving[each.sends])
         self.own: Row = own.tolist()
         self.source: Row = source.tolist()
         self.target: Row = target.tolist()
         self.partner = self._paired(overlaps)
+        self.others: dict[int, list[int]] = defaultdict(list)
+        self.missing: Sequence[Missing] = ()
+        self.lists: list[Sequence[int]] = [range(*each) for each in pairwise(self.first)]
+        if len(here) > len(PASSES) + 1:
+            self._follow_items(workers)
+        if chunks > 1:
+            self._follow_chunks(chunks)
+
+    @cached_property
+    def lane(self) -> Numbers:
+        """For each task, in which of the lists it is."""
+        found = np.empty(len(self.tasks), np.int64)
+        for place, numbers in enumerate(self.lists):
+            found[numbers] = place
+        return found
 
     @cached_property
     def updates(self) -> tuple[tuple[range, ...], ...]:
         """For each stage, the microbatches that each of its updates sums."""
         stops: list[set[int]] = [{0} for _ in range(self.stages)]
-        for number in np.flatnonzero(~self.columns.whose(lambda rule: rule.is_pass)).tolist():
+        for number in self.of(lambda op: not op.is_pass):
             _, stage, microbatch, _ = self.tasks[number]
             stops[stage].add(microbatch + 1)
         return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in stops)
@@ -140,7 +174,51 @@ class Dependencies:
 
     def row(self, op: Op, stage: int) -> Row:
         """Return the numbers of a stage's passes of an op, by microbatch."""
-        return self._rows[PLACES[op]][stage]
+        return self._rows[self.ops[op]][stage]
+
+    def _follow_items(self, workers: Sequence[Sequence[Task]]) -> None:
+        """Note who needs what of whom where a table has more ops than passes and updates."""
+        items = Items(workers)
+        self.missing = items.missing
+        for number, giver in items.own.items():
+            self.own[number] = giver
+        for number, needed in items.others.items():
+            self.others[number] += needed
+        updates: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, (op, stage, _, version) in enumerate(self.tasks):
+            if not op.is_pass:
+                updates[stage, version].append(number)
+        streams: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for worker, tasks in enumerate(workers):
+            before = NOTHING  # of the worker's own stream
+            for number, (op, stage, _, version) in enumerate(tasks, self.first[worker]):
+                if op.moves is WEIGHTS:  # they come from all workers that have the stage
+                    self.others[number] += updates[stage, version]
+                if op.stream:
+                    streams[worker, op.stream].append(number)
+                    self.others[number].append(before)
+                else:
+                    streams[worker, ""].append(number)
+                    before = number
+        own: list[Sequence[int]] = [streams.pop((w, ""), []) for w in range(len(workers))]
+        self.lists = [*own, *streams.values()]
+
+    def _follow_chunks(self, chunks: int) -> None:
+        """Let the chunks of a microbatch go forward in order, and backward in the reverse one."""
+        for stage in range(self.stages):
+            forwards = self.receivers[Payload.ACTIVATION][stage]
+            for each, step in ((forwards, -1), (self.senders[Payload.GRADIENT][stage], 1)):
+                for microbatch, number in enumerate(each):
+                    before = microbatch + step
+                    if number >= 0 and before // chunks == microbatch // chunks:
+                        self.others[number].append(each[before] if before < len(each) else NOBODY)
+
+    def of(self, is_so: Callable[[Op], object]) -> Sequence[int]:
+        """Return the numbers of the tasks of whose op this is so."""
+        if not any(map(is_so, self.ops)):
+            return ()
+        numbers: list[int] = np.flatnonzero(self.columns.whose(is_so)).tolist()
+        return numbers
 
     def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
         """Return tasks with their workers, as a ScheduleError takes them."""
@@ -169,11 +247,15 @@ class Dependencies:
 
     def _placed(self) -> Numbers:
         """Return the numbers of the passes by op, stage and microbatch."""
-        passes = np.flatnonzero(self.columns.whose(lambda rule: rule.is_pass))
-        at = tuple(column[passes] for column in self.columns[1:4])
-        rows = np.full((len(OPS), self.stages, self.microbatches), NOBODY)
+        passes = np.flatnonzero(self.columns.whose(lambda op: op.is_pass))
+        place = np.zeros(len(OPS), np.int64)
+        place[[PLACES[op] for op in self.ops]] = [*self.ops.values()]
+        _, op, stage, microbatch, _ = (column[passes] for column in self.columns)
+        at = place[op], stage, microbatch
+        rows = np.full((len(self.ops), self.stages, self.microbatches), NOBODY)
         rows[at] = passes
-        double = passes[rows[at] != passes]
+        once = self.columns.whose(lambda op: op.is_once)[passes]
+        double = passes[(rows[at] != passes) & once]
         if len(double):
             known: dict[tuple[Op, int, int], int] = {}
             for number in passes.tolist():
@@ -188,7 +270,7 @@ class Dependencies:
 
     def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
         """Return for each stage and microbatch the number of the pass that is of one of the ops."""
-        some = rows[[PLACES[op] for op in ops]]
+        some = rows[[self.ops[op] for op in ops if op in self.ops]]
         both = np.argwhere((some != NOBODY).sum(axis=0) > 1)
         if len(both):
             stage, microbatch = both[0]
@@ -211,7 +293,7 @@ class Dependencies:
                 not side_by_side
                 or self.worker_of[first] != self.worker_of[second]
                 or one.op is not Op.FORWARD
-                or OPS[other.op].own is not Op.FORWARD
+                or other.op.sends is not Payload.GRADIENT
             ):
                 raise ScheduleError(
                     f"{one} and {other} cannot run together: that can a forward and, right behind "

@@ -1,28 +1,19 @@
-"""What the tasks of a pipeline do: one table, which everything that treats an op apart reads.
+"""What the tasks of a pipeline do: one row an op, which everything that treats an op apart reads.
 
 A backward pass is either whole (B), or split in two (Qi et al., "Zero Bubble Pipeline Parallelism",
 ICLR 2024): one part for the input, whose gradient another stage waits for (I), and one for the
 weights, whose gradient only the update needs (W).  The letters are those of PyTorch's
 ``torch.distributed.pipelining``.
+
+A method of your own may need an op of its own: constructing an :class:`Op` adds its row.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from types import MappingProxyType
-
-
-class Op(Enum):
-    """What a task does; the value is its letter in a picture."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-    BACKWARD_INPUT = "I"
-    BACKWARD_WEIGHT = "W"
-    UPDATE = "U"
-
-    # There is one object a member; hashing the name, as Enum does, would take most of a look-up.
-    __hash__ = object.__hash__
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 
 class Payload(Enum):
@@ -34,7 +25,8 @@ class Payload(Enum):
     ACTIVATION = "activation"
     GRADIENT = "gradient"
 
-    __hash__ = object.__hash__  # as above
+    # There is one object a member; hashing the name, as Enum does, would take most of a look-up.
+    __hash__ = object.__hash__
 
     @property
     def step(self) -> int:
@@ -43,28 +35,181 @@ class Payload(Enum):
 
 
 @dataclass(frozen=True)
-class OpRule:
-    """What an op needs and does.
+class Item:
+    """Data that stays in memory from one task to another.
+
+    An item that no task of a worker gives is there from the start.
 
     Attributes:
-        own: the pass of the same stage and microbatch that must come before it on the same worker.
+        name: as a message says it.
+        activations: its bytes, in those of a microbatch's activations on the stage.
+        input_only: likewise, in the part of them that the backward for the input frees.  How much
+            that is differs from model to model: a profile says it.
+        weights: likewise, in those of the stage's weights.
+        each: whether every microbatch has one on a stage, or the stage has one.
+        is_away: whether it lies with the op's peer, or on the host if there is none.
+    """
+
+    name: str
+    activations: float = 0
+    input_only: float = 0
+    weights: float = 0
+    each: Literal["microbatch", "stage"] = "microbatch"
+    is_away: bool = False
+
+    def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
+        """Return its size.
+
+        Args:
+            activations: bytes of a microbatch's activations.
+            input_only: of these, the bytes that the backward for the input frees.
+            weights: bytes of the stage's weights.
+        """
+        parts = self.activations * activations, self.input_only * input_only
+        return sum(parts) + self.weights * weights
+
+
+WEIGHTS = Item("weights", weights=1, each="stage")
+"""The weights of a stage, which a worker has all the time unless it gathers them."""
+ACTIVATIONS = Item("activations", activations=1)
+"""What a forward leaves for its backward."""
+REST = Item("activations for the weights' gradient", activations=1, input_only=-1)
+"""What the backward for the input leaves of them for the one for the weights."""
+GRADIENTS = Item("gradients", weights=1, each="stage")
+"""Of a stage's weights, as backwards add to them."""
+SUMS = Item("sums of gradients", each="stage")
+"""The share of them that an update needs, if they are summed by a task before it."""
+OFFLOADED = Item("offloaded activations", activations=1, is_away=True)
+"""Activations on the host, or on another worker."""
+
+OPS: list["Op"] = []
+"""The row of every op, those of your own too."""
+PLACES: dict["Op", int] = {}
+"""Where each of them stands there."""
+_NAMED: dict[str, "Op"] = {}
+_LETTERED: dict[tuple[str, int | None], "Op"] = {}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Op:
+    """What a task does.  Constructing one makes its letter and name known to the readers of tables.
+
+    Attributes:
+        letter: in a picture; a capital letter.
+        name: in CSV and traces.
+        needs: items of its stage, or of its microbatch there, that have to be on the worker.
+        takes: likewise, and they are gone when it ends.
+        gives: items that are there as soon as it begins.
         receives: what comes in from a neighbouring stage, if there is one on that side.
         sends: what goes out to a neighbouring stage, likewise.
         adds_gradient: whether it adds to the gradient of the weights, which updates sum.  A
             microbatch has left the stage when its gradient has been added.
-        activation: what it adds to the activations that the stage keeps, in those of a microbatch.
-        activation_part: likewise, in the part of them that the backward for the input frees.  How
-            much that is differs from model to model: a profile says it.
         is_pass: whether it reads a weight version for a microbatch; otherwise it makes one.
+        stream: where it runs; "" is the worker's own, on which it computes.  On any other one it
+            begins when the task before it in the list has ended, and runs beside those behind it;
+            the first that needs what it gives waits for it.
+        slots: how long it takes in a picture, by default.
+        moves: the item that it transfers; its bytes and a link give its seconds.
+        peer: the worker to which it transfers, or from which; None: the host, or all of a group.
+
+    Raises:
+        ValueError: the letter is no single capital letter, or another op has it or the name.
     """
 
-    own: Op | None = None
+    letter: str
+    name: str
+    needs: tuple[Item, ...] = ()
+    takes: tuple[Item, ...] = ()
+    gives: tuple[Item, ...] = ()
     receives: Payload | None = None
     sends: Payload | None = None
     adds_gradient: bool = False
-    activation: int = 0
-    activation_part: int = 0
     is_pass: bool = True
+    stream: str = ""
+    slots: int = 1
+    moves: Item | None = None
+    peer: int | None = None
+
+    FORWARD: ClassVar["Op"]
+    BACKWARD: ClassVar["Op"]
+    BACKWARD_INPUT: ClassVar["Op"]
+    BACKWARD_WEIGHT: ClassVar["Op"]
+    UPDATE: ClassVar["Op"]
+    RECOMPUTE: ClassVar["Op"]
+
+    def __post_init__(self) -> None:
+        if self.letter not in [*string.ascii_uppercase]:
+            raise ValueError(f"the letter of {self.name} must be a capital letter: {self.letter!r}")
+        for place, other in enumerate(OPS):
+            same = other.letter == self.letter, other.base_name == self.base_name
+            if any(same) and not all(same):
+                raise ValueError(
+                    f"{self.name} ({self.letter}) and {other.name} ({other.letter}) need a letter "
+                    f"and a name of their own"
+                )
+            if all(same) and other.peer == self.peer:  # a notebook's cell runs again
+                OPS[place], PLACES[self] = self, place
+                break
+        else:
+            PLACES[self] = len(OPS)
+            OPS.append(self)
+        _NAMED[self.name] = _LETTERED[self.letter, self.peer] = self
+
+    def __repr__(self) -> str:
+        return f"<Op {self.letter} {self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[..., "Op"], tuple[object, ...]]:
+        return _unpickled, (self.name, tuple(getattr(self, each.name) for each in fields(self)))
+
+    @staticmethod
+    def named(name: str) -> "Op":
+        """Return the op of a ``name``, or raise KeyError."""
+        return _NAMED[name]
+
+    @staticmethod
+    def lettered(letter: str, peer: int | None = None) -> "Op":
+        """Return the op of a ``letter``, with a ``peer`` if it transfers; or raise KeyError."""
+        op = _LETTERED[letter, None]
+        return op if peer is None else op.to(peer)
+
+    def to(self, worker: int) -> "Op":
+        """Return the same transfer to another ``worker``, or from it, in place of the host."""
+        known = _LETTERED.get((self.letter, worker))
+        return known or replace(self, name=f"{self.base_name}_{worker}", peer=worker)
+
+    @property
+    def base_name(self) -> str:
+        """The name, without a peer's number."""
+        return self.name if self.peer is None else self.name.removesuffix(f"_{self.peer}")
+
+    @property
+    def at_peer(self) -> str:
+        """The end of a task's label that names the peer, if there is one."""
+        return "" if self.peer is None else f">{self.peer}"
+
+    @cached_property
+    def own(self) -> "Op | None":
+        """The op that first gives what it takes or needs of its microbatch on the same worker."""
+        wanted = [item for item in (*self.takes, *self.needs) if item.each == "microbatch"]
+        givers = (op for op in OPS if wanted and wanted[0] in op.gives)
+        return next(givers, None)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether a microbatch has it at most once on a stage."""
+        return any(i.each == "microbatch" for i in (*self.needs, *self.takes, *self.gives))
+
+    @cached_property
+    def in_flight(self) -> int:
+        """By how many microbatches' activations its worker keeps more after it."""
+        kept = ACTIVATIONS, REST
+        given = sum(item in kept for item in self.gives if item not in self.needs)
+        return given - sum(item in kept for item in self.takes)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is a backward, whole or in part."""
+        return self.adds_gradient or self.sends is Payload.GRADIENT
 
     def activation_bytes(self, whole: float, part: float) -> float:
         """Return by how many bytes of activations the stage keeps more after it, or less.
@@ -73,52 +218,70 @@ class OpRule:
             whole: bytes of a microbatch's activations.
             part: of these, the bytes that the backward for the input frees.
         """
-        return self.activation * whole + self.activation_part * part
+        given, taken = (
+            sum(item.bytes(whole, part) for item in items if not item.is_away)
+            for items in (self.gives, self.takes)
+        )
+        return given - taken
 
 
-OPS: Mapping[Op, OpRule] = MappingProxyType(
-    {
-        Op.FORWARD: OpRule(
-            receives=Payload.ACTIVATION,
-            sends=Payload.ACTIVATION,
-            activation=1,
-        ),
-        Op.BACKWARD: OpRule(
-            own=Op.FORWARD,
-            receives=Payload.GRADIENT,
-            sends=Payload.GRADIENT,
-            adds_gradient=True,
-            activation=-1,
-        ),
-        Op.BACKWARD_INPUT: OpRule(
-            own=Op.FORWARD,
-            receives=Payload.GRADIENT,
-            sends=Payload.GRADIENT,
-            activation_part=-1,
-        ),
-        Op.BACKWARD_WEIGHT: OpRule(
-            own=Op.BACKWARD_INPUT,
-            adds_gradient=True,
-            activation=-1,
-            activation_part=1,
-        ),
-        Op.UPDATE: OpRule(is_pass=False),
-    }
+Op.FORWARD = Op(
+    "F",
+    "FORWARD",
+    needs=(WEIGHTS,),
+    gives=(ACTIVATIONS,),
+    receives=Payload.ACTIVATION,
+    sends=Payload.ACTIVATION,
 )
-"""The rule of every op."""
-
-PASSES = tuple(op for op, rule in OPS.items() if rule.is_pass)
-"""The ops that read weights: all but the update."""
-
-ADDING = tuple(op for op, rule in OPS.items() if rule.adds_gradient)
-"""The ops that add to the gradient of the weights; a microbatch has one of them on each stage."""
-
-RECEIVERS: Mapping[Payload, tuple[Op, ...]] = MappingProxyType(
-    {p: tuple(op for op, rule in OPS.items() if rule.receives is p) for p in Payload}
+Op.BACKWARD = Op(
+    "B",
+    "BACKWARD",
+    needs=(WEIGHTS,),
+    takes=(ACTIVATIONS,),
+    gives=(GRADIENTS,),
+    receives=Payload.GRADIENT,
+    sends=Payload.GRADIENT,
+    adds_gradient=True,
+    slots=2,
 )
-"""The ops that receive a payload; a microbatch has one of them on each stage."""
-
-SENDERS: Mapping[Payload, tuple[Op, ...]] = MappingProxyType(
-    {p: tuple(op for op, rule in OPS.items() if rule.sends is p) for p in Payload}
+Op.BACKWARD_INPUT = Op(
+    "I",
+    "BACKWARD_INPUT",
+    needs=(WEIGHTS,),
+    takes=(ACTIVATIONS,),
+    gives=(REST,),
+    receives=Payload.GRADIENT,
+    sends=Payload.GRADIENT,
 )
-"""The ops that send a payload; a microbatch has one of them on each stage."""
+Op.BACKWARD_WEIGHT = Op(
+    "W",
+    "BACKWARD_WEIGHT",
+    needs=(WEIGHTS,),
+    takes=(REST,),
+    gives=(GRADIENTS,),
+    adds_gradient=True,
+)
+Op.UPDATE = Op("U", "UPDATE", takes=(SUMS,), is_pass=False, slots=0)
+Op.RECOMPUTE = Op("R", "RECOMPUTE", needs=(WEIGHTS, ACTIVATIONS), gives=(ACTIVATIONS,))
+
+PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+"""The passes of every method; engines run these, and updates."""
+
+
+def adding() -> tuple[Op, ...]:
+    """Return the ops that add to the weights' gradient; a microbatch has one on each stage."""
+    return tuple(op for op in OPS if op.adds_gradient)
+
+
+def receivers(payload: Payload) -> tuple[Op, ...]:
+    """Return the ops that receive a payload; a microbatch has one of them on each stage."""
+    return tuple(op for op in OPS if op.receives is payload)
+
+
+def senders(payload: Payload) -> tuple[Op, ...]:
+    """Return the ops that send a payload; a microbatch has one of them on each stage."""
+    return tuple(op for op in OPS if op.sends is payload)
+
+
+def _unpickled(name: str, row: tuple[Any, ...]) -> Op:
+    return _NAMED.get(name) or Op(*row)

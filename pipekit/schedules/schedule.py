@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.formats import csv, text, torch_csv
-from pipekit.schedules.ops import ADDING, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -35,6 +35,8 @@ class Schedule(Table):
             is the simulation's to say; engines may run them one after the other.
         period: ``period[w]`` are the tasks of worker ``w`` that follow its head and repeat; empty:
             the schedule is finite.
+        chunks: parts of its sequence into which each microbatch is cut; each counts as a microbatch
+            in the tasks, those of one behind one another.
     """
 
     @classmethod
@@ -57,7 +59,7 @@ class Schedule(Table):
         lists = [[Task(*each, 0) for each in passes] for passes in workers]
         last = max((microbatch for tasks in lists for _, _, microbatch, _ in tasks), default=0)
         for tasks in lists:
-            complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op in ADDING}
+            complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op.adds_gradient}
             for stage in sorted(complete, key=complete.__getitem__):
                 tasks.append(Task(Op.UPDATE, stage, last, 1))
         pairs = frozenset((Task(*one, 0), Task(*other, 0)) for one, other in overlaps)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pipekit.host.memory import not_collected
 from pipekit.reading import printable
 from pipekit.schedules.dependencies import Dependencies
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.units import bytes_text
 
@@ -34,6 +34,7 @@ class Table:
     batch_size: int | None = None
     overlaps: frozenset[tuple[Task, Task]] = frozenset()
     period: tuple[Tasks, ...] = ()
+    chunks: int = 1
 
     # Of every schedule, finite or not.
 
@@ -69,7 +70,7 @@ class Table:
     @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(OPS[op].own for each in self._counts for op, _ in each)
+        return any(op.is_backward for each in self._counts for op, _ in each)
 
     @cached_property
     def known(self) -> dict[Any, Any]:
@@ -93,7 +94,7 @@ class Table:
         # Each worker that has a stage makes all of its updates.
         for each in self._counts[self.worker_count :]:
             for (op, stage), updates in each.items():
-                if not OPS[op].is_pass:
+                if not op.is_pass:
                     made[stage] = max(made[stage], updates)
         return tuple(made)
 
@@ -120,7 +121,7 @@ class Table:
         size = self.period_microbatches
         if self.batch_size:
             return tuple(range(self.batch_size, size + 1, self.batch_size))
-        ends = (k for op, _, k, _ in chain(*self.period) if not OPS[op].is_pass)
+        ends = (k for op, _, k, _ in chain(*self.period) if not op.is_pass)
         return tuple(sorted({1 + end % size for end in ends})) or tuple(range(1, size + 1))
 
     def later(self, task: Task, periods: int) -> Task:
@@ -176,14 +177,9 @@ class Table:
             return self.batches[number]
         return range(self._stop(number), self._stop(number + 1))
 
-    def each_batch(self, begin: int = 0) -> Iterator[range]:
-        """Yield the microbatches of each batch, from the one that begins with a microbatch on."""
-        if self.period:
-            numbers = count(begin // self.period_microbatches * len(self.batch_stops))
-            batches: Iterable[range] = map(self.batch, numbers)
-        else:
-            batches = self.batches
-        return (batch for batch in batches if batch.start >= begin)
+    def each_batch(self) -> Iterator[range]:
+        """Yield the microbatches of each batch."""
+        return map(self.batch, count()) if self.period else iter(self.batches)
 
     def excerpt(self, batches: int | None = None) -> Self:
         """Return what is drawn, printed and simulated of it, with the batches in its name.
@@ -217,7 +213,7 @@ class Table:
             raise ScheduleError("the schedule is empty: there is nothing to repeat()")
         for worker, tasks in enumerate(self.head):
             ends = dict.fromkeys(map(itemgetter(1), tasks), -1) if self.trains else {}
-            ends |= {stage: k for op, stage, k, _ in tasks if not OPS[op].is_pass}
+            ends |= {stage: k for op, stage, k, _ in tasks if not op.is_pass}
             for stage, end in ends.items():
                 if end != last:
                     missing = f"up to microbatch {end}" if end >= 0 else "nothing"
@@ -258,7 +254,9 @@ class Table:
                 something counts from below 0, or up to more than so few tasks can be; tasks cannot
                 run together; or the schedule has no end.
         """
-        return Dependencies(self.workers, self.stages, self.microbatches, self.overlaps)
+        return Dependencies(
+            self.workers, self.stages, self.microbatches, self.overlaps, self.chunks
+        )
 
     @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
@@ -364,14 +362,14 @@ def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
     summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
     for task in tasks:
         op, stage, number, version = task
-        if OPS[op].is_pass:
+        if op.is_pass:
             if number < microbatch:
                 kept.append(task)
         elif summed.get(stage, 0) < microbatch:
             last = min(number, microbatch - 1)
             kept.append(Task(op, stage, last, version))
             summed[stage] = last + 1
-    here = {task.stage for task in kept if OPS[task.op].is_pass}
+    here = {task.stage for task in kept if task.op.is_pass}
     return tuple(task for task in kept if task.stage in here)
 
 

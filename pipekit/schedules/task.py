@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 
 
 class Task(NamedTuple):
@@ -33,8 +33,8 @@ class Task(NamedTuple):
     @property
     def label(self) -> str:
         """The letter of the op, with the microbatch of a pass or the version that is made."""
-        number = self.microbatch if OPS[self.op].is_pass else self.version
-        return f"{self.op.value}{number}"
+        number = self.microbatch if self.op.is_pass else self.version
+        return f"{self.op.letter}{number}{self.op.at_peer}"
 
     def __str__(self) -> str:
         return f"{self.label} of stage {self.stage}"

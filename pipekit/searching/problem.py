@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from pipekit.clusters import Cluster
-from pipekit.schedules import OPS, Op, Schedule
+from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.schedule import Pass
 from pipekit.searching.versions import WeightReads
@@ -101,10 +101,10 @@ class Problem:
 
         def bytes_kept(op: Op, cost: StageCosts) -> float:
             whole, part = cost.received_bytes + cost.kept_bytes, cost.whole.input_only_bytes
-            return OPS[op].activation_bytes(whole, part)
+            return op.activation_bytes(whole, part)
 
         def height(op: Op, cost: StageCosts) -> float:
-            return cost.gradients_at_height(op) if OPS[op].adds_gradient else 0.0
+            return cost.gradients_at_height(op) if op.adds_gradient else 0.0
 
         after = [0.0] * len(room)
         for cost, row in zip(costs, homes, strict=True):
@@ -154,7 +154,7 @@ class Problem:
     def adds_to(self) -> list[int]:
         """The stage to whose gradients each pass adds, or -1."""
         return [
-            stage if OPS[op].adds_gradient else -1
+            stage if op.adds_gradient else -1
             for op in KINDS
             for stage in range(self.stages)
             for _ in range(self.microbatches)
@@ -255,7 +255,7 @@ class Problem:
     def orders(self, schedule: Schedule) -> Orders:
         """Return the orders of a schedule's passes."""
         return [
-            [self.number(op, stage, k) for op, stage, k, _ in tasks if OPS[op].is_pass]
+            [self.number(op, stage, k) for op, stage, k, _ in tasks if op.is_pass]
             for tasks in schedule.workers
         ]
 
@@ -277,16 +277,16 @@ class Problem:
         place, stage, k = self.parts(number)
         op = KINDS[place]
         needs: list[tuple[int, float]] = []
-        own = OPS[op].own
+        own = op.own
         if own is not None:
             needs.append((self.number(own, stage, k), 0.0))
-        received = OPS[op].receives
+        received = op.receives
         beside = stage - received.step if received else -1
         if 0 <= beside < self.stages:
             sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
             needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)][k]))
         if self.reads:
-            added = k if OPS[op].adds_gradient else 0
+            added = k if op.adds_gradient else 0
             added = self.reads.summed[stage][k] if op is Op.FORWARD else added
             if added:
                 needs.append((self.number(Op.BACKWARD_WEIGHT, stage, added - 1), 0.0))

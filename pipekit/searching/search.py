@@ -109,7 +109,7 @@ def search(
         two_directions: whether a stage may be on two workers, as in Chimera and DualPipe, with
             twice the weights; simulate what comes of it with ``plan.with_replicas``.
         placement: the worker of each stage, if that is given; by default it is searched for, too.
-        seconds: after the named methods have been simulated.
+        seconds: on a core, after the named methods have been simulated.
         optimizer_states: see :func:`pipekit.simulate`.
         seed: of the random choices; the same seed may find another schedule on a faster machine.
 

@@ -7,7 +7,7 @@ with memory: a version is kept until its last reader is through.
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from pipekit.schedules import OPS, Op, Schedule, pipedream, two_bw
+from pipekit.schedules import Op, Schedule, pipedream, two_bw
 from pipekit.schedules.schedule import Pass
 from pipekit.schedules.task import Task
 
@@ -43,7 +43,7 @@ class WeightReads(NamedTuple):
             task.version == self.summed[task.stage][task.microbatch] // self.microbatches
             for tasks in schedule.workers
             for task in tasks
-            if OPS[task.op].is_pass
+            if task.op.is_pass
         )
 
 
@@ -101,7 +101,7 @@ def stream(name: str, workers: Sequence[Sequence[Pass]], reads: WeightReads) -> 
     def worker(passes: Sequence[Pass]) -> Iterator[Task]:
         for op, stage, k in passes:
             yield Task(op, stage, k, reads.summed[stage][k] // m)
-            if OPS[op].adds_gradient and (k + 1) % m == 0:
+            if op.adds_gradient and (k + 1) % m == 0:
                 yield Task(Op.UPDATE, stage, k, (k + 1) // m)
 
     return Schedule(tuple(tuple(worker(passes)) for passes in workers), name)

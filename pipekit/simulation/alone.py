@@ -8,7 +8,6 @@ Whether messages have met is seen afterwards, from when each was under way.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.paths import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
-from pipekit.schedules.dependencies import PLACES
+from pipekit.schedules.ops import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
 from pipekit.units import MOST
@@ -99,7 +98,9 @@ class _Things:
         graph = schedule.dependencies
         self.seconds: list[float] = load.seconds.tolist()
         self.needs: list[Need] = [()] * len(self.seconds)
-        self.lists: list[list[int]] = [[*range(*each)] for each in pairwise(graph.first)]
+        for number, others in graph.others.items():
+            self.needs[number] = tuple((n, 0.0) for n in others)
+        self.lists: list[list[int]] = [*map(list, graph.lists)]
         self._graph, self._before = graph, np.full(len(self.seconds), -1)
         repeated = np.flatnonzero(~np.isnan(load.again))
         if len(repeated):
@@ -170,7 +171,7 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
         )
     graph, sent = schedule.dependencies, routes(schedule, costs)
     task, messages = graph.columns, _messages(schedule, sent)
-    is_pass = task.whose(lambda rule: rule.is_pass)
+    is_pass = task.whose(lambda op: op.is_pass)
     things = _Things(schedule, load._replace(seconds=load.seconds + host.pass_s * is_pass))
     handing = things.add(host.send_s + host.send_byte_s * messages.size)
     # Before each task a worker takes its messages, and reads a batch.

@@ -1,6 +1,7 @@
 """Bytes over time on every worker, from when its tasks run."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,16 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.dependencies import Columns
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.simulation.costs import StageCosts
+from pipekit.schedules.ops import GRADIENTS, OFFLOADED, PASSES, PLACES, WEIGHTS
+from pipekit.schedules.transfers import GATHER, SUM
+from pipekit.simulation.costs import Shards, StageCosts
 from pipekit.simulation.loads import Numbers, Times
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
+_PART_OF = {WEIGHTS: _WEIGHTS, GRADIENTS: _GRADIENTS, OFFLOADED: _ACTIVATIONS}
+"""Of items that other ops than passes move."""
 _EACH = 5
 """A task has fewer changes than this."""
 _BEFORE, _AFTER = -1, np.iinfo(np.int64).max
@@ -49,6 +54,7 @@ def memory(
     times: Times,
     optimizer_states: float,
     mitigation: Mitigation | None = None,
+    shards: Shards | None = None,
 ) -> Memory:
     """Return what lies in memory when, as the engine keeps it.
 
@@ -67,10 +73,12 @@ def memory(
     """
     rule = mitigation or Mitigation()
     task = schedule.dependencies.columns
+    share = 1 / shards.workers if shards else 1.0
     found = [
-        _constant(schedule, costs, rule),
-        *(_changes(schedule, task, costs, times) if schedule.trains else ()),
-        _optimizer(task, costs, times, optimizer_states + rule.tensors),
+        _constant(schedule, costs, rule, share),
+        *(_changes(schedule, task, costs, times, share) if schedule.trains else ()),
+        *_transferred(task, costs, times, share),
+        _optimizer(task, costs, times, optimizer_states + rule.tensors, share),
     ]
     changes = _Changes(*map(np.concatenate, zip(*found, strict=True)))
     sort = np.lexsort((changes.order, changes.when, changes.worker))
@@ -92,33 +100,47 @@ def _starts(worker: Numbers) -> NDArray[np.intp]:
     return np.flatnonzero(np.append(True, worker[1:] != worker[:-1]))
 
 
-def _constant(schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation) -> _Changes:
+def _sharing(task: Columns, op: Op) -> NDArray[np.bool_]:
+    """Return for each task whether its worker has any of an op for its stage."""
+    whose = task.worker * (1 + task.stage.max(initial=0)) + task.stage
+    return np.isin(whose, whose[task.op == PLACES[op]])
+
+
+def _constant(
+    schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation, share: float
+) -> _Changes:
     rows, task = [], schedule.dependencies.columns
+    gathers = np.zeros((schedule.worker_count, schedule.stages), np.bool_)
+    gathers[task.worker, task.stage] = _sharing(task, GATHER)
     slots = np.zeros((schedule.worker_count, schedule.stages), np.int64)
     each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
     np.maximum.at(slots, (task.worker, task.stage), each + 1)
     for worker, stage in np.argwhere(slots).tolist():
         count = rule.slots(int(slots[worker, stage]), schedule.stashing)
-        size = count * costs[stage].whole.parameter_bytes + costs[stage].whole.buffer_bytes
+        weights = costs[stage].whole.parameter_bytes * (share if gathers[worker, stage] else 1)
+        size = count * weights + costs[stage].whole.buffer_bytes
         rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
     whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
     return _Changes(whose, order, part, when, sizes.astype(float))
 
 
-def _optimizer(task: Columns, costs: Sequence[StageCosts], times: Times, states: float) -> _Changes:
+def _optimizer(
+    task: Columns, costs: Sequence[StageCosts], times: Times, states: float, share: float
+) -> _Changes:
     sizes = states * np.array([float(cost.whole.parameter_bytes) for cost in costs])
-    first = np.flatnonzero(~task.whose(lambda rule: rule.is_pass) & (task.version == 1))
+    first = np.flatnonzero(~task.whose(lambda op: op.is_pass) & (task.version == 1))
+    part = np.where(_sharing(task, SUM), share, 1.0)[first]
     return _Changes(
         task.worker[first],
         np.full(len(first), _AFTER),
         np.full(len(first), _OPTIMIZER),
         times.starts[first],
-        sizes[task.stage[first]],
+        part * sizes[task.stage[first]],
     )
 
 
 def _changes(
-    schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times
+    schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times, share: float
 ) -> Iterator[_Changes]:
     """Yield what activations, recomputation and gradients add and free."""
     starts, ends, again = times.starts, times.ends, times.again
@@ -137,41 +159,77 @@ def _changes(
             sizes[task.op[tasks], task.stage[tasks]],
         )
 
-    is_pass = task.whose(lambda rule: rule.is_pass)
-    is_backward = task.whose(lambda rule: rule.own is not None)
-    runs_again = np.zeros((schedule.stages, schedule.microbatches), np.bool_)
+    is_update = ~task.whose(lambda op: op.is_pass)
+    is_backward = task.whose(lambda op: op.is_backward)
+    at_a_place = task.op == PLACES[Op.RECOMPUTE]
+    again = np.where(at_a_place, starts, again)
     begins_again = ~np.isnan(again)
+    runs_again = np.zeros((schedule.stages, schedule.microbatches), np.bool_)
     runs_again[task.stage[begins_again], task.microbatch[begins_again]] = True
-    recomputed = is_pass & runs_again[task.stage, task.microbatch]
-    when = np.where(is_backward, ends, starts)
+    keeps = ~is_update & ~at_a_place
+    recomputed = keeps & runs_again[task.stage, task.microbatch]
+    when = np.where(task.whose(_frees), ends, starts)
     yield change(begins_again, 0, _RECOMPUTE, again, lambda op, cost: cost.kept_bytes)
     yield change(recomputed & is_backward, 1, _RECOMPUTE, ends, _kept)
     yield change(recomputed, 2, _ACTIVATIONS, when, _received)
-    yield change(is_pass & ~recomputed, 2, _ACTIVATIONS, when, _received_and_kept)
+    yield change(keeps & ~recomputed, 2, _ACTIVATIONS, when, _received_and_kept)
     update = np.array(schedule.update_of)[task.stage, task.microbatch]
     summed = (task.worker * schedule.stages + task.stage) * (1 + update.max()) + update
-    adding = np.flatnonzero(task.whose(lambda rule: rule.adds_gradient))
+    adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient))
     sums, places = np.unique(summed[adding], return_index=True)
     first = np.zeros(len(summed), np.bool_)
     first[adding[places]] = True
     yield change(first, 3, _GRADIENTS, starts, lambda op, cost: cost.gradients_at_height(op))
     yield change(first, 4, _GRADIENTS, ends, _rest_of_gradients)
-    elsewhere = ~is_pass & ~np.isin(summed, sums)  # all its gradients are other workers'
+    elsewhere = is_update & ~np.isin(summed, sums)  # all its gradients are other workers'
     yield change(elsewhere, 0, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
-    yield change(~is_pass, 1, _GRADIENTS, ends, lambda op, cost: -cost.whole.parameter_bytes)
+    is_left = _sharing(task, SUM)  # a share of them, since they are summed before
+    for which, part in (is_update & ~is_left, 1.0), (is_update & is_left, share):
+        yield change(which, 1, _GRADIENTS, ends, partial(_freed, part))
+
+
+def _transferred(
+    task: Columns, costs: Sequence[StageCosts], times: Times, kept: float
+) -> Iterator[_Changes]:
+    """Yield what lies with a partner, and what gathering weights and summing gradients change."""
+    for place in np.unique(task.op).tolist():
+        op, tasks = OPS[place], np.flatnonzero(task.op == place)
+        changes = [(item, 1, times.starts) for item in op.gives]
+        changes += [(item, -1, times.ends) for item in op.takes]
+        for item, sign, when in changes if op not in PASSES else ():
+            if item not in _PART_OF or (item.is_away and op.peer is None):
+                continue
+            size = sign * (1 if item.is_away else 1 - kept)
+            sizes = size * np.array([cost.item_bytes(item) for cost in costs])
+            yield _Changes(
+                np.full(len(tasks), op.peer) if item.is_away else task.worker[tasks],
+                _EACH * tasks + (sign > 0),
+                np.full(len(tasks), _PART_OF[item]),
+                when[tasks],
+                sizes[task.stage[tasks]],
+            )
+
+
+def _freed(part: float, op: Op, cost: StageCosts) -> float:
+    return -part * cost.whole.parameter_bytes
+
+
+def _frees(op: Op) -> bool:
+    """Return whether an op frees what a microbatch keeps on its worker."""
+    return any(item.each == "microbatch" and not item.is_away for item in op.takes)
 
 
 def _kept(op: Op, cost: StageCosts) -> float:
-    return OPS[op].activation_bytes(cost.kept_bytes, cost.whole.input_only_bytes)
+    return op.activation_bytes(cost.kept_bytes, cost.whole.input_only_bytes)
 
 
 def _received(op: Op, cost: StageCosts) -> float:
-    return OPS[op].activation_bytes(cost.received_bytes, 0)
+    return op.activation_bytes(cost.received_bytes, 0)
 
 
 def _received_and_kept(op: Op, cost: StageCosts) -> float:
     all_bytes = cost.received_bytes + cost.kept_bytes
-    return OPS[op].activation_bytes(all_bytes, cost.whole.input_only_bytes)
+    return op.activation_bytes(all_bytes, cost.whole.input_only_bytes)
 
 
 def _rest_of_gradients(op: Op, cost: StageCosts) -> float:

@@ -8,7 +8,8 @@ from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
-from pipekit.schedules import OPS, Op, Schedule
+from pipekit.schedules import Item, Op, Schedule
+from pipekit.schedules.ops import PASSES
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.units import MOST
 
@@ -24,6 +25,11 @@ class Costs:
             sequences.
         tasks: seconds of tasks, by (worker, op, stage, microbatch), in place of all that; a
             forward that runs again takes those of the first.
+        chunks: how many times as long the passes of each chunk of a sequence take as an equal share
+            of the microbatch's, from the first on; empty: all alike.
+        ops: seconds of an op that the profile does not know, for each stage or for all alike.
+        host_bytes_per_s: of the link between each worker and its host; None: unknown.
+        shards: the workers that share a stage's weights, where the schedule gathers them.
 
     Raises:
         ValueError: a number is negative or not finite.
@@ -33,15 +39,52 @@ class Costs:
     workers: Mapping[int, float] = field(default_factory=dict)
     microbatches: Mapping[int, float] = field(default_factory=dict)
     tasks: Mapping[tuple[int, Op, int, int], float] = field(default_factory=dict)
+    chunks: Sequence[float] = ()
+    ops: Mapping[Op, float | Sequence[float]] = field(default_factory=dict)
+    host_bytes_per_s: float | None = None
+    shards: "Shards | None" = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "microbatches", "tasks"):
-            for key, value in getattr(self, name).items():
+        seconds = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
+        given = {name: getattr(self, name) for name in ("workers", "microbatches", "tasks")}
+        for name, values in {
+            **given,
+            "chunks": dict(enumerate(self.chunks)),
+            "ops": seconds,
+        }.items():
+            for key, value in values.items():
                 if not 0 <= value <= MOST:
                     raise ValueError(
                         f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
                         f"not {value}"
                     )
+
+    def seconds(self, op: Op, stage: int, cost: "StageCosts") -> float:
+        """Return the seconds of an op of a stage on a microbatch; 0 of a transfer to a worker.
+
+        Raises:
+            ValueError: they are not known; the message says what to give.
+        """
+        if op in self.ops:
+            return _each(self.ops[op], stage + 1)[stage]
+        if op in (*PASSES, Op.UPDATE):
+            return cost.whole.seconds(op)
+        if op is Op.RECOMPUTE:
+            return cost.whole.seconds(Op.FORWARD)
+        if op.peer is not None or not op.slots:
+            return 0.0
+        if op.moves and op.moves.each == "stage" and self.shards:
+            return cost.item_bytes(op.moves) * self.shards.others / self.shards.bytes_per_s
+        if op.moves and op.moves.each == "microbatch" and self.host_bytes_per_s:
+            return cost.item_bytes(op.moves) / self.host_bytes_per_s
+        wanted = ""
+        if op.moves:
+            of_stage = op.moves.each == "stage"
+            wanted = "shards=Shards(...), or " if of_stage else "host_bytes_per_s=..., or "
+        raise ValueError(
+            f"{op.name} ({op.letter}) has no seconds in the profile: give Costs(profile, "
+            f"{wanted}ops={{op: seconds}})"
+        )
 
     @classmethod
     def measured(cls, profile: Profile, trace: Trace) -> "Costs":
@@ -61,8 +104,30 @@ class Costs:
         took = (frame["end_s"] - frame["start_s"]).tolist()
         return cls(
             profile,
-            tasks={(w, Op[op], s, k): t for (w, op, s, k), t in zip(keys, took, strict=True)},
+            tasks={(w, Op.named(op), s, k): t for (w, op, s, k), t in zip(keys, took, strict=True)},
         )
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Workers that share the weights of a stage, each a part (Zhao et al., arXiv 2304.11277).
+
+    Attributes:
+        workers: how many; they stand for one worker of the table.
+        bytes_per_s: at which each of them receives the parts of the others.
+    """
+
+    workers: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or not 0 < self.bytes_per_s <= MOST:
+            raise ValueError(f"{self} needs at least one worker, and more than 0 bytes/s")
+
+    @property
+    def others(self) -> float:
+        """The part of a stage's weights that a worker does not keep."""
+        return 1 - 1 / self.workers
 
 
 @dataclass(frozen=True)
@@ -114,6 +179,11 @@ class StageCosts:
         unsaved = sum(skip.bytes for skip in self.stashes.values() if not skip.saved)
         return self.whole.saved_bytes + output + unsaved
 
+    def item_bytes(self, item: Item) -> float:
+        """Return the size of an item, of a microbatch or of the stage."""
+        kept = self.received_bytes + self.kept_bytes
+        return item.bytes(kept, self.whole.input_only_bytes, self.whole.parameter_bytes)
+
     @cached_property
     def buckets(self) -> list[list[int]]:
         """The layers whose gradients its workers sum together; none on a single worker.
@@ -145,9 +215,14 @@ class StageCosts:
         highest = height = 0.0
         for layer in reversed(self.layers):
             height += layer.parameter_bytes
-            height += OPS[op].activation_bytes(layer.saved_bytes, layer.input_only_bytes)
+            height += op.activation_bytes(layer.saved_bytes, layer.input_only_bytes)
             highest = max(highest, height)
         return highest
+
+
+def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
+    """Return an op's seconds on each stage."""
+    return seconds if isinstance(seconds, Sequence) else [seconds] * count
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:
@@ -164,9 +239,8 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
             f"this profile"
         )
     profile = profile.in_order(plan.order)
-    profile = (
-        profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
-    )
+    if (plan.microbatch_rows, schedule.chunks) != (profile.rows, 1):
+        profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
     costs, skips = [], _between(profile, plan.balance)
     ties = _ties_between(profile, plan.balance)
     for index, (stage, workers) in enumerate(zip(plan.stages, schedule.stage_workers, strict=True)):

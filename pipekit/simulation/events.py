@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import permutations
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
 from pipekit.schedules.lowering.sums import sums
-from pipekit.schedules.ops import RECEIVERS, SENDERS
+from pipekit.schedules.ops import receivers, senders
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.loads import WEIGHTS, Loads, Route, Times, routes
 from pipekit.simulation.sums import SumsInOrder, TiedSums
@@ -71,8 +72,13 @@ class _LinkedRun:
         self.routes, messages = _of_tasks(routes(schedule, costs), len(costs))
         workers = len(schedule.workers)
         self.traffic = Traffic(cluster or flat(workers, math.inf))
-        self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
-        self.free, self.computing = [0.0] * workers, [False] * workers
+        # A lane is a worker, or another stream of one.
+        self.lists, lanes = self.graph.lists, len(self.graph.lists)
+        self.following, self.free, self.computing = [0] * lanes, [0.0] * lanes, [False] * lanes
+        self.beside: dict[int, list[int]] = defaultdict(list)  # the other lanes of its worker
+        for one, other in permutations(range(lanes), 2) if lanes > workers else ():
+            if self._worker(one) == self._worker(other):
+                self.beside[one].append(other)
         # Of each task: how many of its messages are not there, and when the last of the others was.
         self.unsent = [messages[op][stage] for op, stage, _, _ in self.tasks]
         self.arrival = [0.0] * len(self.tasks)
@@ -102,26 +108,27 @@ class _LinkedRun:
         self.transfers: list[list[Any]] = []
 
     def finish(self) -> Times:
-        for worker in range(len(self.free)):
-            self._advance(worker)
+        for lane in range(len(self.lists)):
+            self._advance(lane)
         events, traffic = self.events, self.traffic
         while events or traffic.soonest < math.inf:
             if not events or traffic.soonest <= events[0][0]:
                 traffic.finish_next()
                 continue
-            now, worker, summed = heapq.heappop(events)
+            now, lane, summed = heapq.heappop(events)
             if len(summed) == 2:
                 self._end_share(*summed, now)
                 continue
             if summed:
                 self._sum(now, *summed)
                 continue
-            number = self.following[worker]
-            self.following[worker] += 1
-            self.computing[worker] = False
+            number = self._next(lane)
+            self.following[lane] += 1
+            self.computing[lane] = False
             if self.partner[number] <= number:
-                self._send_all(worker, number, now)
-            self._advance(worker)
+                self._send_all(lane, number, now)
+            for each in (lane, *self.beside[lane]):
+                self._advance(each)
         columns = zip(*self.transfers, strict=True) if self.transfers else [()] * len(TRANSFERS)
         transfers = pd.DataFrame(dict(zip(TRANSFERS, columns, strict=True)))
         for number, start in enumerate(self.starts):
@@ -135,13 +142,21 @@ class _LinkedRun:
         starts, ends, again = map(np.array, (self.starts, self.ends, self.repeated))
         return Times(starts, ends, again, transfers)
 
+    def _worker(self, lane: int) -> int:
+        return self.graph.worker_of[self.lists[lane][0]] if self.lists[lane] else lane
+
+    def _next(self, lane: int) -> int:
+        """Return the task that a lane comes to, or NOBODY at its end."""
+        place, numbers = self.following[lane], self.lists[lane]
+        return numbers[place] if place < len(numbers) else NOBODY
+
     def _advance(self, worker: int) -> None:
-        """Start a worker's next task, if it is idle and knows when its data arrives."""
-        number = self.following[worker]
-        if self.computing[worker] or number == self.stops[worker]:
+        """Start a lane's next task, if it is idle and knows when its data arrives."""
+        number = self._next(worker)
+        if self.computing[worker] or number == NOBODY:
             return
         op, stage, _, version = self.tasks[number]
-        if OPS[op].is_pass:
+        if op.is_pass:
             ready = _UNKNOWN if self.unsent[number] else self.arrival[number]
             partner = self.partner[number]
             if partner > number and ready != _UNKNOWN:
@@ -152,6 +167,9 @@ class _LinkedRun:
                 ready = self._shared(worker, version, max(self.free[worker], ready))
             if self.waits and ready != _UNKNOWN:
                 self._arrive(worker, version, max(self.free[worker], ready))
+        if number in self.graph.others and ready != _UNKNOWN:
+            over = [self.ends[n] for n in self.graph.others[number] if n != NOTHING]
+            ready = _UNKNOWN if any(map(math.isnan, over)) else max(ready, *over, 0.0)
         if number in self.waits and ready != _UNKNOWN:
             last = self._all_arrived(worker, self.waits[number])
             ready = _UNKNOWN if last == _UNKNOWN else max(ready, last)
@@ -218,7 +236,7 @@ class _LinkedRun:
 
     def _go_on(self, receiver: int, number: int) -> None:
         """Start a task whose data has arrived, if its worker waits for it."""
-        if self.following[receiver] in (number, self.partner[number]):
+        if self._next(receiver) in (number, self.partner[number]):
             self._advance(receiver)
 
     def _summed(self, stage: int, version: int) -> float:
@@ -317,11 +335,11 @@ def _of_tasks(
     every: Sequence[Route], stages: int
 ) -> tuple[dict[Op, list[list[Route]]], dict[Op, list[int]]]:
     """Return, by op and stage, what a task sends, and how many messages it receives."""
-    sent: dict[Op, list[list[Route]]] = {op: [[] for _ in range(stages)] for op in Op}
-    received = {op: [0] * stages for op in Op}
+    sent: dict[Op, list[list[Route]]] = {op: [[] for _ in range(stages)] for op in OPS}
+    received = {op: [0] * stages for op in OPS}
     for route in every:
-        for op in SENDERS[route.payload]:
+        for op in senders(route.payload):
             sent[op][route.source].append(route)
-        for op in RECEIVERS[route.payload]:
+        for op in receivers(route.payload):
             received[op][route.destination] += 1
     return sent, received

@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipekit.clusters import Cluster
+from pipekit.clusters.paths import Paths
 from pipekit.schedules import OPS, Op, Payload, Schedule
+from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.lowering.lower import batch_ends
 from pipekit.schedules.lowering.steps import runs_again
 from pipekit.schedules.lowering.weight_slots import slots_of
@@ -69,7 +72,9 @@ class Route(NamedTuple):
     purpose: str
 
 
-def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Loads:
+def loads(
+    schedule: Schedule, costs: Sequence[StageCosts], given: Costs, cluster: Cluster | None = None
+) -> Loads:
     """Return what every task takes.
 
     An update that writes another weight slot than the newest version's copies the weights first.
@@ -79,9 +84,21 @@ def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Load
     for worker, factor in given.workers.items():
         times[task.worker == worker] *= factor
     for microbatch, factor in given.microbatches.items():
-        times[(task.microbatch == microbatch) & task.whose(lambda rule: rule.is_pass)] *= factor
-    profiled = np.array([[cost.whole.seconds(op) for cost in costs] for op in OPS], dtype=float)
+        times[(task.microbatch == microbatch) & task.whose(lambda op: op.is_pass)] *= factor
+    profiled = np.zeros((len(OPS), len(costs)))
+    for place in np.unique(task.op).tolist():
+        op = OPS[place]
+        profiled[place] = [given.seconds(op, stage, cost) for stage, cost in enumerate(costs)]
+    if given.chunks:
+        if len(given.chunks) != schedule.chunks:
+            raise ValueError(
+                f"Costs(chunks=...) has {len(given.chunks)} factors, and {schedule.title} has "
+                f"{schedule.chunks} chunks a microbatch: give one for each"
+            )
+        times *= np.array(given.chunks)[task.microbatch % schedule.chunks]
     seconds = profiled[task.op, task.stage] * times
+    if cluster:
+        _time_transfers(seconds, graph, costs, cluster)
     if given.tasks:
         for number, (op, stage, microbatch, _) in enumerate(graph.tasks):
             key = graph.worker_of[number], op, stage, microbatch
@@ -89,7 +106,11 @@ def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Load
                 took = profiled[task.op[number], stage]
                 seconds[number] = given.tasks[key]
                 times[number] = seconds[number] / took if took else 1.0
-    again = np.where(_run_again(schedule, costs), seconds[graph.own], np.nan)
+    run_again = np.flatnonzero(_run_again(schedule, costs))
+    again = np.full(len(seconds), np.nan)
+    for number in run_again.tolist():
+        _, stage, microbatch, _ = graph.tasks[number]
+        again[number] = seconds[graph.row(Op.FORWARD, stage)[microbatch]]
     if any(cost.whole.copy_s for cost in costs):
         for first, tasks, each in zip(
             graph.first, schedule.workers, slots_of(schedule), strict=False
@@ -98,11 +119,26 @@ def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Load
             for number, ((op, stage, *_), slot) in enumerate(
                 zip(tasks, each.slots, strict=True), first
             ):
-                if not OPS[op].is_pass:
+                if not op.is_pass:
                     if slot != newest.get(stage, 0):
                         seconds[number] += costs[stage].whole.copy_s
                     newest[stage] = slot
     return Loads(seconds, again, times)
+
+
+def _time_transfers(
+    seconds: Seconds, graph: Dependencies, costs: Sequence[StageCosts], cluster: Cluster
+) -> None:
+    """Note how long transfers to other workers take that nothing else holds up on their links."""
+    paths = Paths(cluster)
+    for number in graph.of(lambda op: op.moves and op.peer is not None):
+        op, stage, *_ = graph.tasks[number]
+        assert op.moves
+        assert op.peer is not None
+        ends = graph.worker_of[number], op.peer
+        path = paths.message(*(ends if op.moves in op.takes else reversed(ends)))
+        size = path.flow * costs[stage].item_bytes(op.moves)
+        seconds[number] = path.latency_s + size / path.alone
 
 
 def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:
@@ -111,10 +147,11 @@ def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bo
     found = np.zeros(len(graph.tasks), np.bool_)
     if all(cost.recompute == "never" for cost in costs):
         return found
+    at_a_place = {task[1:3] for task in graph.tasks if task.op is Op.RECOMPUTE}
     for first, tasks in zip(graph.first, schedule.workers, strict=False):
         last_of_batches = batch_ends(tasks, schedule)
         for number, (op, stage, microbatch, _) in enumerate(tasks, first):
-            if OPS[op].own is Op.FORWARD:
+            if op.sends is Payload.GRADIENT and (stage, microbatch) not in at_a_place:
                 ends_batch = (stage, microbatch) in last_of_batches
                 found[number] = runs_again(costs[stage].recompute, ends_batch)
     return found

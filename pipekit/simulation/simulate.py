@@ -1,6 +1,7 @@
 """What a schedule would take: seconds and bytes, with nothing run."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from pipekit.clusters import Cluster
 from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS, Op, Payload, Schedule, check
+from pipekit.schedules import OPS, Op, Payload, Schedule, Task, check
 from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
@@ -19,6 +20,7 @@ from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_betwee
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces.transfers import moved
 
 
 @not_collected()
@@ -79,9 +81,9 @@ def simulate(
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
     costs = stage_costs(schedule, given.profile, plan)
-    load = loads(schedule, costs, given)
     if cluster is not None:
         cluster.require_room(schedule.worker_count)
+    load = loads(schedule, costs, given, cluster)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     times = None
@@ -100,8 +102,9 @@ def simulate(
         "simulated",
         schedule.name,
         schedule.worker_count,
-        transfers=times.transfers,
-        memory=memory(schedule, costs, times, optimizer_states, rule),
+        transfers=_with_transfers(schedule, costs, times),
+        memory=memory(schedule, costs, times, optimizer_states, rule, given.shards),
+        chunks=schedule.chunks,
     )
 
 
@@ -122,12 +125,29 @@ def _events(
         }
     )
     done = ~np.isnan(times.again)
-    if not done.any():
-        return frame
     extra = frame[done].assign(op=RECOMPUTE, start_s=times.again[done], bytes=0.0)
     extra["end_s"] = extra["start_s"] + load.again[done]
+    frame = frame[~task.whose(lambda op: op.stream)].reset_index(drop=True)
+    if not done.any():
+        return frame
     both = pd.concat([frame, extra])
     return both.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+
+
+def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
+    """Return the messages, and what other streams move."""
+    graph, bytes_of = schedule.dependencies, partial(_moved_bytes, costs)
+    beside = graph.of(lambda op: op.stream)
+    when = ((times.starts[number], times.ends[number]) for number in beside)
+    each = ((graph.worker_of[n], graph.tasks[n], *t) for n, t in zip(beside, when, strict=True))
+    if not beside:
+        return times.transfers
+    found = moved(each, bytes_of)
+    return found if times.transfers.empty else pd.concat([times.transfers, found])
+
+
+def _moved_bytes(costs: Sequence[StageCosts], task: Task) -> float:
+    return costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
 
 
 def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
@@ -138,7 +158,7 @@ def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
         Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
         Payload.GRADIENT: [0.0, *back[1:]],
     }
-    return {op: sent[rule.sends] for op, rule in OPS.items()}
+    return {op: sent[op.sends] for op in OPS}
 
 
 def _named(mitigation: str) -> Mitigation:

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.schedules import OPS, Op
-from pipekit.schedules.ops import PASSES
+from pipekit.schedules import Op
 from pipekit.traces.event_graph import Times, event_graph
 from pipekit.traces.record import RECOMPUTE
 
@@ -22,10 +21,8 @@ CATEGORIES = [
 ]
 ALL = "all"
 BUBBLES = ["makespan", "span", "steady"]
-_BUSY = {
-    **{op.name: "computation" if op in PASSES else "update" for op in OPS},
-    RECOMPUTE: "recompute",
-}
+_BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}
+"""What an event counts as, if not as computation."""
 
 
 def breakdown(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
@@ -49,7 +46,7 @@ def breakdown(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataF
     ]
     whole, with_messages, without, even, balanced = np.minimum.accumulate(runs)
 
-    categories = frame["op"].map(_BUSY)
+    categories = frame["op"].map(lambda op: _BUSY.get(op, "computation"))
     seconds = frame["duration"].groupby([frame["worker"], categories]).sum().unstack(fill_value=0.0)
     seconds = seconds.reindex(columns=CATEGORIES, fill_value=0.0)
     idle = (even - seconds.sum(axis=1)).clip(lower=0)

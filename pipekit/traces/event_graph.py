@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.schedules import OPS, Op, Schedule, Task
+from pipekit.schedules import Op, Schedule, Task
 from pipekit.schedules.clock import Replay, Walk
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.traces.record import COLUMNS, RECOMPUTE
+from pipekit.traces.record import COLUMNS
 
 Times = NDArray[np.float64]
 REMEMBERED = 4
@@ -95,15 +95,11 @@ def _ordered(
     """Return rows, before, needs and foreign of :class:`EventGraph`: all that is without times."""
     tasks: dict[int, list[Task]] = defaultdict(list)
     rows: dict[int, list[int]] = defaultdict(list)  # of each worker's tasks
-    again: dict[tuple[int, int, int], int] = {}
     for row, (name, worker, stage, microbatch, version) in enumerate(
         zip(ops, workers, stages, microbatches, versions, strict=True)
     ):
-        if name == RECOMPUTE:
-            again[worker, stage, microbatch] = row
-        else:
-            tasks[worker].append(Task(Op[name], stage, microbatch, version))
-            rows[worker].append(row)
+        tasks[worker].append(Task(Op.named(name), stage, microbatch, version))
+        rows[worker].append(row)
     every = range(1 + max(tasks))
     graph = Schedule(tuple(tuple(tasks[w]) for w in every)).dependencies
     row_of = [row for worker in every for row in rows[worker]]
@@ -123,11 +119,8 @@ def _ordered(
         events.append(row)
 
     for number in Replay(graph).order():
-        op, stage, microbatch, _ = graph.tasks[number]
-        worker, source = graph.worker_of[number], graph.source[number]
-        if OPS[op].own is Op.FORWARD and (worker, stage, microbatch) in again:
-            add(again[worker, stage, microbatch], worker, [])
+        op, worker, source = graph.tasks[number].op, graph.worker_of[number], graph.source[number]
         event_of[number] = len(events)
         received = [] if source == NOTHING else [source]
-        add(row_of[number], worker, received if OPS[op].is_pass else graph.summed(number))
+        add(row_of[number], worker, received if op.is_pass else graph.summed(number))
     return events, before, needs, np.array(foreign)

@@ -6,18 +6,16 @@ from enum import Enum
 
 import pandas as pd
 
-from pipekit.schedules import OPS, Op
+from pipekit.schedules import Op
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import Payload
 from pipekit.traces.event_graph import EventGraph
-from pipekit.traces.record import RECOMPUTE
 
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
 ROWS = ["waits_for_row", "before_row"]
 """Where the events that a gap names stand in the trace's frame; -1 where there is none."""
 Gap = tuple[int, float, float, "Cause", int, int]
 """Worker, from and to when, why, and the numbers of the event waited for and of the one behind."""
-_LETTERS = {RECOMPUTE: "R", **{op.name: op.value for op in Op}}
 _LEAST = 1e-9
 """Gaps shorter than this part of the run are rounding."""
 
@@ -46,11 +44,13 @@ CAUSES = {
     Cause.DRAIN: "it has nothing left to do",
 }
 """Each cause in words, in the order of legends."""
-_WAITING = {
-    op.name: Cause.ACTIVATION if rule.receives is Payload.ACTIVATION else Cause.GRADIENT
-    for op, rule in OPS.items()
-} | {Op.UPDATE.name: Cause.SUM}
-"""What an event of an op waits for until that is computed."""
+
+
+def _waiting_for(op: Op) -> Cause:
+    """Return what an event of an op waits for until that is computed."""
+    if not op.is_pass:
+        return Cause.SUM
+    return Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
 
 
 def gaps(graph: EventGraph, workers: int) -> pd.DataFrame:
@@ -147,7 +147,7 @@ class _TracedRun:
         computed = until
         if latest != NOTHING and self.end[latest] > until + self.least:
             computed = min(self.end[latest], start)
-            yield worker, until, computed, _WAITING[self.op[number]], latest, number
+            yield worker, until, computed, _waiting_for(Op.named(self.op[number])), latest, number
         stop = self.stops.get(number, NOTHING)
         if stop != NOTHING and self.end[stop] > computed + self.least:
             yield worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number
@@ -163,4 +163,6 @@ class _TracedRun:
     def labels(self) -> list[str]:
         """Return each event's name as a picture has it, with its stage."""
         named = zip(self.op, self.microbatch, self.stage, strict=True)
-        return [f"{_LETTERS[op]}{microbatch} of stage {stage}" for op, microbatch, stage in named]
+        return [
+            f"{Op.named(op).letter}{microbatch} of stage {stage}" for op, microbatch, stage in named
+        ]

@@ -31,7 +31,7 @@ from pipekit.traces.perfetto_schema import (
     TorchProfile,
     as_row,
 )
-from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS, TraceRecord
+from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord
 
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
@@ -59,6 +59,7 @@ def write(
             "workers": trace.workers,
             "unit": trace.unit,
             "followed": trace.transfers is not None,
+            "chunks": trace.chunks,
             "memory": None if trace.memory is None else trace.memory.label,
             "provenance": provenance,
         },
@@ -85,6 +86,7 @@ def read(path: str | os.PathLike[str]) -> TraceRecord:
         transfers=pd.DataFrame(rows[Sent], columns=TRANSFERS) if about.followed else None,
         memory=None if about.memory is None else Memory(memory, about.memory),
         origin_ns=content.baseTimeNanoseconds,
+        chunks=about.chunks,
     )
 
 
@@ -94,10 +96,8 @@ def _computed(trace: TraceRecord) -> Iterator[dict[str, Any]]:
 
 
 def _label(row: dict[str, Any]) -> str:
-    """Return what an event is called: as its task, or R3 for a recomputation of microbatch 3."""
-    if row["op"] == RECOMPUTE:
-        return f"R{row['microbatch']}"
-    return Task(Op[row["op"]], row["stage"], row["microbatch"], row["version"]).label
+    """Return what an event is called: as its task."""
+    return Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"]).label
 
 
 def _messages(trace: TraceRecord) -> Iterator[dict[str, Any]]:

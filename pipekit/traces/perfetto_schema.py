@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
+
+from pipekit.schedules import OPS
 
 FIRST_PROCESS = 2**22
 """Worker 0's number: Linux gives no process this one or a higher, so that the events of torch's
@@ -24,16 +26,22 @@ class _Row(BaseModel):
     bytes: _Bytes
 
 
+def _known(name: str) -> str:
+    if name not in {op.name for op in OPS}:
+        raise ValueError(f"there is no op {name!r}")
+    return name
+
+
 class _Task(_Row):
     worker: _Worker
-    op: Literal["FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "UPDATE", "RECOMPUTE"]
+    op: Annotated[str, AfterValidator(_known)]
     version: _Index
 
 
 class _Message(_Row):
     source: _Worker
     destination: _Worker
-    purpose: Literal["activation", "gradient", "weights"]
+    purpose: str
 
 
 class _Parts(BaseModel):
@@ -94,6 +102,7 @@ class _About(BaseModel):
     workers: _Worker
     unit: Literal["s", "slots"]
     followed: bool
+    chunks: Annotated[int, Field(ge=1, lt=10**9)] = 1
     memory: _Label | None
 
 

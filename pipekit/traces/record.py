@@ -27,3 +27,4 @@ class TraceRecord:
     other: pd.DataFrame | None = None
     steps: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
+    chunks: int = 1

@@ -19,6 +19,7 @@ from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import TraceRecord
+from pipekit.traces.transfers import moved
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Trace(TraceRecord):
         steps: the recorded training steps, one row each: step, start_s, end_s; with them ``frame``
             has a column ``step``, and a column ``replica`` if several pipelines train together.
         notes: what reading a file left out or estimated, in sentences.
+        chunks: parts of a sequence that each microbatch consists of; ``microbatch`` counts them.
     """
 
     @classmethod
@@ -85,7 +87,19 @@ class Trace(TraceRecord):
                 "bytes": 0,
             }
         )
-        return cls(frame, "exact", schedule.name, len(schedule.workers), "slots")
+        beside = moved((*task, *when) for task, when in zip(tasks, times.tolist(), strict=True))
+        own = frame[np.array([not task.op.stream for _, task in tasks], bool)].reset_index(
+            drop=True
+        )
+        return cls(
+            own,
+            "exact",
+            schedule.name,
+            schedule.worker_count,
+            "slots",
+            transfers=None if beside.empty else beside,
+            chunks=schedule.chunks,
+        )
 
     @property
     def makespan_s(self) -> float:

@@ -36,7 +36,6 @@ BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout
     ("name", "slider"),
     [
         ("timeline", "stages"),
-        ("memory", "stages"),
         ("planner", "workers"),
         ("search", "memory cap (step)"),
         ("staleness", "samples an update"),
@@ -49,6 +48,26 @@ def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screensh
     before = told.all_text_contents()
     row_of(notebook, slider).locator(".noUi-handle").press("ArrowRight")
     lab.until(lambda: told.all_text_contents() != before)
+
+
+def test_the_picture_for_readers_without_a_kernel_is_saved_and_not_seen(lab: Lab) -> None:
+    notebook = lab.opened("timeline")
+    still = notebook.locator(".jp-RenderedSVG")
+    expect(still).to_have_count(1, timeout=1000 * CELLS_S)
+    expect(still).to_be_hidden()
+    (outputs,) = (cell["outputs"] for cell in lab.cells("timeline.ipynb") if cell["outputs"])
+    (picture,) = (each["data"] for each in outputs if "image/svg+xml" in each["data"])
+    assert "PipeDream: bubble" in "".join(picture["image/svg+xml"])
+
+
+def test_pictures_dim_while_the_kernel_works(lab: Lab) -> None:
+    notebook = lab.opened("timeline")
+    seen = notebook.locator(".pipekit-seen")
+    expect(seen).to_have_css("opacity", "1")
+    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = 'Working ...' }")
+    expect(seen).to_have_css("opacity", "0.35")
+    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = '' }")
+    expect(seen).to_have_css("opacity", "1")
 
 
 def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:

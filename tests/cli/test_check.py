@@ -18,7 +18,7 @@ def test_an_order_that_hangs_is_named_with_exit_code_1() -> None:
 
 
 def test_the_repaired_file_is_sound_and_read_back(tmp_path: Path) -> None:
-    file = tmp_path / "repaired.csv"
+    file = tmp_path / "new" / "repaired.csv"
     arguments = f"check flush --messages rendezvous --order in_order --repair {file}"
     assert run(app, arguments.split()).exit_code == 0
     again = run(app, ["check", str(file), "--messages", "rendezvous"])

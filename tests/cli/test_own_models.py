@@ -168,7 +168,7 @@ def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
             "own_nets has no 'nothing', only",
         ),
         ("train --model missing:make", "no module is named 'missing', installed or in "),
-        ("train --model own_nets.py:alone", "no module is named 'own_nets.py'"),
+        ("train --model nowhere.py:alone", "there is no file nowhere.py"),
         ("train --model own_nets:", "is not a package.module:name"),
         ("train --model own_nets:alone", "what does own_nets:alone learn? Name --data"),
         ("train --data own_nets:batches", "are for a model of yours: convnet has its own"),

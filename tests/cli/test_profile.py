@@ -43,11 +43,10 @@ def test_a_bar_unless_it_is_to_be_quiet(
 
 
 def test_it_estimates_for_a_named_device(printed: Printed) -> None:
-    text = printed("profile gpt-355M --rows 1 --analytic 'V100 16GB' --dtype float16")
-    assert "gpt-355M, 1 rows, float16" in text
+    text = printed("profile alexnet --rows 1 --analytic 'V100 16GB' --dtype float16")
+    assert "alexnet, 1 rows, float16" in text
     assert "simulated for V100 16GB at 50% of its peak and 75% of its memory bandwidth" in text
-    parameters_mb = r"815\.39"  # 2 bytes of each that Megatron's formula counts
-    assert re.search(rf"│ all +│ .* │ +{parameters_mb} │", text)
+    assert re.search(r"│ all +│ .* │ +122\.20 │", text)  # 2 bytes of each parameter
 
 
 def test_a_warning_is_one_line_beside_the_table(

@@ -20,12 +20,6 @@ def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
     )
 
 
-def test_methods_that_update_every_minibatch_get_as_many_passes(printed: Printed) -> None:
-    default = printed("schedule pipedream --microbatches 3 --batches 2")
-    assert str(schedules.pipedream(4).take(6)) in default
-    assert str(schedules.pipedream(4).take(5)) in printed("schedule pipedream --minibatches 5")
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".csv"])
 @pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
 def test_a_written_table_reads_back_the_same(

@@ -52,12 +52,12 @@ def test_it_prints_a_measured_table_and_writes_what_happened(
 @pytest.mark.slow
 def test_a_gpt_learns_a_text_and_is_judged_in_bits_per_byte(printed: Printed, gpt: str) -> None:
     """In the alphabet each letter tells the next: from 8 bits it goes down towards 0."""
-    text = printed(f"{gpt} --method 2bw --epochs 3")
+    text = printed(f"{gpt} --method 2bw --epochs 2")
     assert "test bits/byte" in text
     assert "data: alphabet.txt" in " ".join(text.split())
     rows = re.findall(r"│ +(\d) │ +(\d\.\d{4}) │ +(\d\.\d{3}) │", text)
-    assert [epoch for epoch, _, _ in rows] == ["1", "2", "3"]
-    assert float(rows[-1][2]) < 0.5
+    assert [epoch for epoch, _, _ in rows] == ["1", "2"]
+    assert float(rows[-1][2]) < 2
 
 
 @pytest.mark.slow

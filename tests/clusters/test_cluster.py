@@ -19,11 +19,6 @@ def test_level_between_is_the_innermost_that_joins_both(a: int, b: int, level: L
     assert EIGHT.bandwidth(a, b) == level.bandwidth
 
 
-def test_members_are_workers_inside_and_servers_outside() -> None:
-    assert [EIGHT.member(worker, INSIDE) for worker in range(8)] == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert [EIGHT.member(worker, BETWEEN) for worker in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
 def test_three_levels_nest() -> None:
     rack = Level("rack", 3, 1e8)
     cluster = Cluster("racks", DEVICE, (INSIDE, BETWEEN, rack))
@@ -50,30 +45,11 @@ def test_it_prints_sizes_and_rates_and_what_they_rest_on() -> None:
     )
 
 
-def test_it_prints_how_its_links_and_sums_differ_from_the_usual() -> None:
-    bus = Level("bus", 2, 1e9, shared=True, duplex=False)
-    assert str(Cluster("c", DEVICE, (bus,), "parameter server")) == (
-        "c: 2 x chip (1 GiB)\n"
-        "  bus: joins 2 at 1 GB/s (8 Gbps) nominal, shared, one way at a time\n"
-        "  sums by parameter server"
-    )
-
-
-def test_an_unknown_way_to_sum_is_refused() -> None:
-    with pytest.raises(ValueError, match="must sum in one of the ways"):
-        Cluster("c", DEVICE, (INSIDE,), "tree")  # type: ignore[arg-type]
-
-
 def test_flat_joins_any_workers_at_one_bandwidth() -> None:
     cluster = flat(5, 1e9, memory=100)
     assert (cluster.workers, cluster.device.memory_bytes) == (5, 100)
     assert {cluster.bandwidth(a, b) for a in range(5) for b in range(5) if a != b} == {1e9}
     assert math.isinf(flat(1, math.inf).device.memory_bytes)
-
-
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"a cluster of 0 workers .*: ask for at least 1"):
-        flat(0, 1e9)
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipekit.clusters.namespaces import (
-    PACKET_BYTES,
-    TCP,
     available,
     burst_bytes,
     bytes_per_second,
-    require_namespaces,
     run,
 )
 
@@ -68,24 +65,6 @@ def test_the_environment_is_torchruns(capfd: pytest.CaptureFixture[str]) -> None
         "[0] 0 0 2 2 10.0.0.1 29500",
         "[1] 1 1 2 2 10.0.0.1 29500",
     ]
-
-
-@needs_namespaces
-def test_links_do_not_depend_on_the_hosts_tcp(capfd: pytest.CaptureFixture[str]) -> None:
-    files = [f"/proc/sys/net/ipv4/tcp_{setting}" for setting in TCP]
-    script = f"head -qn 1 {' '.join(files)} /sys/class/net/eth0/mtu"
-    assert run(["sh", "-c", script], 1) == 0
-    lines = [line.removeprefix("[0] ").split() for line in capfd.readouterr().out.splitlines()]
-    assert lines == [value.split() for value in (*TCP.values(), str(PACKET_BYTES))]
-
-
-@needs_namespaces
-def test_a_connection_hands_a_slow_link_one_packet_at_a_time(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """With 64 KiB at a time, connections would not share the link fairly."""
-    assert run(["ip", "-details", "link", "show", "eth0"], 1, "100mbit") == 0
-    assert "gso_max_segs 1 " in capfd.readouterr().out
 
 
 @needs_namespaces
@@ -208,20 +187,6 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="need root: sudo env"):
         run(["true"], 2)
     assert "need root" in str(available())
-
-
-def test_elsewhere_than_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(OSError, match="on Linux only, and this is darwin"):
-        require_namespaces()
-
-
-def test_without_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OSError, match="ip is missing: apt-get install iproute2"):
-        require_namespaces()
 
 
 def test_where_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

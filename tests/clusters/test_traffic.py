@@ -125,7 +125,7 @@ def test_a_servers_many_connections_leave_a_message_less(way: str, end: float) -
 uses = st.dictionaries(st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0]), min_size=1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(uses, st.sampled_from([1.0, 2.0, 3.0])), min_size=1, max_size=5),
     st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=4, max_size=4),

@@ -35,7 +35,7 @@ def test_messages_of_one_connection_follow_one_another() -> None:
 uses = st.dictionaries(st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0]), min_size=1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(uses, st.sampled_from([1.0, 2.0, 3.0])), min_size=1, max_size=4),
     st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=4, max_size=4),

@@ -38,21 +38,6 @@ def read_elsewhere(keep: Keep) -> object:
     return y.tolist()
 
 
-def early_event(keep: Keep) -> object:
-    """An event stands for what its stream was given before it, and for nothing after."""
-    x, side = _ones(0), torch.Stream("sim:0")
-    done = torch.Event("sim:0")
-    done.record()
-    x.mul_(2)
-    if keep("record after the work"):
-        done.record()
-    side.wait_event(done)
-    with side:
-        y = x + 1
-    side.synchronize()
-    return y.tolist()
-
-
 def read_by_item(keep: Keep) -> object:
     """``item()`` waits for the current stream and for no other."""
     side = torch.Stream("sim:0")
@@ -73,19 +58,6 @@ def freed_buffer(keep: Keep) -> object:
         x.record_stream(side)
     del x
     z = torch.zeros(8, device="sim:0")
-    side.synchronize()
-    return y.tolist(), z.tolist()
-
-
-def freed_after_wait(keep: Keep) -> object:
-    """The same without ``record_stream``: the owner's stream waits before the buffer is freed."""
-    x, side = _ones(0), torch.Stream("sim:0")
-    with side:
-        y = x * 2
-    if keep("wait before it is freed"):
-        _current(0).wait_stream(side)
-    del x
-    z = torch.full((4,), 3.0, device="sim:0")
     side.synchronize()
     return y.tolist(), z.tolist()
 
@@ -135,25 +107,6 @@ def fetch(keep: Keep) -> object:
     return fetched.sum()
 
 
-def fetch_as_list(keep: Keep) -> object:
-    """The same; the host looks by a pointer, after operators that only make views."""
-    fetched = torch.empty(2, 4)
-    fetched.view(8).copy_(_ones(0), non_blocking=True)
-    if keep("wait before the host reads"):
-        torch.accelerator.synchronize("sim:0")
-    return fetched[1].tolist()
-
-
-def fetch_as_array(keep: Keep) -> object:
-    """The same; the host looks by a pointer that it had before the copy, past all operators."""
-    fetched = torch.zeros(8)
-    array = fetched.numpy()
-    fetched.copy_(_ones(0), non_blocking=True)
-    if keep("wait before the host reads"):
-        torch.accelerator.synchronize("sim:0")
-    return array.sum()
-
-
 def staging(keep: Keep) -> object:
     """Two batches go to the device by one pinned buffer of the host."""
     buffer, there = torch.zeros(8).pin_memory(), []
@@ -163,18 +116,6 @@ def staging(keep: Keep) -> object:
         if keep("wait before the buffer is filled again"):
             _current(0).synchronize()
     return [x.tolist() for x in there]
-
-
-def over_the_host(keep: Keep) -> object:
-    """A tensor goes from one device to another by the host's memory, and nobody stops for it."""
-    buffer = torch.empty(8).pin_memory()
-    buffer.copy_(_ones(0) * 3, non_blocking=True)
-    fetched = _current(0).record_event()
-    if keep("wait until fetched"):
-        _current(1).wait_event(fetched)
-    there = buffer.to("sim:1", non_blocking=True)
-    torch.accelerator.synchronize("sim:1")
-    return there.tolist()
 
 
 def across_devices(keep: Keep) -> object:
@@ -230,22 +171,6 @@ def between_threads(keep: Keep) -> object:
     return answer.tolist()
 
 
-def worker_ends(keep: Keep) -> object:
-    """A worker's thread waits for its own stream before it ends: its caller reads the weights."""
-    weight = _ones(0)
-
-    def work() -> None:
-        with torch.Stream("sim:0") as own:
-            weight.add_(1)
-            if keep("wait before the thread ends"):
-                own.synchronize()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return weight.tolist()
-
-
 def gradient_from_elsewhere(keep: Keep) -> object:
     """The gradient that a backward begins with was made in another stream than is current."""
     w = torch.ones(8, device="sim:0", requires_grad=True)
@@ -263,27 +188,6 @@ def gradient_from_elsewhere(keep: Keep) -> object:
         _current(0).wait_stream(backward)
     assert w.grad is not None
     return w.grad.tolist()
-
-
-def weights_updated(keep: Keep) -> object:
-    """An optimizer steps in one stream while forwards in another read the weights."""
-    weight = torch.nn.Parameter(torch.ones(4, 4, device="sim:0"))
-    optimizer = torch.optim.SGD([weight], lr=0.5)
-    compute, update = torch.Stream("sim:0"), torch.Stream("sim:0")
-    torch.accelerator.synchronize("sim:0")
-    for _ in range(2):
-        with compute:
-            (weight @ weight).sum().backward()
-        if keep("wait for the gradients"):
-            update.wait_stream(compute)
-        with update:
-            optimizer.step()
-        if keep("wait for the new weights"):
-            compute.wait_stream(update)
-        with compute:
-            optimizer.zero_grad(set_to_none=False)
-    torch.accelerator.synchronize("sim:0")
-    return weight.tolist()
 
 
 def gradients_summed(keep: Keep) -> object:
@@ -329,17 +233,12 @@ def gradients_summed(keep: Keep) -> object:
 # Each program, and the synchronisations that can be left out of it.
 PROGRAMS: dict[Program, tuple[str, ...]] = {
     read_elsewhere: ("wait until written", "wait until read"),
-    early_event: ("record after the work",),
     read_by_item: ("wait before item",),
     freed_buffer: ("record_stream",),
-    freed_after_wait: ("wait before it is freed",),
     freed_by_another_thread: ("wait before it is freed",),
     fresh_buffer: ("wait for the allocating stream",),
     fetch: ("wait before the host reads",),
-    fetch_as_list: ("wait before the host reads",),
-    fetch_as_array: ("wait before the host reads",),
     staging: ("wait before the buffer is filled again",),
-    over_the_host: ("wait until fetched",),
     across_devices: (
         "wait until computed",
         "keep the sent tensor for the copy",
@@ -347,22 +246,13 @@ PROGRAMS: dict[Program, tuple[str, ...]] = {
         "keep the arrived tensor for its reader",
     ),
     between_threads: ("wait for the event", "wait before the answer"),
-    worker_ends: ("wait before the thread ends",),
     gradient_from_elsewhere: (
         "wait until the gradient is there",
         "wait until the backward is over",
     ),
-    weights_updated: ("wait for the gradients", "wait for the new weights"),
     gradients_summed: (
         "wait for the gradient",
         "wait for the other's part",
         "wait for the sum",
-    ),
-}
-
-# Those of them that the detector misses, and why.
-MISSED: dict[tuple[Program, str], str] = {
-    (fetch_as_array, "wait before the host reads"): (
-        "no operator reads: numpy looks at memory that it has been shown before"
     ),
 }

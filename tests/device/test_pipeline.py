@@ -15,6 +15,7 @@ from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.simulated.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs, values
+from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to
 
 STAGES = 4
 
@@ -112,6 +113,27 @@ FEATURES: dict[str, dict[str, Any]] = {
 def test_what_the_matrix_leaves_out(feature: str, method: str, devices: int) -> None:
     how: dict[str, Any] = {"model": mixed, "runs": {"trace": False}} | FEATURES[feature]
     compare(schedule=by_method(method), devices=lambda n: on(devices, n), **how)
+
+
+MOVED = {"host": AWAY_AND_BACK, "partner": to(3)}
+
+
+@pytest.mark.parametrize("place", MOVED)
+def test_activations_move_away_and_back(place: str) -> None:
+    schedule = fill_and_drain(STAGES, 4, range(3), MOVED[place])
+    compare(mixed, schedule, lambda n: on(4, n), runs={"memory": True})
+
+
+def test_activations_that_have_moved_take_no_memory_of_the_device() -> None:
+    """As its allocator counts it: at most the fourth microbatch's, and one that comes or goes."""
+    peaks = []
+    for offloaded in (), range(3):
+        wide = nn.Sequential(*(nn.Linear(n, 256) for n in (6, 256, 256)), nn.Linear(256, 3))
+        schedule = fill_and_drain(2, 4, offloaded)
+        pipeline = build(wide, schedule, on(2, 2), balance=[3, 1])
+        run = pipeline.train(data(1, rows=4096), watch=pk.Watch(memory=True))
+        peaks.append(pk.measure_memory(run).allocated_bytes[0])
+    assert peaks[1] < 0.8 * peaks[0]
 
 
 REPLICATED: dict[str, pk.Schedule] = {

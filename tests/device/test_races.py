@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.device.programs import MISSED, PROGRAMS, Program
+from tests.device.programs import PROGRAMS, Program
 from tests.device.simulated.process import simulated
 
 
@@ -18,14 +18,7 @@ def test_a_correct_program_is_silent(program: Program) -> None:
 @pytest.mark.parametrize(
     ("program", "deleted"),
     [
-        pytest.param(
-            program,
-            name,
-            id=f"{program.__name__}: {name}",
-            marks=[pytest.mark.xfail(reason=reason)]
-            if (reason := MISSED.get((program, name)))
-            else [],
-        )
+        pytest.param(program, name, id=f"{program.__name__}: {name}")
         for program, names in PROGRAMS.items()
         for name in names
     ],

@@ -2,8 +2,10 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import nbformat
 import pandas as pd
@@ -12,9 +14,10 @@ from typer.testing import CliRunner
 
 from pipekit import plots
 from pipekit.cli import app
+from pipekit.ledger.ledger import load
 from pipekit.plots import timeline
 from pipekit.schedules import Schedule, parse
-from pipekit.schedules.methods.by_name import METHODS
+from pipekit.schedules.methods.by_name import METHODS, TABLES
 from pipekit.traces import Trace
 
 DOCS = tuple(
@@ -32,6 +35,7 @@ WITH_CODE = (
     "docs/cost.md",
     "docs/methods.md",
     "docs/hang.md",
+    "docs/ops.md",
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
@@ -99,6 +103,15 @@ def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> No
     assert (repository / "results/reference/timelines.svg").read_text().startswith("<?xml")
     moving = (repository / "results/reference/moving.svg").read_text()
     assert moving == plots.moving(*shown)
+
+
+def test_badges_are_true(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    texts = ElementTree.parse(repository / "docs/pictures/badges.svg").findall(".//{*}text")
+    assert [each.text for each in texts] == [
+        *("python", project["requires-python"], "license", project["license"]),
+        *("methods", str(len(TABLES)), "papers' claims", str(len(load()))),
+    ]
 
 
 def test_the_readme_is_short(repository: Path) -> None:

@@ -106,14 +106,6 @@ def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFram
     ]
 
 
-def test_as_good_are_only_methods_that_train_in_the_same_way(
-    build: ModuleType, costs: pd.DataFrame
-) -> None:
-    assert build.costs.at_least_as_good(costs, "hanayo") == ["flush", "zb-h1", "zb-v", "v-half"]
-    assert build.costs.at_least_as_good(costs, "zb-h1") == []
-    assert build.costs.at_least_as_good(costs, "pipedream") == []  # 2BW's updates sum more
-
-
 def test_the_course_is_the_puzzles_page(build: ModuleType, tmp_path: Path) -> None:
     page = build.course.page(tmp_path)
     for name in re.findall(r"_static/(course/[a-z.]+)", page):
@@ -173,7 +165,7 @@ def cell(kind: str, source: str, *tags: str, svg: str = "") -> dict[str, object]
 def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
     build: ModuleType, checkout: Path
 ) -> None:
-    names = build.gallery.pages(checkout, checkout)
+    names = build.gallery.pages(checkout, checkout, build.linked)
     assert names == {"a": "fast", "b": None}
     assert (checkout / "gallery/a.svg").read_text() == "<svg></svg>"
     front = build.gallery.front(checkout, names)
@@ -181,10 +173,17 @@ def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
     assert "[Speed](b.ipynb) (not run here)" in front
 
 
+def test_an_explorer_that_has_not_run_has_the_figure_of_its_first_setting(
+    build: ModuleType,
+) -> None:
+    assert "PipeDream: bubble" in build.gallery.explored("timeline")
+    assert build.gallery.explored("sweep") is None
+
+
 def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine(
     build: ModuleType, checkout: Path
 ) -> None:
-    build.gallery.pages(checkout, checkout)
+    build.gallery.pages(checkout, checkout, build.linked)
     cells = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
     _, folded, place, drawn = cells
     assert 'results_dir: str = "x"\n\nresults_dir = "results/runs' in folded["source"]

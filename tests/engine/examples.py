@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -254,11 +254,6 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 def cut(layers: int, edges: set[int]) -> list[int]:
     """The balance with a new stage at each of ``edges``."""
     return [b - a for a, b in pairwise([0, *sorted(edges), layers])]
-
-
-def cumulative(balance: Sequence[int]) -> list[int]:
-    """The index of each stage's first layer."""
-    return [0, *accumulate(balance)][:-1]
 
 
 class _Sleep(torch.autograd.Function):

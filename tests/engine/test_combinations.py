@@ -12,7 +12,9 @@ import pipekit as pk
 from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
+from pipekit.schedules.methods.sequence_chunks import seq1f1b
 from tests.engine.examples import data, mlp, nesterov, values
+from tests.engine.execution.moving_tables import fill_and_drain, to
 
 CLUSTER = pk.clusters.pipedream_a(4)
 
@@ -26,7 +28,6 @@ def tied() -> nn.Sequential:
 USES: dict[str, dict[str, Any]] = {
     combinations.CLIP: {"clip_norm": 1.0},
     combinations.SCALE: {"loss_scale": 2.0},
-    combinations.LATER: {"validate": "later", "clip_norm": 1.0},
     combinations.RECOMPUTE: {"recompute": "always"},
     combinations.MITIGATION: {"mitigation": "gap-aware"},
     combinations.FOR_STASHING: {"mitigation": "gap-aware"},
@@ -34,28 +35,28 @@ USES: dict[str, dict[str, Any]] = {
     combinations.TIES: {"model": tied},
     combinations.NO_SEED: {"seed": None},
     combinations.CLUSTER: {"cluster": CLUSTER},
-    combinations.FEWER: {"short_batches": "fewer"},
     combinations.STASHING: {"schedule": schedules.pipedream(2)},
     combinations.NO_STASHING: {"schedule": schedules.pipedream(2, stashing=False)},
-    combinations.FINITE: {"schedule": schedules.flush(2, 2).take(2)},
     combinations.APART: {"schedule": schedules.pipedream([2, 1])},
     combinations.SEVERAL: {"schedule": schedules.flush(2, 2)},
     combinations.PROCESSES: {"transport": "distributed"},
+    combinations.FEWER: {"short_batches": "fewer"},
+    combinations.PARTNER: {"schedule": fill_and_drain(2, 2, [0], to(1))},
+    combinations.CHUNKS: {"schedule": seq1f1b(2, 2, chunks=2)},
+    combinations.OUTPUTS: {"watch": pk.Watch(outputs=True)},
     combinations.CHECKPOINTS: {"checkpoints": "there"},
-    combinations.GOES_ON: {"restart": False},
     combinations.STOP: {"on_batch": lambda done: True},
 }
 """The arguments of Pipeline and train that use a feature."""
 ELSEWHERE = {
     combinations.VALIDATE: "tests/emulation/test_emulate.py",
-    combinations.NCCL: "tests/engine/parts/test_late_validation.py",
     combinations.TORCHRUN: "tests/engine/transports/distributed",
 }
 """Features that need GPUs, torchrun or emulation, and their tests."""
 
 
 def attempt(tmp_path: Path, **how: Any) -> None:
-    calls = {n: how.pop(n) for n in ("checkpoints", "restart", "on_batch") if n in how}
+    calls = {n: how.pop(n) for n in ("checkpoints", "on_batch", "watch") if n in how}
     if "checkpoints" in calls:
         calls["checkpoints"] = tmp_path
     model: Callable[[], nn.Sequential] = how.pop("model", lambda: mlp(6, 6, 6))
@@ -85,5 +86,5 @@ def test_the_docs_show_the_table(repository: Path) -> None:
 
 
 def test_each_alone_is_allowed(tmp_path: Path) -> None:
-    for name in (combinations.CLIP, combinations.LATER, combinations.FEWER, combinations.STASHING):
+    for name in (combinations.CLIP, combinations.STASHING):
         attempt(tmp_path, **USES[name])

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit import Execution, Pipeline, schedules
 from pipekit.engine.entries import cut, has_one_a_row, parted, pieces
+from tests.engine.parametrized import first_over_processes
 
 ROWS = 5
 Boxes = namedtuple("Boxes", ["corners", "names"])
@@ -87,8 +88,7 @@ def zipped(output: Any, batch: Any) -> Any:
     return sum(F.cross_entropy(row, torch.as_tensor(label)) for row, label in pairs) / len(output)
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("labels", [list, tuple, np.array, torch.tensor])
+@first_over_processes("labels", [list, tuple, np.array, torch.tensor])
 def test_labels_in_any_container_train_the_same(labels: Callable[..., Any], transport: str) -> None:
     """The table for the loss has as many entries as rows, by chance."""
 

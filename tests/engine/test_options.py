@@ -38,14 +38,12 @@ def test_the_answer_names_the_value_and_its_place() -> None:
 @pytest.mark.parametrize(
     ("value", "field", "given", "message"),
     [
-        (Updates, "validate", "never", "validate must be one of first, later, not 'never'"),
         (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
         (Execution, "recompute", ["never", "now"], "not 'now'"),
-        (Execution, "short_batches", "skip", "refuse, fewer"),
         (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
     ],
 )

@@ -29,9 +29,7 @@ from tests.engine.examples import (
     pairs,
     pipeline,
 )
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
-
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 # --- train, and train again ----------------------------------------------------------------------
 
@@ -98,8 +96,7 @@ def hits(output: Tensor, target: Tensor) -> float:
     return (output.argmax(1) == target.argmax(1)).float().mean().item()
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("name", MODELS)
+@first_over_processes("name", MODELS)
 def test_evaluate_is_the_unsplit_model(name: str, transport: str) -> None:
     batches = data(rows=[8, 5, 3])
     pipe = pipeline(MODELS[name](), "pipedream", [2, 3, 3], transport=transport)

@@ -8,17 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit import Execution, Pipeline, Schedule, oracle, schedules
+from pipekit import Pipeline, Schedule, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
-from pipekit.plans import Recompute
 from tests.engine.examples import cores_of_each, cut, data, different, nesterov, values
 from tests.engine.gloo import over_gloo
-from tests.engine.test_failures import LIMIT_S, wait_until
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 class Stash(Skippable):
@@ -82,7 +78,7 @@ def trained(
     return losses, pipe.evaluate(batches), pipe.state_dict()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.sets(st.integers(1, 7), max_size=5),
     st.sampled_from(sorted(METHODS)),
@@ -211,129 +207,4 @@ def test_inlined_skips_cross_every_boundary_on_their_way() -> None:
     }
 
 
-@pytest.mark.parametrize("recompute", ["never", "always"])
-def test_an_inlined_model_is_trained_to_the_same_weights(recompute: Recompute) -> None:
-    batches, weights = data(3, rows=[8, 9, 8]), []
-    for made in model(), inlined(model()):
-        pipe = Pipeline(
-            made,
-            schedules.pipedream(4),
-            balance=[2, 2, 2, 2],
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
-            execution=Execution(recompute=recompute),
-        )
-        pipe.train(batches)
-        weights.append({key.replace(".layer.", "."): t for key, t in pipe.state_dict().items()})
-    assert different(*weights) == []
-
-
 # ---- memory
-
-
-class Watch:
-    """Notes the memory of tensors, and how much of it is still there; one for all copies."""
-
-    def __init__(self) -> None:
-        self._seen: set[StorageWeakRef] = set()
-        self.alive: list[int] = []
-
-    def __deepcopy__(self, _: Any) -> "Watch":
-        return self
-
-    def see(self, tensor: Tensor) -> None:
-        self._seen.add(StorageWeakRef(tensor.untyped_storage()))
-
-    def now(self) -> int:
-        return sum(not storage.expired() for storage in self._seen)
-
-    def count(self) -> None:
-        self.alive.append(self.now())
-
-
-class Fresh(Skippable):
-    """Stashes memory of its own."""
-
-    stashes = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("x", 2 * x)
-        return x
-
-
-class Watched(Skippable):
-    """Pops that, and shows it to a watch."""
-
-    pops = ("x",)
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip = self.pop("x")
-        self.watch.see(skip)
-        return x * skip
-
-
-class _CountBack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, watch: Watch) -> Tensor:
-        ctx.watch = watch
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.watch.count()
-        return gradient, None
-
-
-class Counts(nn.Module):
-    """Has the watch count in each backward, and where there is none in the forward."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            wait_until(lambda: not self.watch.now(), LIMIT_S)  # the sender's thread may be slow
-            self.watch.count()
-        y: Tensor = _CountBack.apply(x, self.watch)
-        return y
-
-
-def watched(balance: list[int], *layers: nn.Module, **options: Any) -> Pipeline:
-    return Pipeline(
-        nn.Sequential(nn.Linear(6, 6), *layers, nn.Linear(6, 3)),
-        schedules.gpipe(len(balance), 2),
-        balance=balance,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        **values(**options),
-    )
-
-
-def test_the_destination_gives_up_a_skip_with_its_backward() -> None:
-    """Recomputing, the source keeps none; the stage between counts after each backward."""
-    watch = Watch()
-    layers = Fresh(), Counts(watch), Watched(watch)
-    watched([2, 1, 2], *layers, recompute="always").train(data(1))
-    first, second = watch.alive
-    assert first <= 1, "the other microbatch's backward may be over or not"
-    assert second == 0
-
-
-def test_the_source_gives_up_a_skip_with_its_backward() -> None:
-    """Which is where its count is made: of both microbatches, and then only of its own."""
-    watch = Watch()
-    watched([3, 1, 2], Counts(watch), Fresh(), nn.Tanh(), Watched(watch)).train(data(1))
-    watch.count()
-    assert watch.alive == [2, 1, 0]
-
-
-def test_an_inference_gives_up_a_skip_where_it_is_popped() -> None:
-    watch = Watch()
-    pipe = watched([2, 1, 3], Fresh(), nn.Tanh(), Watched(watch), Counts(watch))
-    pipe.evaluate(data(1))
-    assert watch.alive == [0, 0], "in the trial of the layers, and in the pipeline"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -15,7 +14,6 @@ from experiments.prediction import (
     cases,
     compared,
     predicted,
-    summary,
 )
 from experiments.study import memory_of
 from pipekit import Profile, schedules, simulate
@@ -111,37 +109,9 @@ def test_what_was_predicted_before_counts(
     assert row["outcome"] == "undecided"
 
 
-def test_a_summary_has_both_parts_of_the_error_with_their_signs() -> None:
-    columns = "error", "error of passes", "error between"
-    errors = [(-0.1, -0.2, 0.125), (0.3, 0.3, 0.0), (9, 9, 9)]
-    table = pd.DataFrame(errors, columns=columns).assign(outcome=["decided"] * 2 + ["undecided"])
-    decided, whole = summary(table).to_dict("records")
-    assert (decided["cases"], decided["count"], whole["count"]) == ("decided", 2, 3)
-    assert decided["error"] == pytest.approx(0.2)
-    assert decided["error, signed"] == pytest.approx(0.1)
-    assert decided["error of passes, signed"] == pytest.approx(0.05)
-    assert decided["error between"] == pytest.approx(0.0625)
-    assert (decided["worst error"], whole["worst error"]) == (0.3, 9)
-
-
 def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
     task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
     costs, case = task.profiled(2, passes=1), MethodCase("flush", 2, 2, 2)
     simulated, found = map(memory_of, prediction.memory_traces(task, costs, case))
     assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
-
-
-def test_every_cut_is_run(small: TrainedModel) -> None:
-    cuts, hosts = [Plan.by_hand([1, 2]), Plan.by_hand([2, 1])], {"threads": Host()}
-    table = compared(small, [MethodCase("pipedream", 2, 1, 2)], hosts, 2, passes=1, splits=cuts)
-    assert table["balance"].tolist() == ["1-2", "2-1"]
-    assert table["spread"].between(0, 2).all()
-
-
-def test_the_models_train() -> None:
-    names = []
-    for model in prediction.trained_models():
-        model.loss(model.module(model.inputs), model.targets).backward()
-        names.append(model.name)
-    assert names == ["convnet on MNIST", "MLP 8 x 512", "GPT 6 x 128"]

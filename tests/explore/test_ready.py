@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from inspect import signature
 from typing import Any
 
 import pytest
+from ipywidgets import ValueWidget
 
-from pipekit.explore import choose_parallelism, memory, planner, search, timeline, why_slow
+from pipekit.explore import choose_parallelism, planner, search, timeline, why_slow
 from pipekit.explore.by_hand import own_schedule
+from pipekit.explore.page.controls import declared
 
-EXPLORERS = "choose_parallelism", "memory", "planner", "search", "timeline", "why_slow"
+EXPLORERS = "choose_parallelism", "planner", "search", "timeline", "why_slow"
 CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
@@ -31,7 +34,9 @@ def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture
 
 @pytest.mark.parametrize(
     "explorer",
-    [choose_parallelism, memory, planner, search, timeline, why_slow, own_schedule],
+    [choose_parallelism, planner, search, timeline, why_slow, own_schedule],
 )
 def test_every_argument_has_a_control(explorer: Any) -> None:
-    assert {*explorer.controls()} == {*explorer.see.__annotations__} - {"return"}
+    controls = {name: make() for name, make in declared(explorer.see).items()}
+    assert all(isinstance(each, ValueWidget) for each in controls.values())
+    assert [*controls] == [*signature(explorer.see).parameters]

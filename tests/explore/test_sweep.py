@@ -41,7 +41,7 @@ def test_what_can_be_an_axis_or_a_number() -> None:
     assert axes == ["optimizer", "method", "seed", "loss"]
     assert values == ["seed", "loss"]
     controls = sweep.controls(TABLE)
-    assert "method = flush" in controls["only"].options
+    assert "method = flush" in controls["only"]().options
 
 
 @pytest.mark.parametrize(

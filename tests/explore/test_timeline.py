@@ -1,8 +1,9 @@
 import math
+from typing import Any
 
 import pytest
 
-from pipekit.explore.timeline import NOTHING, PRESETS, see
+from pipekit.explore.timeline import CUTS, DEVICES, NOTHING, PRESETS, see
 from pipekit.schedules.methods.by_name import METHODS
 
 
@@ -26,9 +27,22 @@ def test_a_network_of_the_papers_has_its_own_costs() -> None:
     assert run.held.frame["weights"].max() > 4 * 100e6, "VGG16 has 138 million parameters"
 
 
+def test_a_title_says_whether_a_network_fits_the_device() -> None:
+    setting: dict[str, Any] = {"network": "gpt-355M", "optimizer": "Adam", "batches": 2}
+    fits, full = (see("2bw", NOTHING, rows=rows, **setting).timelines[0] for rows in (1, 64))
+    assert fits.name == "gpt-355M by PipeDream-2BW fits the 16 GiB of a V100 16GB"
+    assert "does not fit (worker 0, worker 1" in full.name
+    assert fits.capacity == DEVICES["V100 16GB"].memory_bytes
+
+
+def test_stages_may_be_of_equal_time_or_of_equal_size() -> None:
+    seen = (see("flush", NOTHING, network="vgg16", by=by).timelines[0] for by in CUTS)
+    assert len({run.held.peak_bytes for run in seen}) == len(CUTS)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_can_be_seen(preset: str) -> None:
-    assert len(see(**PRESETS[preset]).timelines) >= 2
+    assert see(**PRESETS[preset]).timelines
 
 
 def test_notes_say_what_each_worker_keeps() -> None:

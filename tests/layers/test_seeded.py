@@ -225,7 +225,7 @@ def test_layers_on_the_cpu_draw_at_the_same_time(name: str) -> None:
         assert drawn
 
 
-@pytest.mark.parametrize("name", ["dropout", "rand", "transformer", "in place", "rrelu", "poisson"])
+@pytest.mark.parametrize("name", ["dropout", "in place"])
 def test_layers_that_torch_compiles(name: str) -> None:
     """Tracers run the operators on tensors without numbers."""
     torch.compiler.reset()

@@ -1,7 +1,5 @@
 """Skip connections declared by layers."""
 
-import copy
-import pickle
 import threading
 import weakref
 from collections.abc import Sequence
@@ -60,19 +58,6 @@ def nested() -> nn.Sequential:
 def test_a_model_runs_as_any_other() -> None:
     assert nested()(ONE).item() == 7
     assert nested()(3 * ONE).item() == 21
-
-
-def test_layer_by_layer_as_well() -> None:
-    x = ONE
-    for layer in nested():
-        x = layer(x)
-    assert x.item() == 7
-
-
-def test_gradients_flow_through_skips() -> None:
-    x = torch.ones(1, requires_grad=True)
-    (gradient,) = torch.autograd.grad(nested()(x), x)
-    assert gradient.item() == 7
 
 
 def test_a_failed_pass_leaves_nothing_to_the_next() -> None:
@@ -136,13 +121,6 @@ def test_probing_and_the_oracle_need_not_know() -> None:
         optimizer.step()
 
 
-def test_skips_add_nothing_to_the_state_and_survive_copies() -> None:
-    model = nested()
-    assert not model.state_dict()
-    assert copy.deepcopy(model)(ONE).item() == 7
-    assert pickle.loads(pickle.dumps(model))(ONE).item() == 7
-
-
 # ---- memory
 
 
@@ -168,11 +146,6 @@ def test_a_skip_is_freed_at_its_last_use() -> None:
     assert nn.Sequential(Forget(), Stash(), Watch())(ONE).item() == 2
 
 
-def test_a_skip_that_came_in_is_freed_at_its_last_use() -> None:
-    with carrying({"skip": torch.ones(1)}):
-        Watch()(ONE)
-
-
 # ---- parts of a model
 
 
@@ -190,22 +163,6 @@ def test_what_is_stashed_here_and_popped_there_is_carried() -> None:
     assert not third.outgoing
 
 
-def test_what_is_carried_stays_in_the_graph() -> None:
-    x = torch.ones(1, requires_grad=True)
-    with carrying() as carried:
-        Stash()(x)
-    assert carried.outgoing["skip"] is x
-    with carrying(carried.outgoing):
-        assert Pop()(ONE).requires_grad
-
-
-def test_the_mapping_given_is_left_as_it_is() -> None:
-    incoming = {"skip": ONE}
-    with carrying(incoming):
-        Pop()(ONE)
-    assert incoming == {"skip": ONE}
-
-
 def test_inner_contexts_see_nothing_of_outer_ones() -> None:
     with carrying() as outer:
         Stash()(ONE)
@@ -216,13 +173,6 @@ def test_inner_contexts_see_nothing_of_outer_ones() -> None:
             Fail()(ONE)
         assert Pop()(ONE).item() == 2
     assert not outer.outgoing
-
-
-def test_a_skip_is_popped_once() -> None:
-    with carrying({"skip": ONE}):
-        Pop()(ONE)
-        with pytest.raises(LookupError, match="Pop pops 'skip', which nothing has stashed"):
-            Pop()(ONE)
 
 
 def test_a_missing_skip_is_told_with_its_namespace() -> None:
@@ -364,28 +314,3 @@ def test_skips_are_in_what_the_layers_between_pass_on() -> None:
         [],
         [],
     ]
-
-
-def test_the_layers_are_the_models_own() -> None:
-    model = nn.Sequential(nn.Linear(1, 1), Stash(), nn.Linear(1, 1), Pop(), nn.Linear(1, 1))
-    plain = inlined(model)
-    assert all(
-        one is other for one, other in zip(model.parameters(), plain.parameters(), strict=True)
-    )
-    assert plain[0] is model[0]
-    assert plain[4] is model[4]
-    assert copy.deepcopy(plain)(ONE).item() == plain(ONE).item()
-
-
-def test_an_inlined_model_has_no_skips_left() -> None:
-    plain = inlined(nested())
-    assert links(plain) == []
-    require_matched(plain)
-    assert [type(layer) for layer in inlined(plain)] == [type(layer) for layer in plain]
-    within = nn.Sequential(nn.Sequential(Stash(), Pop()))
-    assert inlined(within)[0] is within[0]
-
-
-def test_unmatched_skips_cannot_be_inlined() -> None:
-    with pytest.raises(ValueError, match="which no layer pops"):
-        inlined(nn.Sequential(Stash()))

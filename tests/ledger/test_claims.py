@@ -1,7 +1,6 @@
 """The ledger, what notebooks write into their folders, and how it is judged."""
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
-from pipekit.host.provenance import LABELS
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
-from pipekit.ledger.ledger import OUT_OF_REACH, load
+from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import Cause, Outcome, Status, summaries, weaker
 from pipekit.ledger.report import write
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
@@ -42,10 +40,6 @@ class TestLedger:
             "megatron": 40,
         }
 
-    def test_every_label_is_a_kind_of_number_or_out_of_reach(self) -> None:
-        kinds = {claim.label for claim in load().values()}
-        assert kinds <= {*LABELS, OUT_OF_REACH} - {"paper"}
-
     def test_what_is_out_of_reach_has_no_criterion(self) -> None:
         assert {c.check for c in load().values() if c.out_of_reach} == {"report"}
 
@@ -59,11 +53,6 @@ class TestLedger:
                 assert sizes <= {len(claim.target)}, claim.id
             if sizes or isinstance(claim.target, list):
                 assert claim.record, f"{claim.id}: a list needs to be told what stands where"
-
-    def test_a_quantity_of_its_own_has_no_ratio_to_the_papers(self) -> None:
-        config = load()["2bw-recompute-33pct"]
-        assert (config.value, config.record) == ("33", "step time with recompute / without")
-        assert config.reference is None
 
     @pytest.mark.parametrize(
         ("old", "new", "says"),
@@ -81,30 +70,6 @@ class TestLedger:
 
 
 class TestRecord:
-    def test_it_writes_the_value_and_its_origin_but_no_verdict(self, tmp_path: Path) -> None:
-        folder = tmp_path / "table1"
-        claims.record(
-            SPEEDUP, 7.0, "emulated", results_dir=folder, note="why", seed=3, scale="full"
-        )
-        (entry,) = written(folder)
-        assert entry.keys() == {
-            "id",
-            "value",
-            "repeats",
-            "invalid",
-            "shown",
-            "shown_only",
-            "causes",
-            "contradiction",
-            "known_error",
-            "note",
-            "figure",
-            "provenance",
-        }
-        assert (entry["id"], entry["value"], entry["note"]) == (SPEEDUP, 7.0, "why")
-        origin = entry["provenance"]
-        assert (origin["label"], origin["seed"], origin["scale"]) == ("emulated", 3, "full")
-
     def test_it_returns_an_outcome_that_says_itself(self, tmp_path: Path) -> None:
         outcome = claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
         assert repr(outcome) == (
@@ -175,12 +140,6 @@ class TestOutcomes:
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "claims.jsonl").write_text(json.dumps(entry) + "\n")
         assert status(tmp_path, SPEEDUP) == "miss", "the later time, in an earlier folder"
-
-    def test_the_verdict_is_computed_from_the_value(self, tmp_path: Path) -> None:
-        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
-        path = tmp_path / "claims.jsonl"
-        path.write_text(path.read_text().replace('"value":7.0', '"value":70.0'))
-        assert status(tmp_path, SPEEDUP) == "miss"
 
     @pytest.mark.parametrize(
         ("id", "value", "label", "kept", "status", "why"),
@@ -278,11 +237,6 @@ class TestOutcomes:
         with pytest.raises(ValueError, match="no folder is named"):
             claims.outcomes(tmp_path / "nowhere")
 
-    def test_the_files_can_be_moved(self, tmp_path: Path) -> None:
-        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path / "here")
-        shutil.move(tmp_path / "here", tmp_path / "there")
-        assert status(tmp_path / "there", SPEEDUP) == "pass"
-
 
 class TestLabels:
     @pytest.mark.parametrize(
@@ -319,9 +273,6 @@ class TestSummary:
         assert found.decided_share == 3 / 164
         assert found.met_share == 2 / 3
 
-    def test_of_none_decided_no_share_is_met(self, tmp_path: Path) -> None:
-        assert summaries(claims.outcomes(tmp_path))["gpipe"].met_share is None
-
 
 class TestTable:
     def test_a_row_a_recorded_claim_in_the_ledgers_order(self, tmp_path: Path) -> None:
@@ -346,10 +297,6 @@ class TestTable:
             "1.6 is not within 15 % of 1.347; hm",
         ]
 
-    def test_without_records_it_is_empty(self, tmp_path: Path) -> None:
-        assert list(claims.table(tmp_path).columns)[:2] == ["paper", "ours"]
-        assert claims.table(tmp_path).empty
-
 
 RECORD = {
     "id": SPEEDUP,
@@ -363,7 +310,6 @@ RECORD = {
 }
 
 
-@settings(max_examples=30)
 @given(content=damaged_json(RECORD))
 def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
     content: bytes, tmp_path_factory: pytest.TempPathFactory

@@ -1,13 +1,10 @@
 """The papers' tables with ours: cells are claims, rows conditions, columns quantities."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipekit.ledger import claims
-from pipekit.ledger.ledger import load
-from pipekit.ledger.outcomes import Outcome
 from pipekit.ledger.report.printed import PrintedTable, ours, printed_tables
 
 PRINTED = {  # Table 1 of PipeDream, read off the paper: network, machines, cluster; BSP, PipeDream
@@ -73,11 +70,3 @@ def test_what_stands_beside_a_table_and_tables_without_a_judged_cell_are_left_ou
     tables = printed_tables(claims.outcomes(run))
     assert [each.name for each in tables] == ["Table 1"]
     assert "pipedream-table1-ratio-consistency" not in tables[0].claims
-
-
-def test_a_value_of_another_quantity_keeps_the_ledgers_words(tmp_path: Path) -> None:
-    claim = load()["torchgpipe-table1-dep-memory"]
-    record = claims.record(claim.id, [4.0, 1.0, 2.0, 1.5], "exact", results_dir=tmp_path)
-    assert ours(record) == "4, 1, 2, 1.5: the 4 rows in order"
-    assert isinstance(record, Outcome)
-    assert ours(replace(record, record=None)) == ""

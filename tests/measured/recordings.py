@@ -11,7 +11,7 @@ import pandas as pd
 import pipekit as pk
 from pipekit import clusters
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule
+from pipekit.schedules import OPS, Op, Schedule
 from pipekit.simulation.costs import Costs
 
 SECONDS: Mapping[Op, float] = {
@@ -31,8 +31,6 @@ def simulated(
     *,
     workers: Mapping[int, float] | None = None,
     stages: Mapping[int, float] | None = None,
-    microbatches: Mapping[int, float] | None = None,
-    update_s: float = 0.0,
     bandwidth: float = BANDWIDTH,
 ) -> pk.Trace:
     """Return a simulated run of a finite schedule, with other times for some of its tasks."""
@@ -42,12 +40,8 @@ def simulated(
         for op, stage, microbatch, _ in own:
             seconds = SECONDS[op] * chance.uniform(1 - jitter, 1 + jitter)
             seconds *= (workers or {}).get(worker, 1.0)
-            if op is Op.UPDATE:
-                seconds += update_s
-            else:
-                seconds *= (stages or {}).get(stage, 1.0) * (microbatches or {}).get(
-                    microbatch, 1.0
-                )
+            if op is not Op.UPDATE:
+                seconds *= (stages or {}).get(stage, 1.0)
             tasks[worker, op, stage, microbatch] = seconds
     layer = LayerProfile("", 0.01, 0.02, BYTES, backward_input_s=0.01, backward_weight_s=0.01)
     profile = Profile((layer,) * schedule.stages, rows=1)
@@ -102,7 +96,7 @@ def megatron_app(trace: pk.Trace, path: Path) -> Path:
 
 def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0) -> Path:
     """Write a run as torch.profiler does: a file a rank, the clock of rank 1 off by some time."""
-    letters = {op.name: op.value for op in Op}
+    letters = {op.name: op.letter for op in OPS}
     folder.mkdir(parents=True, exist_ok=True)
     for rank, rows in passes(trace).groupby("worker"):
         events = [

@@ -19,7 +19,7 @@ EVEN = recordings.simulated(schedules.flush(4, 8).take(1), jitter=0.02)
 def _run(*arguments: object) -> str:
     result = CliRunner().invoke(app, ["explain", *map(str, arguments)])
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_some_lines_say_method_time_and_what_would_be_saved(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_some_lines_say_method_time_and_what_would_be_saved(tmp_path: Path) -> N
 
 
 def test_the_record_has_what_was_found(tmp_path: Path) -> None:
-    path = tmp_path / "why.json"
+    path = tmp_path / "new" / "why.json"
     _run(recordings.kineto(SLOW, tmp_path / "ranks"), "--json", path)
     record = json.loads(path.read_text())
     counts = {key: record[key] for key in ("method", "workers", "stages", "microbatches", "steps")}

@@ -90,7 +90,8 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "Megatron's timers": (
         lambda folder: _written(
             folder / "log.txt",
-            " iteration 5/20 | consumed samples: 80 |\n"
+            " iteration 5/20 | elapsed time per iteration (ms): 2000.0 |\n"
+            "(min, max) time across ranks (ms):\n"
             "    forward-compute ................................: (1201.43, 1399.04)\n",
         ),
         "has Megatron's timers, which sum up all passes",

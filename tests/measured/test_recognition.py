@@ -77,6 +77,17 @@ def test_a_few_moved_tasks_are_counted() -> None:
     assert (found.method, found.edits) == ("flush", 1)
 
 
+@pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
+def test_backwards_may_begin_with_the_last_microbatch(name: str) -> None:
+    """As torch's ScheduleLoopedBFS runs them."""
+    schedule = _taken(name, 2, 4)
+    assert schedule is not None
+    frame = Trace.from_schedule(schedule).frame.query("microbatch < 4 and op != 'UPDATE'")
+    turned = frame["microbatch"].where(frame["op"] == "FORWARD", 3 - frame["microbatch"])
+    found = recognise(Trace(frame.assign(microbatch=turned), "exact", name, 2, "slots"))
+    assert (found.method, found.edits) == (name, 0)
+
+
 def test_model_chunks_and_replicas_are_counted() -> None:
     looped = schedules.interleaved(12, 8, workers=4).take(1)
     found = recognise(recordings.simulated(looped))

@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).with_name("torch_run.py")
 NAMED = {
     "GPipe": "gpipe",
     "1F1B": "flush",
+    "LoopedBFS": "looped-bfs",
     "Interleaved1F1B": "interleaved",
     "InterleavedZeroBubble": "interleaved-zero-bubble",
     "ZBVZeroBubble": "zb-v",

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Pipeline, schedules
-from pipekit.models import s2vt, token_loss
+from pipekit.models import s2vt
 
 
 def size_mb(model: nn.Module) -> float:
@@ -39,18 +38,3 @@ def test_a_word_depends_on_all_frames_and_on_no_later_word() -> None:
     other_frames = frames.clone()
     other_frames[0, 0] += 1
     assert not torch.isclose(model((other_frames, words)), before).all(dim=2).any()
-
-
-def test_it_trains_in_a_pipeline_of_four_stages() -> None:
-    torch.manual_seed(0)
-    model = s2vt(vocabulary=11, features=6, embedding=5, hidden=8)
-    pipeline = Pipeline(
-        model,
-        schedules.flush(4, 4).take(2),
-        balance=[1, 1, 1, 1],
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        loss=token_loss,
-    )
-    words = torch.randint(11, (8, 3))
-    run = pipeline.train([((torch.rand(8, 4, 6), words), words)] * 2)
-    assert run.losses[1] < run.losses[0]

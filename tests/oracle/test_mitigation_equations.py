@@ -112,7 +112,7 @@ MITIGATIONS: dict[str, tuple[str, Any]] = {
 }
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("name", MITIGATIONS)
@@ -162,7 +162,6 @@ def test_nothing_is_other_with_one_stage() -> None:
         assert train(rule) == train(None)
 
 
-@settings(max_examples=30)
 @given(data=st.data())
 def test_paci_reads_what_is_there(data: st.DataObject) -> None:
     """Of 1F1B: when microbatch j comes forward on stage s, j - (n - s) + 1 have come back."""

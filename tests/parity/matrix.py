@@ -2,7 +2,10 @@
 
 Writes ``matrix.csv``, a row a schedule and a column a model, and ``matrix.json`` with every class
 of fault and the versions.  A cell has "right", "stale" as the method is, the classes of fault, or
-"refused" where the trainer raises an exception on this model.
+"refused" where the trainer raises an exception on this model.  Other methods of pipekit than flush
+are judged on the first model: their tables differ, and their stages do not.
+
+``counts.csv`` has torch's schedules on the first model by ranks, stages a rank and microbatches.
 """
 
 import json
@@ -11,6 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,54 +29,58 @@ from pipekit.parity.verdict import Verdict
 from pipekit.parity.worker import Job, Record, train
 from tests.engine.gloo import over_gloo
 from tests.parity.adapters.own import Module, engine_adapter
-from tests.parity.adapters.torch_pipelining import SCHEDULES, torch_adapter
+from tests.parity.adapters.torch_pipelining import SCHEDULES, SINGLE, V_SHAPED, torch_adapter
 
 RANKS = 2
 FIRST = ("dense", "tied", "gated")
-Trained = dict[str, Record | str]
+PATIENCE = timedelta(seconds=60)
+Jobs = dict[Any, tuple[Any, str]]
+"""Adapters and models, by a key."""
 
 
-def train_on(adapter: Any, models: list[str]) -> Trained:
-    """Return this rank's record on each model, up to the first that fails, with its error."""
+def train_on(jobs: Jobs) -> dict[Any, Record | str]:
+    """Return this rank's record of each job, up to the first that fails, with its error."""
     torch.set_num_threads(1)
-    if adapter.__module__.endswith("torch_pipelining"):
-        dist.init_process_group("gloo", timeout=timedelta(seconds=25))
-    found: Trained = {}
-    for model in models:
+    if any(adapter.__module__.endswith("torch_pipelining") for adapter, _ in jobs.values()):
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.barrier()  # so that none leaves while another one still connects
+    found: dict[Any, Record | str] = {}
+    for key, (adapter, model) in jobs.items():
         try:
-            found[model] = train(Job(adapter, model, STEPS, SEED), lambda _: None)
+            found[key] = train(Job(adapter, model, STEPS, SEED), lambda _: None)
         except Exception as error:
-            found[model] = f"{type(error).__name__}: {error}".splitlines()[0]
+            found[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             if dist.is_initialized():
-                dist.destroy_process_group()  # so that the other rank does not wait
+                dist.destroy_process_group()  # so that the other ranks do not wait
             break
     return found
 
 
-def over_ranks(schedule: str, models: list[str]) -> dict[str, Verdict | str]:
-    """Return the verdicts on a schedule of torch's, on two ranks."""
-    verdicts: dict[str, Verdict | str] = {}
-    while left := [model for model in models if model not in verdicts]:
-        ranks = over_gloo(partial(_torch, schedule, left), RANKS)
-        for model in dict.fromkeys(name for rank in ranks for name in rank):
-            records = [rank[model] for rank in ranks if model in rank]
+def over_ranks(jobs: Jobs, ranks: int = RANKS) -> dict[Any, Verdict | str]:
+    """Return the verdicts on some schedules of torch's, on so many ranks."""
+    verdicts: dict[Any, Verdict | str] = {}
+    while left := {key: job for key, job in jobs.items() if key not in verdicts}:
+        found = over_gloo(partial(train_on, left), ranks)
+        for key in dict.fromkeys(key for rank in found for key in rank):
+            records = [rank[key] for rank in found if key in rank]
             errors = [record for record in records if isinstance(record, str)]
             if errors:
-                verdicts[model] = min(errors, key=lambda error: "/gloo/" in error)
+                verdicts[key] = min(errors, key=lambda error: "/gloo/" in error)
             else:
-                verdicts[model] = judged(model, records)
+                verdicts[key] = judged(jobs[key][1], records)
     return verdicts
 
 
-def _torch(schedule: str, models: list[str]) -> Trained:
-    return train_on(torch_adapter(schedule), models)
+def of_torch(schedule: str, models: list[str]) -> dict[str, Verdict | str]:
+    """Return the verdicts on a schedule of torch's on some models."""
+    return over_ranks({model: (torch_adapter(schedule), model) for model in models})
 
 
 def in_process(adapter: Any, models: list[str]) -> dict[str, Verdict | str]:
     """Return the verdicts on a trainer that needs no ranks."""
     verdicts: dict[str, Verdict | str] = {}
     for model in models:
-        record = train_on(adapter, [model])[model]
+        record = train_on({model: (adapter, model)})[model]
         verdicts[model] = record if isinstance(record, str) else judged(model, [record])
     return verdicts
 
@@ -81,7 +89,7 @@ def trainers() -> dict[str, tuple[Callable[[list[str]], dict[str, Verdict | str]
     """Return the judge of each trainer, and the models that it is judged on."""
     every = [*SUITE]
     return {
-        **{f"torch {name}": (partial(over_ranks, name), every) for name in SCHEDULES},
+        **{f"torch {name}": (partial(of_torch, name), every) for name in SCHEDULES},
         "pipekit flush": (partial(in_process, engine_adapter("flush")), every),
         "pipekit PipelinedModule": (partial(in_process, Module), every),
         **{
@@ -124,5 +132,31 @@ def _write(folder: Path, known: dict[str, Any]) -> None:
     pd.DataFrame(rows).to_csv(folder / "matrix.csv", index=False)
 
 
+def counts(folder: Path) -> None:
+    """Write the verdicts on torch's schedules by ranks, stages a rank and microbatches.
+
+    Those that the file has are kept.
+    """
+    target = folder / "counts.csv"
+    rows = pd.read_csv(target).fillna("").to_dict("records") if target.exists() else []
+    done = {(row["ranks"], row["schedule"]) for row in rows}
+    for ranks, schedule in product((2, 3, 4), SCHEDULES):
+        if (ranks, schedule) in done:
+            continue
+        chunks = (1,) if schedule in SINGLE else (2,) if schedule in V_SHAPED else (2, 3)
+        jobs = {
+            each: (torch_adapter(schedule, each[1], each[0]), FIRST[0])
+            for each in product(chunks, (ranks, ranks + 1, 2 * ranks, 3 * ranks))
+        }
+        for (chunk, microbatches), verdict in over_ranks(jobs, ranks).items():
+            count = {"ranks": ranks, "stages a rank": chunk, "microbatches": microbatches}
+            known = _as_json(verdict)
+            said = known["said"][0] if known["cell"] == "refused" else ""
+            rows.append({"schedule": schedule} | count | {"verdict": known["cell"], "said": said})
+        print(*rows[-len(jobs) :], sep="\n", flush=True)
+        pd.DataFrame(rows).to_csv(target, index=False)
+
+
 if __name__ == "__main__":
     matrix(Path(sys.argv[1]))
+    counts(Path(sys.argv[1]))

@@ -81,8 +81,6 @@ def in_turn(model: Any, x: Any) -> Any:
 Factory = Callable[[], Network]
 NETWORKS: dict[str, Factory] = {}
 FAST = {
-    "resnet18",
-    "mobilenet_v3_small",
     "vit",
     "gpt2",
     "lstm",

@@ -10,7 +10,6 @@ from torch import nn
 import pipekit as pk
 from pipekit import schedules
 from pipekit.partition.checks import (
-    require_balance,
     require_no_tensor_hooks,
     require_own_buffers,
 )
@@ -19,24 +18,12 @@ from pipekit.partition.stages import stages
 from tests.engine.examples import mlp
 
 
-def test_shared_buffers_are_seen() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6))
-    model[1].running_mean = model[0].running_mean
-    with pytest.raises(ValueError, match="running_mean"):
-        require_balance([1, 1], model, 2)
-
-
 def test_shared_buffers_may_be_in_one_stage() -> None:
     layer = nn.BatchNorm1d(6)
     model = nn.Sequential(layer, nn.ReLU(), layer)
     require_own_buffers(model, [3])
     with pytest.raises(ValueError, match="stages 0 and 1 share the buffer"):
         require_own_buffers(model, [2, 1])
-
-
-@pytest.mark.parametrize("balance", [[1, 1, 1], (1, 1, 1), "auto"], ids=str)
-def test_a_fitting_balance(balance: Any) -> None:
-    require_balance(balance, mlp(6, 6, 6, 3), 3)
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])

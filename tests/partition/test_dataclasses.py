@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from itertools import product
 from typing import Any
 
 import pytest
@@ -111,8 +112,10 @@ class Network(nn.Module):
         return self.head(carried.x + x)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("made", [Carried, Frozen, Made, nested])
+@pytest.mark.parametrize(
+    ("made", "transport"),
+    [*product([Carried, Frozen, Made, nested], ["threads"]), (nested, "distributed")],
+)
 def test_they_pass_from_stage_to_stage(made: Callable[..., Any], transport: str) -> None:
     cores = torch.get_num_threads()
     layers, batches = stages(Network(made), X), [(X, X)] * 2

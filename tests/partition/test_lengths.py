@@ -71,18 +71,6 @@ def test_both_sides_of_a_square_vary_together() -> None:
     assert torch.equal(layers(batch), model(*batch))
 
 
-def looks_up(model: Any, x: Tensor, table: Tensor) -> Any:
-    first, second, last = model.blocks
-    return last(second(first(x)) * table[torch.arange(x.shape[0])])
-
-
-def test_several_tensors_have_rows() -> None:
-    model, batch = Net(looks_up), (torch.randn(4, 4), torch.randn(4, 4))
-    layers = stages(model, batch)
-    more = (torch.randn(7, 4), torch.randn(7, 4))
-    assert torch.equal(layers(more), model(*more))
-
-
 def shares(model: Any, x: Tensor) -> Tensor:
     return x * (1 / x.shape[0])
 

@@ -243,11 +243,6 @@ def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
     assert all(torch.equal(trained[name], tensor) for name, tensor in judge.state_dict().items())
 
 
-def test_one_row_is_refused() -> None:
-    with pytest.raises(NotRecordable, match="at least two rows"):
-        stages(nn.Linear(4, 4), X[:1])
-
-
 def test_a_packed_sequence_is_refused() -> None:
     def forward(model: Any, x: Tensor, lengths: Tensor) -> Any:
         packed = pack_padded_sequence(x, lengths, batch_first=True)
@@ -291,13 +286,6 @@ def test_an_object_made_anew_for_each_forward_cannot_pass_between_blocks() -> No
 
     with pytest.raises(NotRecordable, match=r"blocks.0 at test_.*given a Context made anew"):
         stages(Net(forward, [Block(4, 4), Block(4, 4)]), X)
-
-
-def test_a_batch_of_another_length_is_refused_when_it_comes() -> None:
-    layers = stages(Between(lambda model, x: x), torch.randn(3, 5, 4))
-    layers(torch.randn(7, 6, 4))
-    with pytest.raises(ValueError, match=r"tensors \[rows, length, 4\].*\[3, 6, 5\]"):
-        layers(torch.randn(3, 6, 5))
 
 
 def test_hooks_outside_the_blocks_are_warned_of() -> None:
@@ -369,23 +357,6 @@ def test_state_in_a_block_is_put_back_and_warned_of() -> None:
 def test_wishes_that_nothing_answers_to_are_refused(wish: list[Any]) -> None:
     with pytest.raises(NotRecordable, match="blocks: "):
         stages(Between(lambda model, x: x), X, wish)
-
-
-def test_a_mask_whose_contents_are_looked_at_may_be_frozen() -> None:
-    def forward(model: Any, x: Tensor, mask: Tensor) -> Any:
-        """Leave an attention mask out where it masks nothing, as transformers does."""
-        for block in model.blocks:
-            x = block(x) if mask.all() else block(x) * mask[:, None]
-        return x
-
-    mask = torch.tensor([1, 0, 1, 1, 1, 0]).bool()
-    with pytest.raises(NotRecordable, match=r"reads numbers of a tensor.*freeze=True"):
-        stages(Net(forward), (X, mask))
-    with pytest.warns(UserWarning, match=": False"):
-        layers = stages(Net(forward), (X, mask), freeze=True)
-    model = Net(forward)
-    layers.load_state_dict(model.state_dict())
-    assert torch.equal(layers((X, ~mask)), model(X, ~mask))
 
 
 class Keeps(nn.Module):

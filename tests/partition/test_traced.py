@@ -58,19 +58,3 @@ def test_infinity_and_other_things_are_no_expressions() -> None:
     assert n < math.inf
     with pytest.raises(TypeError):
         n + "1"
-
-
-@pytest.mark.parametrize(
-    ("expression", "names", "number"),
-    [
-        ("rows", ("rows",), 3),
-        ("rows*length + rows", ("rows", "length"), 18),
-        ("rows == 3", ("rows",), True),
-    ],
-)
-def test_a_size_names_what_it_depends_on(
-    expression: str, names: tuple[str, ...], number: int
-) -> None:
-    size = Size(expression)
-    assert size.names == names
-    assert size.at({"rows": 3, "length": 5}) == number

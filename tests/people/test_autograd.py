@@ -34,22 +34,6 @@ class Hooked(nn.Module):
         return x * 1
 
 
-class Reversal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return -gradient
-
-
-class Reversed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        reversed_: Tensor = Reversal.apply(x)
-        return reversed_
-
-
 def network(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 8), nn.Linear(8, 3))
 
@@ -119,10 +103,6 @@ def test_two_hooks_on_one_input_are_called_one_after_the_other() -> None:
 
 def test_a_split_backward_calls_such_a_hook_too() -> None:
     compare(network(Hooked(lambda g: -g)), batches(), [1, 3], schedules.zb_h1(2, 2))
-
-
-def test_gradient_reversal_by_an_autograd_function_stays_right() -> None:
-    compare(network(Reversed()), batches(), [1, 3])
 
 
 def test_hooks_of_modules_at_a_border_change_gradients() -> None:
@@ -217,43 +197,6 @@ def test_a_penalty_of_weights_gradients_is_refused() -> None:
     found = torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
     with pytest.raises(ValueError, match="cannot be differentiated again"):
         torch.stack([each.pow(2).sum() for each in found]).sum().backward()
-
-
-def test_a_hessian_is_refused() -> None:
-    module = pk.PipelinedModule(critic(), [2, 1], chunks=2)
-    with pytest.raises(ValueError, match="cannot be differentiated again"):
-        torch.autograd.functional.hessian(lambda x: module(x).sum(), torch.randn(2, 8))
-
-
-def test_a_graph_that_nobody_uses_is_no_harm() -> None:
-    model, x = critic(), torch.randn(8, 8)
-    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
-    for each in module, model:
-        found = torch.autograd.grad(each(x).mean(), list(each.parameters()), create_graph=True)
-        with torch.no_grad():
-            for parameter, gradient in zip(each.parameters(), found, strict=True):
-                parameter.sub_(0.1 * gradient)
-    for one, other in zip(module.parameters(), model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_penalty_of_activations_and_weights_trains() -> None:
-    model, x = critic(), torch.randn(8, 8)
-    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
-    for each in module, model:
-        weights = sum(p.pow(2).sum() for p in each.parameters())
-        (each(x).pow(2).mean() + 0.1 * weights).backward()
-    assert different(grads(module), grads(model)) == []
-
-
-def test_saliency_maps_need_no_second_gradient() -> None:
-    model, x = critic(), torch.randn(8, 8)
-    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
-    found = []
-    for each in module, model:
-        image = x.clone().requires_grad_()
-        found.append(torch.autograd.grad(each(image).sum(), image)[0])
-    assert torch.equal(found[0], found[1])
 
 
 def test_a_module_within_a_larger_graph_gets_the_gradients_of_its_input() -> None:

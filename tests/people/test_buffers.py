@@ -149,11 +149,6 @@ def test_stale_weights_do_not_change_this(build: Build) -> None:
     assert different(found[0], found[1]) == []
 
 
-def test_a_model_that_was_evaluated_before_its_training_is_recomputed_alike() -> None:
-    how = pk.Execution(recompute="always")
-    assert_as_plain(network(Steps()), evaluated=True, execution=how)
-
-
 @pytest.mark.slow
 def test_processes_recompute_alike() -> None:
     how = pk.Execution(recompute="always")

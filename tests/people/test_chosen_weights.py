@@ -137,15 +137,6 @@ def test_modules_with_extra_states_are_frozen_too() -> None:
     assert_chosen_as_in_the_plain_loop(model, [2, 1], [("0", False), ("0.bias", True)])
 
 
-def test_a_choice_in_both_is_no_change_to_be_warned_of() -> None:
-    model, data = network(nn.Tanh()), batches()
-    pipeline = pipe(model)
-    pipeline.train(data)
-    model[0].requires_grad_(False)
-    pipeline.requires_grad_("0", False)
-    pipeline.train(data)
-
-
 def test_weights_that_are_not_there_are_not_chosen() -> None:
     with pytest.raises(ValueError, match=r"no parameter 'layer4', .*'0\.weight' say"):
         pipe(network(nn.Tanh())).requires_grad_("layer4")
@@ -167,9 +158,3 @@ def test_a_model_given_in_evaluation_mode_is_warned_of_once() -> None:
 def test_one_that_no_mode_changes_is_not(layer: nn.Module, recorded: bool) -> None:
     model, data = network(layer).eval(), batches()
     pipe(pk.stages(model, data[0][0]) if recorded else model).train(data)
-
-
-def test_a_pipelined_module_follows_its_own_mode() -> None:
-    model, data = network(nn.Dropout(0.5)).eval(), batches()
-    module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=1)
-    assert torch.equal(module(data[0][0]), model(data[0][0]))

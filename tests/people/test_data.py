@@ -91,13 +91,6 @@ def test_a_model_that_edits_its_input_is_warned_of_once(first: list[nn.Module], 
     assert torch.equal(data[0][0]["x"] if isinstance(x, dict) else data[0][0], X)
 
 
-def test_the_first_epoch_is_that_of_the_plain_loop_all_the_same() -> None:
-    model = network(Doubles())
-    with pytest.warns(UserWarning, match="edits its input"):
-        run = pipeline(copy.deepcopy(model)).train([(X.clone(), Y)])
-    assert run.losses == plain_loop(model, SGD, F.cross_entropy, [(X.clone(), Y)], 2)
-
-
 class Labels(nn.Module):
     """Changes a dict's entry, to the same in each epoch."""
 
@@ -190,14 +183,6 @@ def test_without_any_seed_it_is_zero() -> None:
         made = pipeline(network(nn.Dropout(0.5)))
         torch.set_rng_state(torch.Generator().get_state())  # as a process begins
         assert made.train([(X, Y)] * 2).losses == want
-
-
-def test_a_run_says_the_seed_that_it_heard() -> None:
-    torch.manual_seed(11)
-    assert pipeline(network()).train([(X, Y)]).provenance["seed"] == 0  # of network()
-    model = network()
-    torch.manual_seed(11)
-    assert pipeline(model).train([(X, Y)]).provenance["seed"] == 11
 
 
 def test_dropout_of_one_stage_is_the_plain_loops_with_none() -> None:
@@ -315,18 +300,6 @@ def test_a_target_may_be_none(batch: Any, transport: str) -> None:
     assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-6)
 
 
-class Masked(nn.Module):
-    def forward(self, batch: dict[str, Any]) -> Tensor:
-        x: Tensor = batch["x"]
-        return x if batch["mask"] is None else x * batch["mask"]
-
-
-def test_an_entry_of_the_models_input_may_be_none() -> None:
-    data = [({"x": X, "mask": None}, Y), ({"x": X, "mask": torch.ones(8, 1)}, Y)]
-    want = plain_loop(network(), SGD, F.cross_entropy, [(X, Y)] * 2, 2)
-    assert pipeline(network(Masked())).train(data).losses == pytest.approx(want, rel=1e-6)
-
-
 # --- tables and rows, random numbers -------------------------------------------------------------
 
 
@@ -353,18 +326,6 @@ def test_a_table_as_long_as_the_rows_is_warned_of(loss: Any, said: Any, warns: i
     made = pipeline(network(), loss=loss, execution=how)
     found = warned(lambda: made.train([batch] * 2), "batch['table']", "Execution(rows=")
     assert len(found) == warns
-
-
-def test_an_entry_that_has_rows_in_some_batches_only_is_warned_of_once() -> None:
-    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(output, batch["y"])
-
-    table = torch.arange(8.0)
-    batches = [{"x": X[:rows], "y": Y[:rows], "table": table} for rows in (8, 6, 8, 6)]
-    made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
-    assert len(warned(lambda: made.train(batches), "batch['table']", "in batch 0 alone")) == 1
-    made = pipeline(network(), loss=loss, execution=Execution(inputs="x", rows={"table": False}))
-    assert not warned(lambda: made.train(batches), "table")
 
 
 class Adds(nn.Module):

@@ -102,11 +102,6 @@ def test_a_mask_is_recorded_as_under_tracing(example: Tensor, trained: Tensor) -
     require_as_plain(model, layers, [((X, trained), Y)] * 2)
 
 
-def test_what_is_not_asked_whether_it_is_traced_is_refused_as_ever() -> None:
-    with pytest.raises(NotRecordable, match=r"test_models.py:\d+ reads numbers.*freeze=True"):
-        pk.stages(Masked(asks=False), (X, PADDED))
-
-
 def test_a_model_that_does_something_else_under_tracing_is_refused() -> None:
     class Other(Masked):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -192,15 +187,6 @@ def test_batches_like_the_frozen_example_are_not_warned_of() -> None:
             warnings.simplefilter("error")
             losses = pipeline.train([((X, mask), Y)] * 2).losses
         assert losses == plain(model, [((X, mask), Y)] * 2, 2)
-
-
-def test_freeze_does_not_freeze_what_tracing_records() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = Masked()
-        require_as_plain(
-            model, pk.stages(model, (X, ONES), freeze=True), [((X, PADDED), Y), ((X, ONES), Y)]
-        )
 
 
 # Modules whose train() does more
@@ -436,18 +422,6 @@ def test_an_input_that_is_let_require_gradients_trains() -> None:
     require_as_plain(model, pk.stages(model, X), [(X, Y)] * 2)
 
 
-def test_numbers_that_python_counts_from_zero_as_floats_grow_with_the_rows() -> None:
-    class Counts(Wrapped):
-        def forward(self, x: Tensor) -> Tensor:
-            x, rows = super().forward(x), 0.0
-            for _ in range(2):
-                rows += x.shape[0]
-            return x * 8 / rows
-
-    model = Counts(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))))
-    require_as_plain(model, pk.stages(model, X), [(X, Y)] * 2)
-
-
 @pytest.mark.parametrize("replicas", [[2, 1], [1, 2]])
 def test_tied_weights_with_unequal_replicas_are_refused_with_a_remedy(replicas: list[int]) -> None:
     tied = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
@@ -472,15 +446,3 @@ def test_recording_copies_no_weights_and_keeps_one_set_of_gradients(
     monkeypatch.setattr(Tensor, "clone", counted)
     pk.stages(model, torch.randn(4, 64))
     assert (64, 64) not in cloned
-
-
-def test_weights_that_a_forward_edits_are_put_back_by_recording() -> None:
-    class Clips(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            self.weight.data[0].clamp_(-0.01, 0.01)
-            return super().forward(x)
-
-    model = Wrapped(nn.Sequential(*(Clips(4, 4) for _ in range(3))))
-    before = copy.deepcopy(model.state_dict())
-    pk.stages(model, X)
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())

@@ -29,6 +29,25 @@ def simulated(schedule: Schedule, step: TrainingStep, latency: float) -> float:
     return simulate(schedule, Profile(layers), None, links, batches=1).makespan_s
 
 
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 9), st.data())
+def test_no_step_of_1f1b_is_shorter_than_its_bound(
+    workers: int, chunks: int, rounds: int, data: st.DataObject
+) -> None:
+    stages = workers * chunks
+    each, links = (st.tuples(*[seconds] * count) for count in (stages, stages - 1))
+    drawn = data.draw(each), data.draw(each), rounds * workers, data.draw(links)
+    method = "interleaved" if chunks > 1 and workers > 1 else "flush"
+    if method == "flush":
+        workers = stages
+    step = TrainingStep(*drawn, method=method, workers=workers, after_s=1.0)
+    assert step.least_s <= step.seconds * (1 + 1e-9)
+
+
+def test_equal_stages_take_their_bound() -> None:
+    step = TrainingStep((1.0,) * 4, (2.0,) * 4, 8)
+    assert step.least_s == step.seconds
+
+
 @given(st.data())
 def test_1f1b_takes_what_the_simulator_says(data: st.DataObject) -> None:
     stages, microbatches = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 12))

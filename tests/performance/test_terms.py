@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import described, machine
 from pipekit.performance.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
-from pipekit.performance.layout import ParallelLayout, on_gpus
+from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import Attention, gpt
+from pipekit.performance.shapes import MLP, Attention, Experts, Shape, gpt
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.attention import attention
 from pipekit.performance.terms.collectives import Links
@@ -102,6 +102,38 @@ def test_recomputing_adds_a_forward_and_saves_memory(tp: int, pp: int, rows: int
     plain, again = (training(replace(layout, recompute=rule)) for rule in ("nothing", "everything"))
     assert step(again).seconds > step(plain).seconds
     assert all(a < b for a, b in zip(peak_bytes(again), peak_bytes(plain), strict=True))
+
+
+MIXTURE = Shape("mixture", 4096, 8, (((Attention(32, 8, 128), Experts(8, 2, 8192)), 4),))
+
+
+@pytest.mark.parametrize("rule", ["activations", "selective", "experts"])
+def test_recomputing_a_part_costs_and_saves_less_than_everything(rule: Recompute) -> None:
+    runs = [
+        training(ParallelLayout(pp=2, microbatches=4, recompute=each), shape=MIXTURE)
+        for each in ("nothing", rule, "everything")
+    ]
+    seconds, bytes_ = (
+        [each(run) for run in runs] for each in (lambda run: step(run).seconds, most)
+    )
+    assert seconds == sorted(seconds)
+    assert bytes_ == sorted(bytes_, reverse=True)
+    assert len({*seconds}) == len({*bytes_}) == 3
+
+
+def most(run: TrainingSetup) -> float:
+    return max(peak_bytes(run))
+
+
+def test_narrow_products_keep_narrow_inputs() -> None:
+    """Of one layer by hand: a byte less for two normed inputs and for what enters the second
+    product of the MLP, and one more for attention's output, which is kept in both dtypes."""
+    shape = Shape("one", 4096, 8, (((Attention(32, 8, 128), MLP(8192)), 1),))
+    two, one = (
+        peak_bytes(training(ParallelLayout(), shape=shape, framework=MEGATRON_CORE, dtype=dtype))
+        for dtype in ("bfloat16", "float8")
+    )
+    assert two[0] - one[0] == 2048 * (2 * 4096 + 8192 - 32 * 128)
 
 
 @given(st.sampled_from([2, 4, 8]), st.sampled_from([2, 4]))

@@ -33,7 +33,7 @@ def busiest(seconds: list[float], split: Sequence[int], workers: int) -> float:
     return max(sum(each[worker::workers]) for worker in range(workers))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.floats(0.1, 3), min_size=6, max_size=9),
     st.sampled_from([(2, 1), (3, 1), (2, 2), (3, 2), (2, 3)]),

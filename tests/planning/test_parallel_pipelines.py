@@ -4,17 +4,14 @@ import math
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipekit import simulate
-from pipekit.clusters import flat, two_bw_v100
+from pipekit.clusters import flat
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import replicate, two_bw
-from tests.planning.profiles import profiles
 
 GB = 1e9
 
@@ -54,62 +51,6 @@ def by_hand(
     return max(seconds), max(memory)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    profiles(5).filter(lambda profile: profile.forward_s + profile.backward_s > 0),
-    st.integers(1, 6),
-    st.integers(1, 20),
-    st.sampled_from([0.5, 4.0, math.inf]),
-)
-def test_every_configuration_is_there_once_and_follows_the_equations(
-    profile: Profile, workers: int, max_batch: int, bandwidth: float
-) -> None:
-    table = sweep(profile, flat(workers, bandwidth), max_batch=max_batch)
-    rows = list(table.itertuples(index=False))
-    keys = [(r.width, r.depth, r.microbatch_rows, r.recompute) for r in rows]
-    assert sorted(keys) == sorted(
-        (w, d, b, again)
-        for d in range(1, min(workers, len(profile)) + 1)
-        for w in range(1, workers // d + 1)
-        for b in (1, 2, 4, 8, 16)
-        for again in (False, True)
-        if max_batch // (w * b) >= d
-    )
-    for row in rows:
-        assert row.microbatches == max_batch // (row.width * row.microbatch_rows)
-        assert row.batch_rows == row.width * row.microbatch_rows * row.microbatches <= max_batch
-        balance = block_balance(profile, row.depth)
-        scaled = profile.scaled(row.microbatch_rows)
-        seconds, memory = by_hand(
-            scaled, balance, row.width, row.microbatches, row.recompute, bandwidth
-        )
-        assert row.seconds == pytest.approx(seconds)
-        assert row.memory_bytes == pytest.approx(memory)
-        assert row.throughput == pytest.approx(row.width * row.microbatch_rows / seconds)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    profiles(5).filter(lambda profile: profile.forward_s + profile.backward_s > 0),
-    st.integers(1, 6),
-    st.floats(1.0, 4.0),
-)
-def test_the_plan_is_the_fastest_that_fits(profile: Profile, workers: int, part: float) -> None:
-    table = sweep(profile, flat(workers, 4.0), max_batch=12)
-    limit = max(1.0, part * table["memory_bytes"].min())
-    plan = parallel_pipelines(profile, flat(workers, 4.0, memory=limit), max_batch=12)
-    width, depth = plan.stages[0].replicas, len(plan.stages)
-    assert {stage.replicas for stage in plan.stages} == {width}
-    assert plan.memory_bytes <= limit
-    assert plan.in_flight == depth <= plan.microbatches
-    assert width * plan.microbatch_rows * plan.microbatches <= 12
-    fits = table[table["memory_bytes"] <= limit]
-    throughput = width * plan.microbatch_rows / plan.predicted_s
-    assert throughput == pytest.approx(fits["throughput"].max())
-    equal = fits[fits["throughput"] >= throughput * (1 - 1e-9)]
-    assert plan.workers == (equal["width"] * equal["depth"]).min()
-
-
 def test_blocks_are_shared_out_equally() -> None:
     profile = gpt(24)
     assert block_balance(profile, 4) == [1 + 6, 6, 6, 6 + 2]
@@ -133,13 +74,6 @@ def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
     assert plan.microbatch_rows == 2
     table = sweep({1: small, 2: large}, flat(2, math.inf), max_batch=8)
     assert set(table["microbatch_rows"]) == {1, 2}
-
-
-def test_why_names_the_choice_and_its_rivals() -> None:
-    plan = parallel_pipelines(gpt(8), two_bw_v100(1), max_batch=32)
-    assert "has the highest throughput that fits" in plan.why
-    assert "data parallelism (depth 1)" in plan.why
-    assert "a single pipeline (width 1)" in plan.why
 
 
 @pytest.mark.parametrize(("width", "depth"), [(1, 4), (2, 2), (3, 1)])

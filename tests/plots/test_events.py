@@ -1,7 +1,5 @@
 """How events and idle time look, where they are drawn, and what hovering says."""
 
-from dataclasses import replace
-
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plots import style
@@ -35,15 +33,6 @@ def test_hovering_says_who_waits_for_whom() -> None:
         "<br>before B0 of stage 0, which needs B0 of stage 1 on worker 1"
         "<br>that waited for F0 of stage 1 on worker 1",
     ]
-
-
-def test_gaps_too_short_to_be_seen_are_left_out() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 2).take(1))
-    frame = trace.frame.copy()
-    frame.loc[frame.index[1:], ["start_s", "end_s"]] += 1e-4
-    assert len(idle(replace(trace, frame=frame), 1, "s")) == 1
-    frame.loc[frame.index[1:], ["start_s", "end_s"]] += 1
-    assert len(idle(replace(trace, frame=frame), 1, "s")) == 2
 
 
 def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:

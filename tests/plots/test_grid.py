@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipekit.plots import static, style
+from pipekit.plots import style
 from pipekit.plots.grid import SHADES, grid
 
 
@@ -46,20 +46,6 @@ def test_a_cell_without_number_is_hatched_and_the_best_is_framed() -> None:
         [(0, 1)],
     )
     assert (best.marker.color, centres(best)) == (style.TRANSPARENT, [(1, 1)])
-
-
-def test_axes_have_a_step_for_each_value_and_the_least_on_top() -> None:
-    layout = drawn(frame(), x_title="d (stages)").layout
-    assert layout.xaxis.ticktext == ("1", "2", "4")
-    assert layout.xaxis.title.text == "d (stages)"
-    assert layout.yaxis.range == (1.5, -0.5)
-    assert layout.title.text == "2 by 2 wins (simulated)"
-
-
-def test_one_number_is_a_map_too_and_the_static_picture_draws_it() -> None:
-    figure = drawn(frame().iloc[:1], best=(1, 1))
-    (axes,) = static.draw(figure).axes
-    assert [text.get_text() for text in axes.texts] == ["1"]
 
 
 def test_no_number_at_all_is_refused() -> None:

@@ -1,11 +1,9 @@
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from pipekit import Profile, schedules, simulate
-from pipekit.plots import memory, static
+from pipekit.plots import memory
 from pipekit.traces.memory import PARTS, Memory
 
 MB = 1e6
@@ -69,31 +67,6 @@ def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_
     assert figure.layout.title.text == (
         "Memory: at most 90 MB on worker 0 (simulated), 91 MB on worker 0 (measured)"
     )
-
-
-def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
-    frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"])
-    figure = memory(held(), Memory(frame, "simulated"), other_name="GPipe")
-    lines = named(figure, "total, GPipe")
-    assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
-    assert [line.showlegend for line in lines] == [True, False]
-    assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
-
-
-def test_the_static_picture_stacks_the_same_areas() -> None:
-    upper, _ = static.draw(memory(held(), capacity=1e8)).axes
-    reached = [area.get_datalim(upper.transData).ymax for area in upper.collections]
-    assert reached == pytest.approx([40, 60, 90])
-    assert [np.size(line.get_xdata()) for line in upper.lines] == [2, 1]  # capacity, peak
-
-
-def test_a_simulation_is_drawn_with_its_own_peaks() -> None:
-    profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=2e7)
-    trace = simulate(schedules.two_bw(4, 8).take(3), profile, optimizer_states=2)
-    assert trace.memory is not None
-    figure = memory(trace.memory)
-    dots = [float(trace.y[0]) for trace in figure.data if trace.mode == "markers"]
-    assert dots == pytest.approx([peak / MB for peak in trace.memory.peak_bytes])
 
 
 def test_no_rows_missing_columns_and_other_workers_are_refused() -> None:

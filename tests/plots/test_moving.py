@@ -31,16 +31,6 @@ def test_each_pass_grows_from_its_start_to_its_end() -> None:
         )
 
 
-def test_a_number_comes_when_its_bar_has_reached_it() -> None:
-    root = ElementTree.fromstring(plots.moving(schedules.gpipe(2, 2).take(1)))
-    moving = [element for element in root.iter() if element.find(f"{SVG}animate") is not None]
-    texts = [element for element in moving if element.tag == f"{SVG}text"]
-    assert len(texts) == 2 * 2 * 2
-    for text in texts:
-        begin, end = times(moving[moving.index(text) - 1])  # its bar stands before it
-        assert times(text) == pytest.approx([(begin + end) / 2, end], abs=1e-3)
-
-
 def times(element: ElementTree.Element) -> list[float]:
     """Return the two inner key times of an element's animation."""
     (animation,) = element.iter(f"{SVG}animate")
@@ -59,11 +49,6 @@ def test_methods_share_one_clock_and_end_when_they_end() -> None:
     whole = WIDTH_PX - EDGE_PX - LEFT_PX
     assert idle == pytest.approx([whole * 9 / 15] * 2 + [whole] * 2, abs=0.1)
     assert "short: bubble" in text
-
-
-def test_units_must_be_one() -> None:
-    with pytest.raises(ValueError, match="at least one source"):
-        plots.moving()
 
 
 def test_the_last_update_is_within_the_view() -> None:

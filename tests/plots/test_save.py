@@ -5,12 +5,9 @@ import pandas as pd
 
 from pipekit import schedules
 from pipekit.plots import (
-    compare,
     curves,
-    in_flight,
     in_flight_table,
     memory,
-    points,
     save,
     timeline,
 )
@@ -49,10 +46,7 @@ def test_a_figure_saved_again_gives_the_same_bytes(tmp_path: Path) -> None:
     held = pd.DataFrame([[0, 0.0, 1, 1, 1, 1, 1]], columns=["worker", "time_s", *PARTS])
     figures = [
         timeline(SCHEDULE),
-        compare(SCHEDULE, Trace.from_schedule(schedules.gpipe(2, 2).take(1))),
-        in_flight(SCHEDULE),
         curves(frame, "epoch", "loss", "method", title="Loss", label="measured"),
-        points(frame, "epoch", "loss", "method", title="Loss", label="measured"),
         memory(Memory(held, "measured"), capacity=8),
     ]
     for figure in figures:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgba
-from matplotlib.patches import Polygon
 
 from pipekit.plots import bands, curves, intervals, points, static, style
 
@@ -87,15 +85,6 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "y = x"]
 
 
-def test_logarithmic_axes_are_so_in_the_static_picture_too() -> None:
-    live = points(FRAME, "predicted", "found", "method", log=True, **WORDS)
-    assert (live.layout.xaxis.type, live.layout.yaxis.type) == ("log", "log")
-    (axes,) = static.draw(live).axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert np.log10(axes.get_xlim()) == pytest.approx(live.layout.xaxis.range)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "5", "10", "20"]
-
-
 @pytest.mark.parametrize(
     ("values", "ticks"),
     [
@@ -112,11 +101,6 @@ def test_a_logarithmic_axis_has_ticks_however_short_it_is(
     assert [*figure.layout.xaxis.ticktext] == ticks
 
 
-def test_logarithms_of_0_are_refused() -> None:
-    with pytest.raises(ValueError, match="needs positive numbers, not 0 in 'found'"):
-        points(FRAME.assign(found=0.0), "predicted", "found", "method", log=True, **WORDS)
-
-
 def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
     named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
@@ -125,18 +109,6 @@ def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     assert outlines == [[10.0, 10.0, 1.0, 1.0], [14.0, 14.0, 5.0, 5.0]]
     together = [trace.legendgroup for trace in figure.data]
     assert together == ["a", "b", "a", "b"], "a band is hidden with its curve"
-
-
-def test_lines_are_seen_through_the_bands_also_statically() -> None:
-    figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
-    (axes,) = static.draw(figure).axes
-    drawn = [patch for patch in axes.patches if isinstance(patch, Polygon)]
-    assert [to_rgba(patch.get_facecolor())[3] for patch in drawn] == pytest.approx([0.14, 0.14])
-    assert [list(patch.get_xy()[:, 1]) for patch in drawn] == [
-        [10.0, 10.0, 1.0, 1.0, 10.0],
-        [14.0, 14.0, 5.0, 5.0, 14.0],
-    ]
-    assert len(axes.lines) == 2
 
 
 def test_each_mean_has_its_line_and_series_share_a_row() -> None:
@@ -152,8 +124,3 @@ def test_each_mean_has_its_line_and_series_share_a_row() -> None:
     low, high = figure.layout.xaxis.range
     assert low < -2 < 2 < high < 9, "a wide interval does not press the means together"
     assert figure.layout.yaxis.ticktext == ("x", "y")
-
-
-def test_missing_columns_of_intervals_are_named() -> None:
-    with pytest.raises(ValueError, match="lacks the column 'low'"):
-        intervals(MEANS.drop(columns="low"), *ENDS, **WORDS)

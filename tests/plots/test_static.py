@@ -5,7 +5,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from pipekit import schedules
-from pipekit.plots import compare, in_flight, static, style, timeline
+from pipekit.plots import compare, static, style, timeline
 from pipekit.traces import Trace
 
 
@@ -49,17 +49,6 @@ def test_panels_titles_and_the_legend_are_all_there() -> None:
     ops = ["forward", "backward", "update"]
     idle = ["idle", "waits for a pass"]
     assert [t.get_text() for t in legend.get_texts()] == [*ops, *idle]
-
-
-def test_steps_stay_steps() -> None:
-    canvas = static.draw(in_flight(schedules.flush(2, 2).take(1)))
-    assert len(canvas.axes) == 4
-    assert {line.get_drawstyle() for axes in canvas.axes for line in axes.lines} == {"steps-post"}
-
-
-def test_other_traces_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot show a trace of type 'pie'"):
-        static.draw(go.Figure(go.Pie(values=[1])))
 
 
 @pytest.mark.parametrize("page", [1.0, 0.08], ids=["light", "dark"])

@@ -2,20 +2,12 @@ from itertools import pairwise
 
 from pipekit.plots import style
 from pipekit.schedules import Op
-from pipekit.traces import RECOMPUTE
-from pipekit.traces.memory import PARTS
+from pipekit.schedules.ops import PASSES
 
 
 def test_every_event_has_a_look_of_its_own() -> None:
-    assert set(style.OPS) == {op.name for op in Op} | {RECOMPUTE}
+    assert set(style.OPS) == {op.name for op in (*PASSES, Op.UPDATE, Op.RECOMPUTE)}
     assert len({look.color for look in style.OPS.values()}) == len(style.OPS)
-
-
-def test_every_part_of_memory_has_a_look_of_its_own() -> None:
-    assert [*style.PARTS] == PARTS
-    assert len({look.color for look in style.PARTS.values()}) == len(PARTS)
-    patterns = [look.pattern for look in style.PARTS.values()]
-    assert all(a != b for a, b in pairwise(patterns))
 
 
 def test_no_series_has_the_colour_of_an_op_or_part() -> None:

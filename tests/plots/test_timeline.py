@@ -78,16 +78,6 @@ def test_seconds_are_shown_in_a_readable_unit(scale: float, unit: str, makespan:
     assert figure.data[0].x[0] == pytest.approx(makespan)
 
 
-def test_numbers_are_sized_to_fit_and_hidden_only_where_they_would_be_tiny() -> None:
-    roomy = timeline(schedules.two_bw(4, 4).take(4), versions=True)
-    assert roomy.layout.uniformtext.mode is None
-    assert (
-        bars_of(roomy)["forward"].insidetextfont.size
-        < bars_of(roomy)["backward"].insidetextfont.size
-    )
-    assert timeline(schedules.pipedream(4).take(400)).layout.uniformtext.mode == "hide"
-
-
 def test_a_timeline_without_events_is_refused() -> None:
     trace = measured()
     with pytest.raises(ValueError, match="'GPipe' has no events to draw"):
@@ -111,19 +101,3 @@ def test_compare_stacks_timelines_with_one_legend() -> None:
     ops = ["backward", "forward", "idle", "recompute", "update"]
     assert sorted(shown) == [*ops, "waits for a pass"]
     assert {bar.xaxis for bar in figure.data} == {"x", "x2"}
-
-
-def test_compare_gives_one_scale_to_timelines_of_one_unit() -> None:
-    layout = compare(
-        schedules.gpipe(2, 2).take(1), measured(), schedules.gpipe(2, 8).take(1)
-    ).layout
-    assert layout.xaxis.range == layout.xaxis3.range
-    assert layout.xaxis3.matches == "x"
-    assert layout.xaxis2.matches is None
-
-
-def test_compare_needs_a_source_and_a_title_each() -> None:
-    with pytest.raises(ValueError, match="at least one schedule or trace"):
-        compare()
-    with pytest.raises(ValueError, match="one title a source: 1, not 2"):
-        compare(measured(), titles=["a", "b"])

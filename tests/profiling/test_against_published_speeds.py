@@ -21,7 +21,7 @@ MEASURED: dict[str, dict[str, float]] = {
 GPUS = {"P100": P100, "K80": K80}
 ROWS = 8
 SLOW = {"inception-v3", "resnet50"}
-"""Their estimates take longest; make long makes them for the second GPU, too."""
+"""Their estimates take longest."""
 
 
 @cache
@@ -38,7 +38,7 @@ def profile(network: str, device: Device) -> Profile:
 @pytest.mark.parametrize(
     ("gpu", "network"),
     [
-        pytest.param(gpu, network, marks=[pytest.mark.long] * (network in SLOW and gpu == "K80"))
+        pytest.param(gpu, network, marks=[pytest.mark.long] * (network in SLOW))
         for gpu, measured in MEASURED.items()
         for network in measured
     ],

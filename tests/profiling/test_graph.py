@@ -68,12 +68,6 @@ class TestTravel:
         )
         assert given == DIAMOND
 
-    def test_bytes_follow_the_rows(self) -> None:
-        twice = DIAMOND.scaled(4)
-        assert [value.bytes for value in twice.values] == [10, 12, 20, 40, 80, 160]
-        assert [x.output_bytes for x in twice.layers] == [20.0, 0.0, 80.0, 160.0]
-        assert [skip.bytes for skip in twice.skips] == [12, 20, 20, 40]
-
 
 class TestOrder:
     def test_branches_may_change_places(self) -> None:
@@ -176,8 +170,3 @@ class TestErrors:
     def test_values_lead_forward_and_have_bytes(self, value: Any, says: str) -> None:
         with pytest.raises(ValueError, match=says):
             ValueProfile(*value)
-
-    @pytest.mark.parametrize("value", [ValueProfile(4, (), 1.0), ValueProfile(0, (4,), 1.0)])
-    def test_values_need_layers(self, value: ValueProfile) -> None:
-        with pytest.raises(ValueError, match="needs layers that are not among the 4"):
-            Profile(LAYERS, values=(value,))

@@ -63,10 +63,6 @@ class TestRead:
         assert made.provenance["label"] == "measured"
         assert made.provenance["source"] == "graph.txt"
 
-    def test_several_outputs_are_sent_together(self, graph: Path) -> None:
-        made = read(graph, node("1", out="[6291456.0; 131072.0]"))
-        assert made.layers[0].output_bytes == 6291456 + 131072
-
     def test_lines_may_stand_in_any_order(self, graph: Path) -> None:
         made = read(graph, *edges("2-1"), node("1 last"), "", node("2 first"))
         assert names(made) == ["first", "last"]
@@ -122,9 +118,6 @@ class TestGraph:
         assert names(made) == ["LSTM", "__getitem__(0)", "head"]
         assert made.values == ()  # a chain
 
-    def test_a_file_of_nothing_else_keeps_it(self, graph: Path) -> None:
-        assert names(read(graph, node("1 __getitem__(0)"))) == ["__getitem__(0)"]
-
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -152,10 +145,6 @@ class TestErrors:
         with pytest.raises(ValueError, match=says) as error:
             read(graph, *lines)
         assert str(graph) in str(error.value)
-
-    def test_a_missing_file(self, graph: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            Profile.from_pipedream_graph(graph)
 
 
 @given(

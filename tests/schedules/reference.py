@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task
+from pipekit.schedules.ops import PASSES
 
-FORWARD, WHOLE, INPUT, WEIGHTS, UPDATE = Op
+FORWARD, WHOLE, INPUT, WEIGHTS, UPDATE = *PASSES, Op.UPDATE
 BACKWARDS = (WHOLE, INPUT, WEIGHTS)
 
 Key = tuple[Op, int, int]  # op, stage, microbatch of a pass

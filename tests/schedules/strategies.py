@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules import OPS, Op, Schedule, Task
 from pipekit.schedules.ops import PASSES
 
 Lists = list[list[Task]]
@@ -154,7 +154,7 @@ def change(data: st.DataObject, lists: Lists) -> None:
     lists[worker][position] = data.draw(
         st.sampled_from(
             [
-                task._replace(op=data.draw(st.sampled_from(Op))),
+                task._replace(op=data.draw(st.sampled_from(OPS[:5]))),
                 task._replace(stage=number),
                 task._replace(microbatch=number),
                 task._replace(version=number),

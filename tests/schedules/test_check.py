@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
+    LOAD,
+    OFFLOAD,
     Op,
     Schedule,
     ScheduleError,
@@ -171,6 +174,15 @@ def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:
     check(schedule)
     with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for B0 of stage 0"):
         check(schedule, joint_updates=True)
+
+
+def test_transfers_beside_a_worker_are_no_workers_to_a_joint_update() -> None:
+    first = [(F, 0, 0), (OFFLOAD, 0, 0), (LOAD, 0, 0), (B, 0, 0)]
+    moving = Schedule.one_batch("moving", [first, [(F, 1, 0), (B, 1, 0)]])
+    assert check(moving, joint_updates=True) is not None
+    late = [Task(U, 0, 0, 1), *moving.head[0][:-1]]
+    with pytest.raises(ScheduleError, match="worker 0 waits in U1 of stage 0 for B0 of stage 0"):
+        check(replace(moving, head=(tuple(late), moving.head[1])), joint_updates=True)
 
 
 def test_a_joint_update_waits_until_all_workers_are_at_theirs() -> None:

@@ -5,12 +5,13 @@ import pickle
 import pytest
 from hypothesis import given
 
-from pipekit.schedules import OPS, Op, Payload, Schedule, ScheduleError, Task, flush, gpipe, parse
+from pipekit.schedules import Op, Payload, Schedule, ScheduleError, Task, flush, gpipe, parse
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
+from pipekit.schedules.ops import PASSES
 from tests.schedules.reference import Key, halves, key, needs
 from tests.schedules.strategies import methods
 
-F, B, BI, BW, U = Op
+F, B, BI, BW, U = *PASSES, Op.UPDATE
 
 
 def edges(graph: Dependencies, ends: list[int]) -> dict[Key, Key | None]:
@@ -18,7 +19,7 @@ def edges(graph: Dependencies, ends: list[int]) -> dict[Key, Key | None]:
     return {
         key(task): None if end == NOTHING else key(graph.tasks[end])
         for task, end in zip(graph.tasks, ends, strict=True)
-        if OPS[task.op].is_pass
+        if task.op.is_pass
     }
 
 

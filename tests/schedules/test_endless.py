@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pipekit import schedules
 from pipekit.schedules import (
-    OPS,
     Op,
     Schedule,
     ScheduleError,
@@ -54,7 +53,7 @@ def test_fewer_batches_are_the_same_tasks_without_those_of_later_batches(
     part, whole = schedule.take(few), schedule.take(few + more)
     for ours, theirs in zip(part.workers, whole.workers, strict=True):
         passes, expected = (
-            [t for t in each if OPS[t.op].is_pass and t.microbatch < part.microbatches]
+            [t for t in each if t.op.is_pass and t.microbatch < part.microbatches]
             for each in (ours, theirs)
         )
         assert passes == expected

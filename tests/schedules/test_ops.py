@@ -3,35 +3,34 @@
 import pytest
 
 from pipekit.schedules import OPS, Op, Payload
-from pipekit.schedules.ops import ADDING, PASSES, SENDERS
+from pipekit.schedules.ops import PASSES, adding, senders
 
-F, B, BI, BW, U = Op
+F, B, BI, BW, U = *PASSES, Op.UPDATE
 
 
 def test_the_letters_are_those_of_torchs_csv() -> None:
-    assert [op.value for op in Op] == ["F", "B", "I", "W", "U"]
-    assert set(OPS) == set(Op)
+    assert [op.letter for op in (*PASSES, U)] == ["F", "B", "I", "W", "U"]
+    assert OPS[:5] == [*PASSES, U]
 
 
 def test_what_each_op_needs_on_its_own_worker() -> None:
-    assert {op: rule.own for op, rule in OPS.items()} == {F: None, B: F, BI: F, BW: BI, U: None}
+    assert {op: op.own for op in (*PASSES, U)} == {F: None, B: F, BI: F, BW: BI, U: None}
 
 
 def test_what_goes_from_stage_to_stage() -> None:
     there, back = Payload.ACTIVATION, Payload.GRADIENT
     sent = {F: there, B: back, BI: back, BW: None, U: None}
-    assert {op: rule.sends for op, rule in OPS.items()} == sent
-    assert {op: rule.receives for op, rule in OPS.items()} == sent
+    assert {op: op.sends for op in (*PASSES, U)} == sent
+    assert {op: op.receives for op in (*PASSES, U)} == sent
     assert (there.step, back.step) == (1, -1)
-    assert {there: (F,), back: (B, BI)} == SENDERS
+    assert {there: (F,), back: (B, BI)} == {p: senders(p) for p in Payload}
 
 
 def test_which_passes_add_to_the_weights_gradient() -> None:
-    assert PASSES == (F, B, BI, BW)
-    assert ADDING == (B, BW)
+    assert adding() == (B, BW)
 
 
 @pytest.mark.parametrize("part", [0, 4, 10])
 def test_a_split_backward_frees_what_a_whole_one_does(part: float) -> None:
-    change = {op: rule.activation_bytes(10, part) for op, rule in OPS.items()}
+    change = {op: op.activation_bytes(10, part) for op in (*PASSES, U)}
     assert change == {F: 10, B: -10, BI: -part, BW: part - 10, U: 0}

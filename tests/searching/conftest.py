@@ -15,5 +15,5 @@ LOOK_S = 1e-3
 @pytest.fixture(autouse=True)
 def _counted_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[int] = count()
-    clock = SimpleNamespace(monotonic=lambda: next(looks) * LOOK_S)
+    clock = SimpleNamespace(thread_time=lambda: next(looks) * LOOK_S)
     monkeypatch.setattr(budget, "time", clock)

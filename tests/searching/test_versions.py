@@ -36,7 +36,7 @@ def found(
 def depths(schedule: Schedule) -> list[int]:
     """How many minibatches behind its own each stage reads, as PipeDream counts them in flight."""
     tasks = [task for worker in schedule.workers for task in worker]
-    passes = [task for task in tasks if task.op.value != "U"]
+    passes = [task for task in tasks if task.op.letter != "U"]
     return [
         max(t.microbatch - t.version + 1 for t in passes if t.stage == stage)
         for stage in range(schedule.stages)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, check, flush, gpipe, parse, pipedream, two_bw
+from pipekit.schedules import Schedule, check, flush, parse, two_bw
 from pipekit.simulation import simulate
 from pipekit.traces.memory import Memory
 from tests.schedules.strategies import training_methods
@@ -54,27 +54,6 @@ def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: i
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
-@given(st.integers(1, 5), st.integers(1, 12))
-def test_gpipe_keeps_all_m_inputs(d: int, m: int) -> None:
-    """|W|/d + |A_total(b)|/d + m |A_input(b)| (section 3.1)."""
-    found = memory(gpipe(d, m).take(1), "always")
-    assert without_gradients(found) == [W + (A - I) + m * I] * d
-
-
-@given(st.integers(1, 6), st.integers(1, 12))
-def test_flush_keeps_at_most_the_depth(d: int, m: int) -> None:
-    found = memory(flush(d, m).take(1))
-    assert peak(found, "activations") == [min(m, d - stage) * A for stage in range(d)]
-    assert peak(found, "weights") == [W] * d
-
-
-@given(st.integers(1, 6))
-def test_pipedream_keeps_a_version_for_each_minibatch_in_flight(n: int) -> None:
-    found = memory(pipedream(n).take(3 * n))
-    assert peak(found, "weights") == [(n - stage) * W for stage in range(n)]
-    assert peak(found, "activations") == [(n - stage) * A for stage in range(n)]
-
-
 # --- Every schedule -------------------------------------------------------------------------------
 
 
@@ -110,11 +89,6 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
     ]
 
 
-def test_the_optimizers_state_comes_with_the_first_update() -> None:
-    frame = memory(flush(1, 1).take(2), states=2).frame
-    assert frame["optimizer"].tolist() == [0, 0, 2 * W, 2 * W, 2 * W]
-
-
 @pytest.mark.parametrize(("saves_output", "kept"), [(True, 5 + 80), (False, 5 + 80 + 7)])
 def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
     saves_output: bool, kept: float
@@ -137,12 +111,6 @@ def test_two_stages_on_one_worker_are_counted_together() -> None:
     found = memory(schedule)
     assert peak(found, "weights") == [4 * W], "each stage's two buffers stay, as in the engine"
     assert peak(found, "activations") == [4 * A]
-
-
-def test_inference_keeps_nothing_but_the_weights() -> None:
-    trace = simulate(parse("worker 0 | F0 F1"), profile(1))
-    assert trace.memory is not None
-    assert trace.memory.peak_bytes == (W,)
 
 
 def test_gradients_come_layer_by_layer_as_activations_go() -> None:

@@ -11,10 +11,10 @@ from pipekit import Plan, Profile, ScheduleError, schedules, simulate
 from pipekit.clusters import Cluster, Device, Level
 from pipekit.plans import Recompute
 from pipekit.profiling import LayerProfile
-from pipekit.schedules import Op, Schedule
+from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule
 from pipekit.simulation import Costs, long_run
 
-BATCHES = 150
+BATCHES = 60
 counts = st.integers(1, 3)
 endless = st.one_of(
     st.builds(schedules.flush, counts, counts),
@@ -99,6 +99,14 @@ def test_times_that_never_repeat_are_simulated_and_the_result_says_so() -> None:
     links = Cluster("c", Device("any", math.inf, {}, math.inf), (Level("link", 4, 1.0),))
     sent = Profile.uniform(4, output_bytes=1)
     assert long_run(schedules.pipedream(4), sent, None, links, batches=BATCHES).periods is None
+
+
+def test_tasks_of_other_streams_are_simulated_one_by_one() -> None:
+    passes = [(Op.FORWARD, 0, 0), (OFFLOAD, 0, 0), (LOAD, 0, 0), (Op.BACKWARD, 0, 0)]
+    schedule = Schedule.one_batch("moving", [passes]).repeat()
+    costs = Costs(Profile.uniform(1), ops={OFFLOAD: 1.0, LOAD: 2.0})
+    found = long_run(schedule, costs, batches=10)
+    assert found.makespan_s == simulate(schedule, costs, batches=10).makespan_s
 
 
 def test_a_schedule_with_an_end_is_refused() -> None:

@@ -70,17 +70,6 @@ def test_data_parallelism_takes_its_forward_backward_and_what_does_not_overlap(
         assert ends(trace, "UPDATE", worker) == pytest.approx([turn, 2 * turn, 3 * turn])
 
 
-def test_a_vgg_like_model_hides_its_convolutions_and_not_its_last_layer() -> None:
-    """Worked by hand: 2 s of backward each, and 4, 1 and 1 s on the link, from the last layer on."""
-    layers = tuple(LayerProfile(str(w), 1, 2, parameter_bytes=w) for w in (100.0, 100.0, 400.0))
-    schedule = pipedream([2]).take(2)
-    trace = simulate(schedule, Profile(layers), plan_for(schedule, [3]), cluster=flat(2, 100.0))
-    assert trace.transfers is not None
-    on_the_link = trace.transfers.query("source == 0")[["start_s", "end_s"]].to_numpy().tolist()
-    assert on_the_link == [[5, 9], [9, 10], [10, 11]], "the backward is from 3 to 9"
-    assert trace.makespan_s == 11
-
-
 @given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 12))
 def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: int) -> None:
     """4 (m - 1) |w| / m sent and received by each worker of a stage, an update."""
@@ -110,13 +99,6 @@ def simulated(trace: Trace, workers: int) -> list[list[list[float]]]:
     ]
 
 
-@pytest.mark.parametrize("replicas", [[2, 1, 1], [1, 2], [3], [2, 3], [7, 1]])
-def test_with_free_links_it_is_what_the_picture_shows(replicas: list[int]) -> None:
-    schedule = pipedream(replicas).take(15)
-    profile = Profile.uniform(len(replicas), parameter_bytes=100.0)
-    assert simulated(simulate(schedule, profile), sum(replicas)) == of_slots(schedule, 1, 2)
-
-
 @given(vectors, st.integers(0, 12), seconds, seconds, st.booleans())
 def test_any_replicas_take_the_time_of_their_slots(
     replicas: list[int], more: int, forward: float, backward: float, synced: bool
@@ -127,26 +109,6 @@ def test_any_replicas_take_the_time_of_their_slots(
     trace = simulate(schedule, profile)
     assert simulated(trace, sum(replicas)) == expected
     assert trace.makespan_s == max(times[-1][1] for times in expected)
-
-
-def test_a_stage_twice_as_slow_on_two_workers_keeps_up() -> None:
-    """Table 1's idea: 2-1, in steady state a minibatch every 3 s on average, all workers busy."""
-    layers = (LayerProfile("slow", 2, 4), LayerProfile("fast", 1, 2))
-    trace = simulate(pipedream([2, 1]).take(40), Profile(layers))
-    made = ends(trace, "UPDATE", worker=2)
-    assert made[30] - made[10] == pytest.approx(20 * 3)
-    alone = simulate(pipedream(2).take(40), Profile(layers))
-    slow = ends(alone, "UPDATE", worker=1)
-    assert slow[30] - slow[10] == pytest.approx(20 * 6)
-
-
-def test_links_that_are_free_need_no_time_to_reduce() -> None:
-    schedule = replicate(two_bw(2, 2).take(3), 2)
-    profile = Profile.uniform(2, parameter_bytes=1e9)
-    assert (
-        simulate(schedule, profile, cluster=flat(4, math.inf)).makespan_s
-        == simulate(schedule, profile).makespan_s
-    )
 
 
 # --- Parallel pipelines --------------------------------------------------------------------------
@@ -213,14 +175,6 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
     assert trace.makespan_s == 3 * rounds
-
-
-def test_asp_reduces_one_minibatch_after_the_other() -> None:
-    """Three gradients become ready at once, of 2 s each on the links."""
-    layer = LayerProfile("layer", 1, 2, parameter_bytes=150)
-    trace = simulate(asp(3).take(3), Profile((layer,)), cluster=flat(3, 100.0))
-    for worker in range(3):
-        assert ends(trace, "UPDATE", worker) == [3 + 2, 3 + 4, 3 + 6]
 
 
 # --- Bytes in memory -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from pipekit.schedules import (
     ScheduleError,
     flush,
     gpipe,
-    model_parallel,
     parse,
     pipedream,
     replicate,
@@ -39,11 +38,6 @@ def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
 
 
-@pytest.mark.parametrize(("depth", "microbatches", "total"), [(4, 8, 33), (8, 32, 117)])
-def test_1f1b_takes_m_plus_p_minus_1_turns(depth: int, microbatches: int, total: int) -> None:
-    assert simulate(flush(depth, microbatches).take(1), Profile.uniform(depth)).makespan_s == total
-
-
 @given(st.integers(1, 8), st.integers(1, 12), seconds, seconds)
 def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: float) -> None:
     profile = Profile.uniform(p, f, b)
@@ -51,40 +45,6 @@ def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: 
         trace = simulate(schedule, profile)
         assert trace.makespan_s == (m + p - 1) * (f + b)
         assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
-
-
-@given(st.integers(1, 6), st.integers(1, 6))
-def test_model_parallelism_runs_one_worker_at_a_time(p: int, n: int) -> None:
-    assert simulate(model_parallel(p).take(n), Profile.uniform(p)).makespan_s == n * p * 3
-
-
-@given(st.integers(1, 5), st.integers(0, 3), seconds, seconds)
-def test_without_flushes_there_is_no_bubble_in_steady_state(
-    p: int, more: int, f: float, b: float
-) -> None:
-    m = p + more
-    profile = Profile.uniform(p, f, b)
-    for schedule in (pipedream(p).take(6 * p), two_bw(p, m).take(6)):
-        trace = simulate(schedule, profile)
-        for worker in range(p):
-            assert _idle_in_steady_state(trace, worker) == 0
-
-
-def _idle_in_steady_state(trace: Trace, worker: int) -> float:
-    """Seconds without work between a worker's first backward and its last forward."""
-    own = trace.frame[trace.frame["worker"] == worker]
-    begin = own.loc[own["op"] == "BACKWARD", "start_s"].min()
-    finish = own.loc[own["op"] == "FORWARD", "end_s"].max()
-    inside = own[(own["start_s"] >= begin) & (own["end_s"] <= finish)]
-    return float(finish - begin - (inside["end_s"] - inside["start_s"]).sum())
-
-
-def test_a_skewed_pipeline_goes_at_the_pace_of_its_slowest_stage() -> None:
-    layers = tuple(LayerProfile(f"layer {i}", s, 2 * s) for i, s in enumerate([1.0, 3.0, 2.0]))
-    ends = simulate(pipedream(3).take(40), Profile(layers)).frame.query(
-        "stage == 0 and op == 'UPDATE'"
-    )
-    assert ends["end_s"].diff().iloc[10:30].eq(9.0).all()
 
 
 # --- Independent answers --------------------------------------------------------------------------
@@ -162,14 +122,6 @@ def test_a_transfer_delays_the_next_stage_and_nobody_else() -> None:
     assert _times(trace, "stage == 0 and op == 'BACKWARD'") == [(6, 8), (8, 10)]
 
 
-def test_a_slow_link_is_the_bottleneck() -> None:
-    """A transfer of 5 s on a boundary that carries one activation and one gradient, both ways."""
-    profile = Profile.uniform(2, 1, 2, output_bytes=500)
-    trace = simulate(gpipe(2, 8).take(1), profile, cluster=flat(2, 100.0))
-    forwards = trace.frame.query("stage == 1 and op == 'FORWARD'")["start_s"]
-    assert forwards.diff().dropna().eq(5).all()
-
-
 def test_every_message_is_followed() -> None:
     profile = Profile.uniform(3, 1, 2, output_bytes=50)
     trace = simulate(flush(3, 4).take(1), profile, cluster=flat(3, 100.0))
@@ -194,28 +146,6 @@ def test_what_stays_on_a_worker_is_not_sent() -> None:
 
 
 # --- Replicas -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_data_parallelism_reduces_after_the_backward(workers: int) -> None:
-    layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=600, update_s=0.25)
-    trace = simulate(
-        replicate(flush(1, 1), workers), Profile((layer,)), cluster=flat(workers, 100.0)
-    )
-    assert trace.makespan_s == pytest.approx(3 + 2 * (workers - 1) / workers * 6 + 0.25)
-
-
-def test_a_layer_is_reduced_while_the_layers_before_it_go_backward() -> None:
-    """Wait-free: two layers of 2 s backward and 1 s to reduce: only the first layer's shows."""
-    layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=100)
-    plan = Plan.by_hand([2], replicas=[2])
-    trace = simulate(
-        replicate(flush(1, 1), 2), Profile((layer, layer)), plan, cluster=flat(2, 100.0)
-    )
-    assert trace.makespan_s == 2 + 4 + 1
-    assert trace.transfers is not None
-    assert trace.transfers["purpose"].eq("weights").all()
-    assert trace.transfers["bytes"].sum() == 4 * (2 - 1) / 2 * 200, "4 (m - 1) |w| / m, both ways"
 
 
 def test_without_a_cluster_a_sum_is_listed_too_and_takes_no_time() -> None:

@@ -159,13 +159,6 @@ def test_what_cannot_be_shared_is_refused(ties: Any, message: str) -> None:
         replace(Profile.uniform(3), ties=(TieProfile(*ties),))
 
 
-def test_within_a_stage_nothing_is_sent() -> None:
-    tied = replace(Profile.uniform(3), ties=(TieProfile((1, 2), 4.0),))
-    schedule, plan = schedules.flush(2, 2).take(1), Plan.by_hand([1, 2])
-    trace, plain = (simulate(schedule, each, plan) for each in (tied, Profile.uniform(3)))
-    assert crossed(trace.transfers) == crossed(plain.transfers)
-
-
 def crossed(table: pd.DataFrame | None) -> dict[Any, float]:
     assert table is not None
     return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())

@@ -99,23 +99,6 @@ def test_gaps_without_a_message_are_other() -> None:
     )
 
 
-def test_passes_that_last_unequally_are_other_and_no_imbalance() -> None:
-    rows = [
-        (0, 0, "FORWARD", 0, 0, 0.0, 1.0, 0),
-        (0, 0, "FORWARD", 1, 0, 1.0, 4.0, 0),
-        (1, 1, "FORWARD", 0, 0, 1.0, 4.0, 0),
-        (1, 1, "FORWARD", 1, 0, 4.0, 5.0, 0),
-    ]
-    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "measured", "jitter", 2)
-    # All take 2 s: 6 s in place of 5, so that nothing is lost to the jitter.
-    assert whole(trace) == pytest.approx({"computation": 80, "bubble": 20})
-    rows[2:] = [(1, 1, "FORWARD", 0, 0, 1.0, 2.0, 0), (1, 1, "FORWARD", 1, 0, 4.0, 7.0, 0)]
-    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "measured", "jitter", 2)
-    assert whole(trace) == pytest.approx(
-        {"computation": 800 / 14, "bubble": 400 / 14, "other": 200 / 14}
-    )
-
-
 def test_a_trace_without_time_and_one_that_lacks_events_are_refused() -> None:
     with pytest.raises(ValueError, match="no time can be split"):
         Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2).breakdown()

@@ -25,7 +25,7 @@ ORDERS = [(STAGES, MICROBATCHES), (2, 5), (4, 2), (1, 3)]
 def tasks(schedule: schedules.Schedule, stage: int) -> list[tuple[str, int]]:
     """Return a worker's tasks as the assignment has them."""
     return [
-        (task.op.value, task.version if task.op is schedules.Op.UPDATE else task.microbatch)
+        (task.op.letter, task.version if task.op is schedules.Op.UPDATE else task.microbatch)
         for task in schedule.workers[stage]
     ]
 

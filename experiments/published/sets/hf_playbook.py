@@ -8,7 +8,6 @@ from statistics import NormalDist
 from pydantic import PositiveInt
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.dealing import by_thresholds
 from pipekit.performance.devices import machine
@@ -68,9 +67,13 @@ class PlaybookRow:
     seq_tokens: PositiveInt
 
     @property
+    def gpus(self) -> int:
+        """All of its GPUs."""
+        return self.dp * self.tp * self.pp
+
+    @property
     def shape(self) -> Shape:
         """The model."""
-        require_choice("model", self.model, _SHAPES)
         return _SHAPES[self.model]
 
     @property
@@ -249,6 +252,7 @@ HF_PLAYBOOK = PublishedSet(
     kind=_kind,
     panel=lambda row: f"{row.model} on {row.nodes} nodes",
     anomaly=_anomaly,
+    names={"model": _SHAPES},
     efficiencies=(0.35, 0.38, 0.41, 0.44, 0.47, 0.5),
     overheads=(3.5e-3, 4e-3, 4.5e-3, 5e-3),
 )

@@ -9,24 +9,24 @@ from typing import Any, Protocol
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
-from pipekit.performance.frameworks import MEGATRON_CORE
+from pipekit.performance.frameworks import MEGATRON_BRIDGE, MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import Shape, shape
+from pipekit.performance.shapes import SHAPES, Shape, shape
 from pipekit.performance.terms.collectives import Links
 from pipekit.performance.training import TrainingSetup
 
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 _GRAPHED_FROM = {
-    "GPT OSS 120B": "26.06",
-    "DeepSeekV3": "26.06",
-    "Qwen3_235B_a22B": "26.06",
-    "Qwen3_30B_a3B": "26.08",
+    "gpt-oss-120b": "26.06",
+    "deepseek-v3": "26.06",
+    "qwen3-235b-a22b": "26.06",
+    "qwen3-30b-a3b": "26.08",
 }
 """Releases from which a model's passes seem to be CUDA graphs (Blackwell, MXFP8): read off the
 given rows, which become faster there by what the host had taken."""
-_RECOMPUTED = {("Nemotron_3_Nano", "H100"), ("Nemotron_3_Super", "GB200")}
+_RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}
@@ -53,7 +53,7 @@ def _fitted(row: HasDevice) -> str:
 
 @dataclass(frozen=True)
 class BridgeRow:
-    """A line of NVIDIA's tables."""
+    """A line of NVIDIA's tables, in which models and systems have our names."""
 
     row_id: str
     release: str
@@ -73,10 +73,16 @@ class BridgeRow:
     vp: int | None
     ep: int | None
 
+    def __post_init__(self) -> None:
+        name = self.model.lower().replace("_", "-").replace(" ", "-")
+        name = name.replace("deepseekv", "deepseek-v").replace("-vl-", "-")  # by its text blocks
+        object.__setattr__(self, "model", name)
+        object.__setattr__(self, "system", _device(self.system))
+
     @property
     def device(self) -> str:
         """The device's name."""
-        return _device(self.system)
+        return self.system
 
 
 def dtype(precision: str) -> str:
@@ -87,9 +93,9 @@ def dtype(precision: str) -> str:
     return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
 
 
-def _bridge_shape(row: BridgeRow) -> Shape:
-    name = row.model.lower().replace("_", "-").replace(" ", "-").replace("deepseekv", "deepseek-v")
-    known = shape(name.replace("-vl-", "-"))  # a vision model by its text blocks
+def bridge_shape(row: BridgeRow) -> Shape:
+    """Return a row's model."""
+    known = shape(row.model)
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
 
 
@@ -108,8 +114,10 @@ def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
         recompute="experts" if (row.model, row.device) in _RECOMPUTED else "nothing",
     )
     frozen, graphs = row.task == "lora", _graphs(row)
-    run = _training(row, _bridge_shape(row), layout, constants)
-    return _prediction(replace(run, trains_weights=not frozen, graphs=graphs))
+    run = _training(row, bridge_shape(row), layout, constants)
+    return _prediction(
+        replace(run, framework=MEGATRON_BRIDGE, trains_weights=not frozen, graphs=graphs)
+    )
 
 
 def _bridge_measured(values: Values) -> RowMeasured:
@@ -119,7 +127,7 @@ def _bridge_measured(values: Values) -> RowMeasured:
 
 
 def _regression(row: BridgeRow) -> str | None:
-    known = row.model == "GPT OSS 120B" and row.release == "26.06.01"
+    known = row.model == "gpt-oss-120b" and row.release == "26.06.01"
     return "the release notes call it a regression" if known else None
 
 
@@ -139,10 +147,13 @@ class MLPerfRow:
     seq_tokens: int
     precision: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu_type", _device(self.gpu_type))
+
     @property
     def device(self) -> str:
         """The device's name."""
-        return _device(self.gpu_type)
+        return self.gpu_type
 
 
 def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
@@ -157,6 +168,7 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         predict=predict,
         measured=lambda values: RowMeasured(float(values["step_s"])),
         work=partial(_work, model=lambda _: model),
+        names={"gpu_type": MACHINES},
     )
 
 
@@ -202,12 +214,13 @@ BRIDGE = PublishedSet(
     machine=_fitted,
     predict=_bridge,
     measured=_bridge_measured,
-    work=partial(_work, model=_bridge_shape),
+    work=partial(_work, model=bridge_shape),
     group=lambda row: f"{row.model}{dtype(row.precision)}{row.gpus}{row.ep}{row.pp}",
-    kind=lambda row: "experts" if any(_bridge_shape(row).mixtures()) else "dense",
+    kind=lambda row: bridge_shape(row).kind,
     anomaly=_regression,
     efficiencies=EFFICIENCIES,
     overheads=OVERHEADS,
+    names={"model": SHAPES, "system": MACHINES},
 )
 LLAMA_405B = _mlperf_set("mlperf_405b", shape("llama3.1-405b"))
 GPT3 = _mlperf_set("mlperf_gpt3", shape("gpt3-175b"))

@@ -47,6 +47,11 @@ class ParcaeRow:
     seq_tokens: PositiveInt | None
     vocabulary: PositiveInt | None
 
+    @property
+    def gpus(self) -> int:
+        """All of its GPUs, one an instance."""
+        return self.dp * self.pp
+
 
 class _Transformer(NamedTuple):
     blocks: int

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -10,16 +10,17 @@ from typing import NamedTuple
 from pydantic import PositiveInt
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from experiments.published.rows import given
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.estimate import estimate, training
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout
+from pipekit.performance.memory import peak_bytes
+from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 from pipekit.performance.step import TrainingStep, in_flight
+from pipekit.performance.training import training
 
 _DEVICES = {
     "GH-96": "GH200",
@@ -136,8 +137,13 @@ def _hidden(model: str) -> int:
 
 
 def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
-    if given("sailor/layer_profiles.csv") is None:
-        return _by_data_sheet(row)
+    try:
+        return _by_profiles(row, constants)
+    except ValueError as missing:
+        return replace(_by_data_sheet(row), note=str(missing))
+
+
+def _by_profiles(row: SailorRow, constants: Constants) -> RowPrediction:
     losses = constants if row.cluster == _FITTED else _NO_LOSSES
     replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
     seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
@@ -146,7 +152,6 @@ def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
 
 def _by_data_sheet(row: SailorRow) -> RowPrediction:
     """Return what data sheets alone say, all machines being as slow as the slowest."""
-    require_choice("model", row.model, _SHAPES)
     places = [place for stage in row.stages for place in stage]
     slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
     layout = ParallelLayout(
@@ -164,8 +169,7 @@ def _by_data_sheet(row: SailorRow) -> RowPrediction:
         seq_tokens=_SEQ_TOKENS,
         dtype="float32",
     )
-    found = estimate(run)
-    return RowPrediction(found.step_s, "data sheet, fitted constants", max(found.peak_bytes))
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants", max(peak_bytes(run)))
 
 
 def _machine(place: _GpuPlace) -> Machine:
@@ -250,6 +254,7 @@ SAILOR = PublishedSet(
     measured=_measured,
     work=_work,
     anomaly=_anomaly,
+    names={"model": _SHAPES},
     efficiencies=(0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
     overheads=(0.0, 1e-4, 1.5e-4, 2e-4, 2.5e-4, 3e-4),
 )

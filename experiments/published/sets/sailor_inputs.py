@@ -19,6 +19,7 @@ class Layer(NamedTuple):
     kept_bytes: float  # likewise
 
 
+_FILES = "layer_sizes", "layer_profiles", "network_fits"
 PassCosts = dict[int, tuple[float, float]]
 """Seconds of a forward and of a backward, by layer."""
 Fit = tuple[float, float, float, float]
@@ -40,10 +41,10 @@ class Inputs(NamedTuple):
 
 
 def inputs() -> Inputs:
-    sizes = given("sailor/layer_sizes.csv")
-    if sizes is None:
+    paths = [path for name in _FILES if (path := given(f"sailor/{name}.csv"))]
+    if len(paths) < len(_FILES):
         raise ValueError("needs the set's layer profiles: name the folder of measurements")
-    return _read(sizes.parent)
+    return _read(paths[0].parent)
 
 
 @cache

@@ -8,10 +8,8 @@ from pydantic import PositiveInt
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from experiments.published.sets.simumax_passes import Rank
 from experiments.published.sets.simumax_system import System, system
-from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.estimate import training
 from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
@@ -20,7 +18,7 @@ from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Sha
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms.kernels import total
 from pipekit.performance.terms.replicas import parameters
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import TrainingSetup, training
 
 _LAYER_KERNELS, _EXPERT_KERNELS = 20, 6
 """That a layer waits for, forward and backward, and for each local expert more."""
@@ -71,7 +69,6 @@ class SimumaxRow:
     @property
     def shape(self) -> Shape:
         """The model, with as many blocks as it was cut to."""
-        require_choice("model", self.model, _SHAPES)
         known = _SHAPES[self.model]
         *first, (last, _) = known.blocks
         blocks = (*first, (last, self.layers - len(first)))
@@ -168,6 +165,7 @@ SIMUMAX = PublishedSet(
     predict=_predict,
     measured=_measured,
     work=_work,
+    names={"model": _SHAPES},
     group=lambda row: str((row.model, row.tp, row.pp, row.cp, row.ep)),
     efficiencies=tuple(round(0.84 + 0.01 * each, 2) for each in range(17)),
     overheads=tuple(each * 2e-6 for each in range(16)),

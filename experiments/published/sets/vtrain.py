@@ -37,6 +37,11 @@ class VTrainRow:
     dp: int
     pp: int
 
+    @property
+    def model(self) -> str:
+        """A name of its shape."""
+        return f"GPT {self.hidden_size} x {self.layers}"
+
 
 def _predicted(row: VTrainRow, constants: Constants, *, recompute: Recompute) -> RowPrediction:
     layout = on_gpus(

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.names import CLUSTERS, METHODS
+from pipekit.names import CLUSTERS, TABLES
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
+    from pipekit.traces import Trace
 
 ClusterName = Annotated[
     str | None,
@@ -56,10 +55,11 @@ LossName = Annotated[
         "default cross entropy for whole numbers as targets, else mean squared error.",
     ),
 ]
-METHOD = (
-    f"{METHODS}; a file with a picture or a CSV table; or package.module:function of yours, which "
-    f"takes (stages, microbatches)."
+_OWN = (
+    "a file with a picture or a CSV table; or package.module:function of yours, which takes "
+    "(stages, microbatches)."
 )
+TABLE = f"{TABLES}; {_OWN}"
 PlanFile = Annotated[
     Path | None,
     typer.Option(
@@ -85,7 +85,7 @@ OptimizerStates = Annotated[
 ]
 STAGES = (
     "Number of stages, a worker each; two share a worker in "
-    + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
+    + ", ".join(name for name, method in TABLES.items() if method.stages_a_worker > 1)
     + "."
 )
 MitigationName = Annotated[
@@ -138,18 +138,19 @@ def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
     return asked or (plan.microbatches if plan.microbatches > 1 else 8)
 
 
-def table(
+def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     last: Sequence[Sequence[str]] = (),
     *,
     named: bool = False,
     **about: Any,
-) -> "Table":
-    """Return a table of numbers, with ``last`` rows below a line.
+) -> None:
+    """Print a table of numbers, with ``last`` rows below a line.
 
     ``named`` says whether the first column has names; ``about`` is rich's.
     """
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -162,7 +163,7 @@ def table(
         for row in section:
             made.add_row(*(escape(printable(cell)) for cell in row))
         made.add_section()
-    return made
+    Console().print(made)
 
 
 def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
@@ -171,11 +172,28 @@ def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
-def save_figure(figure: Any, output: Path, events: Any) -> list[Path]:
-    """Write a figure as .html, or as .svg with the .csv of its events; return the paths."""
+def save_text(path: Path, text: str) -> None:
+    """Write a text and say so; its folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path}")
+
+
+def save_timelines(
+    traces: Sequence["Trace"], output: Path, *, versions: bool = False
+) -> list[Path]:
+    """Draw traces into a live .html, or a .svg with the .csv of their events; return the paths."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == ".html":
+        from pipekit.explore.browser.standalone import page
+
+        title = " and ".join(trace.name for trace in traces)
+        output.write_text(page(title, traces), encoding="utf-8")
+        return [output]
+    import pandas as pd
+
     from pipekit import plots
 
-    if output.suffix == ".html":
-        figure.write_html(output)
-        return [output]
+    figure = plots.compare(*traces, versions=versions)
+    events = pd.concat([trace.frame.assign(schedule=trace.name) for trace in traces])
     return [*plots.save(figure, output.with_suffix(""), events).values()]

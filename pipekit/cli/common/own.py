@@ -1,17 +1,14 @@
-"""What the user wrote, named as ``package.module:name`` on the command line."""
+"""A network and its data that the user wrote, as the command line names them."""
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipekit.choices import require_choice
+from pipekit.references import load, require_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,38 +25,6 @@ def require_known(name: str, known: str) -> None:
         require_module(name)
     else:
         require_choice("model", name, [*known.split(", "), "package.module:factory"])
-
-
-def require_module(reference: str) -> None:
-    """Raise ValueError unless ``package.module:name`` names a module that can be found."""
-    module, _, name = reference.partition(":")
-    if not name or not module:
-        raise ValueError(
-            f"{reference!r} is not a package.module:name: write nets:make for a function make() "
-            f"in the file nets.py"
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:  # as python -m does, unlike an installed command
-        sys.path.insert(0, here)
-    try:
-        there = find_spec(module) is not None
-    except ModuleNotFoundError:  # nor its package
-        there = False
-    if not there:
-        raise ValueError(f"{reference!r}: no module is named {module!r}, installed or in {here}")
-
-
-def load(reference: str) -> Any:
-    """Return what ``package.module:name`` names."""
-    require_module(reference)
-    module, _, path = reference.partition(":")
-    found: Any = import_module(module)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            there = ", ".join(n for n in vars(found) if not n.startswith("_"))
-            raise ValueError(f"{reference!r}: {module} has no {name!r}, only {there}")
-        found = getattr(found, name)
-    return found
 
 
 @dataclass(frozen=True)

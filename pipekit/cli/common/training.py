@@ -6,11 +6,10 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
 from torch import Tensor, nn
 
 from pipekit import plots
-from pipekit.cli.common.options import table
+from pipekit.cli.common.options import print_table
 from pipekit.cli.common.own import OwnModel, own_batches
 from pipekit.engine import Run
 from pipekit.host import provenance
@@ -88,41 +87,35 @@ def own(
     )
 
 
-def epochs_table(epochs: Sequence[Epoch], learning: Learning) -> Table:
-    """Return a row for each epoch, of which there is one at least."""
+def print_epochs(epochs: Sequence[Epoch], learning: Learning) -> None:
+    """Print a row for each epoch, of which there is one at least."""
     last = epochs[-1].run
-    tested, scaled = epochs[-1].score is not None, bool(last.loss_scales)
     machine = last.provenance
-    headings = [
-        "epoch",
-        "loss (nats)",
-        *([f"test {learning.metric.name}"] if tested else []),
-        "wall (s)",
-        "bubble (makespan, spans, steady)",
-        "weight slots",
-        *(["skipped updates"] if scaled else []),
-    ]
-    rows = []
-    for number, run, score in epochs:
-        trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
-        rows.append(
-            [
-                str(number),
-                f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
-                *([learning.metric.shown(score)] if score is not None else []),
-                f"{run.wall_s:.2f}",
-                _bubbles(run.trace) if trained else "",
-                " ".join(map(str, run.weight_slots)),
-                *([str(len(run.skipped_updates))] if scaled else []),
-            ]
-        )
-    return table(
-        headings,
-        rows,
+    rows = [_row(epoch, learning) for epoch in epochs]
+    print_table(
+        [*rows[-1]],
+        [[*row.values()] for row in rows],
         title=f"{last.schedule.name}, {last.schedule.stages} stages",
         caption=f"measured: {workers_on_cores(len(last.schedule.workers))} of {machine['cpu']}, "
         f"torch {machine['torch']}, seed {machine['seed']}; data: {learning.source}",
     )
+
+
+def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
+    """Return what is told of an epoch, by the headings of the table."""
+    number, run, score = epoch
+    trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
+    tested = {} if score is None else {f"test {learning.metric.name}": learning.metric.shown(score)}
+    skipped = {"skipped updates": str(len(run.skipped_updates))} if run.loss_scales else {}
+    return {
+        "epoch": str(number),
+        "loss (nats)": f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
+        **tested,
+        "wall (s)": f"{run.wall_s:.2f}",
+        "bubble (makespan, spans, steady)": _bubbles(run.trace) if trained else "",
+        "weight slots": " ".join(map(str, run.weight_slots)),
+        **skipped,
+    }
 
 
 def _bubbles(trace: Trace) -> str:

@@ -146,13 +146,11 @@ class Extent(NamedTuple):
         start: where it begins.
         batches: the user's, from its first one on.
         total: how many there have to be; None: as many as there are.
-        begin: its first microbatch, where one by a schedule without end goes on.
     """
 
     start: Start
     batches: Iterator[Any]
     total: int | None
-    begin: int = 0
 
 
 @dataclass(frozen=True)

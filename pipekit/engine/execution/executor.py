@@ -48,7 +48,8 @@ class StageRuntime(Protocol):
     ) -> StageGradients:
         """Add a pending microbatch's gradients to those of the weights; return the input's.
 
-        ``gradients`` are those of the output; None if that is a loss, for ones.
+        ``gradients`` are those of the output; None if that is a loss, for ones.  ValueError is
+        raised if a layer draws random numbers in its backward.
         """
 
     def backward_input(
@@ -96,38 +97,35 @@ class Executor:
         """
         self._methods[step.task.op](self, step)
 
-    def repeat(self, step: Step) -> None:
-        """Run a forward again that has read wrong weights."""
-        self._forward(step, RECOMPUTE)
+    def _run_again(self, step: Step) -> None:
+        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
 
-    def recompute(self, step: Step) -> None:
-        """Run the forward of a backward's microbatch again, if the first one kept no graph."""
+        It runs right before the backward, or where the table has it.
+        """
         self._before(step, RECOMPUTE, ())
         microbatch = step.task.microbatch + self._first_microbatch
         output = self._stages[step.task.stage].recompute(microbatch, step.slot)
         self._after(step, RECOMPUTE, output)
 
-    def _forward(self, step: Step, activity: str = _FORWARD) -> None:
+    def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
-        self._before(step, activity, (x.main, x.skips, target.target if target else ()))
+        self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
         recomputed = step.recomputed(self._recompute[stage])
         microbatch += self._first_microbatch
-        output = self._stages[stage].forward(x, microbatch, step.slot, target, recomputed)
-        self._give(step, activity, output)
+        self._give(step, self._stages[stage].forward(x, microbatch, step.slot, target, recomputed))
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         self._before(step, _FORWARD, (x.main, x.skips))
-        output = self._stages[stage].infer(x, microbatch + self._first_microbatch)
-        self._give(step, _FORWARD, output)
+        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
 
-    def _give(self, step: Step, activity: str, output: StageIO) -> None:
-        self._after(step, activity, output)
+    def _give(self, step: Step, output: StageIO) -> None:
+        self._after(step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(step.task.microbatch, output.main)
@@ -135,6 +133,8 @@ class Executor:
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
         runtime, last = self._stages[stage], self._updates if step.ends_update else None
+        if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
+            self._run_again(step)
         run, activity = runtime.backward, _BACKWARD
         if op is Op.BACKWARD_INPUT:
             run, activity = runtime.backward_input, _INPUT
@@ -178,6 +178,7 @@ class Executor:
         Op.BACKWARD_INPUT: _backward,
         Op.BACKWARD_WEIGHT: _backward_weight,
         Op.UPDATE: _update,
+        Op.RECOMPUTE: _run_again,
     }
     _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
 

@@ -96,14 +96,12 @@ class Passes:
         self._loss_checked = False
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        """Return the output for ``x``, keeping nothing."""
         with torch.no_grad(), autocast(self._device, self._config.autocast):
             return self._run(0, x, microbatch, keep=False)
 
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
-        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss."""
         differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
@@ -121,7 +119,6 @@ class Passes:
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
-        """Run again a forward whose graph was not kept; return its output."""
         pending = self._pending[microbatch]
         assert pending.read is not None
         with pending.read.again(), during(recomputing=True):
@@ -137,13 +134,22 @@ class Passes:
         loss: Tensor = output.main
         return loss
 
+    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a pending microbatch's tensors, and those that are parts of its batch.
+
+        They are its input, and its output if its graph is kept; the first stage's input and the
+        target are the batch's.
+        """
+        pending = self._pending.get(microbatch)
+        if pending is None:
+            return [], []
+        target = pending.target.target if pending.target else ()
+        received, read = (pending.input, ()) if self._part.index else ((), pending.input)
+        return leaves((received, pending.output)), leaves((read, target))
+
     def backward(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
-        """Add the microbatch's gradients to those of the weights; return those of the input.
-
-        Raises ValueError if a layer draws random numbers in its backward.
-        """
         begin, arrived = self._begin_backward(microbatch, slot, gradients)
         if begin:
             self._watched(partial(torch.autograd.backward, *begin))
@@ -152,10 +158,6 @@ class Passes:
     def backward_input(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
-        """Return the gradients of the input, and leave those of the weights for later.
-
-        Raises ValueError if a layer draws random numbers in its backward.
-        """
         inputs = []
         if self._config.differentiates_input:
             tensors = leaves(tuple(self._pending[microbatch].input))
@@ -168,7 +170,6 @@ class Passes:
         return self._end_backward(slot, arrived)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`."""
         if rest := self._pending_weights.pop(microbatch):
             if self._by_branches is None:
                 self._by_branches = rest.is_exact()

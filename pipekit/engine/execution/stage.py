@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol, Self, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -57,10 +57,7 @@ class StageConfig:
         optimizer: makes its optimizer.
         updates: how its weights are updated.
         recompute: which microbatches of a batch are recomputed.
-        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None; with
-            ``slots``, and if losses are scaled, also the older ones' "scales".
-        slots: its weight slots, for a run that continues an earlier one, the newest version's among
-            them; empty: it has one.
+        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
         mitigation: the remedy for stale weights, or None.
     """
 
@@ -69,7 +66,6 @@ class StageConfig:
     updates: Updates = field(default_factory=Updates)
     recompute: Recompute = "never"
     state: dict[str, Any] | None = None
-    slots: tuple[nn.Sequential, ...] = ()
     mitigation: StageMitigation | None = None
 
     @classmethod
@@ -128,7 +124,6 @@ class StageConfig:
             self.module.to(device),
             self.optimizer,
             self.updates.lr_scheduler,
-            [module.to(device) for module in self.slots],
             self.updates.groups,
             self.updates.lr_step == "update",
             self.passes.part.copies.values(),
@@ -136,15 +131,10 @@ class StageConfig:
         passes = Passes(self.passes, weights.modules, device, weights.parameters)
         return Stage(self, weights, passes)
 
-    def trained(
-        self,
-        module: nn.Sequential,
-        state: dict[str, Any] | None,
-        slots: tuple[nn.Sequential, ...] = (),
-    ) -> "StageConfig":
+    def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":
         """Return the config of the stage after a run."""
         part = replace(self.passes.part, module=module)
-        return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
+        return replace(self, passes=replace(self.passes, part=part), state=state)
 
     def edited(self, function: Edit) -> "StageConfig":
         """Return the config of the stage after a function has changed its optimizer."""
@@ -153,7 +143,7 @@ class StageConfig:
         if stage.weights.optimizer is None:
             return self
         function(stage.weights.optimizer, stage.weights.lr_scheduler)
-        return stage.to_config(with_slots=bool(self.slots))
+        return stage.to_config()
 
 
 class Stage:
@@ -173,21 +163,16 @@ class Stage:
         self.numbers = config.passes.part.numbers
         if config.state is not None:
             self._load(config.state)
-            if config.slots and self.scaler:
-                self.scaler.take_up(config.state["scales"])
 
-    def prepare(
-        self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
-    ) -> None:
+    def prepare(self, slots: int, loss_versions: Recurring[int] | None = None) -> None:
         """Get ready for a run that needs ``slots`` weight slots.
 
-        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves slots and scales as
-        they are.
+        ``loss_versions`` are those of :meth:`LossScaler.begin`.
         """
         self._passes.forget()
-        self.weights.prepare(slots, keep)
+        self.weights.prepare(slots)
         if self.scaler and loss_versions is not None:
-            self.scaler.begin(loss_versions, keep)
+            self.scaler.begin(loss_versions)
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
         return self._passes.infer(x, microbatch)
@@ -221,19 +206,19 @@ class Stage:
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
 
+    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a pending microbatch's tensors; see :meth:`Passes.waiting`."""
+        return self._passes.waiting(microbatch)
+
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""
         return {
             name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
 
-    def to_config(self, with_slots: bool = False) -> StageConfig:
+    def to_config(self) -> StageConfig:
         """Return the config that makes this stage again, as it stands now."""
-        state = self.state()
-        if with_slots and self.scaler:  # what reads older versions has their scales
-            state["scales"] = self.scaler.course()
-        slots = tuple(self.weights.modules) if with_slots else ()
-        return self._config.trained(self.weights.newest, state, slots)
+        return self._config.trained(self.weights.newest, self.state())
 
     def _scaled(
         self, microbatch: int, update: int, gradients: StageGradients | None

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 
@@ -14,26 +13,10 @@ from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
-from pipekit.engine.updates.global_update import Decision, GlobalUpdate
+from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
-from pipekit.engine.updates.weights import Gradients, Saved
+from pipekit.engine.updates.weights import Gradients
 from pipekit.partition.ties import Tie
-
-
-class _Unvalidated(NamedTuple):
-    """An update that has been made and may be wrong.
-
-    Attributes:
-        gradients: as they were before it.
-        stage: whose it is.
-        slot: into which it has written.
-        saved: what it has changed.
-    """
-
-    gradients: Gradients
-    stage: int
-    slot: int
-    saved: Saved
 
 
 class UpdateSynchronizer:
@@ -41,8 +24,7 @@ class UpdateSynchronizer:
 
     If stages on different workers have to agree, the first update of a version settles it for all
     stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
-    ``joint_updates``).  If updates are validated later, it only begins to be settled: the update is
-    made as if nothing were to be clipped or skipped, and :meth:`validate` makes it right.
+    ``joint_updates``).
     """
 
     def __init__(
@@ -57,7 +39,6 @@ class UpdateSynchronizer:
         self._worker, self._stages, self._config = worker, stages, config
         self._transport, self._device = transport, device
         self._part_listeners = listeners(observers, Observer.part_sent, worker)
-        self._decision_listeners = listeners(observers, Observer.update_decided, worker)
         self._comm_thread: CommThread | None = None
         self._turns = SumTurns(config.table.sum_order)
         self._reducers = {
@@ -73,22 +54,15 @@ class UpdateSynchronizer:
         ]
         self._global_update = self._make_global_update(observers)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
-        self._unvalidated: list[_Unvalidated] = []
-        self._pending = 0  # the update that is to be validated, if any
         self._turns.begin(
             {index: reducer.submit for index, reducer in self._reducers.items()},
             {index: 1 + config.table.made[index] for index in self._reducers},
         )
 
     def waiting_bytes(self) -> int:
-        """Return the bytes of gradients that are being summed, or wait for their update.
-
-        While an update waits to be validated, also those of the copies of what it has changed.
-        """
-        made = (each.gradients for each in self._unvalidated)
-        settled = chain.from_iterable([*(g for g, _ in self._settled.values()), *made])
+        """Return the bytes of gradients that are being summed, or wait for their update."""
+        settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
-        waiting += sum(each.saved.bytes for each in self._unvalidated)
         return waiting + sum(reducer.bytes for reducer in self._reducers.values())
 
     def begin_last(self, stage: int, update: int) -> None:
@@ -111,36 +85,10 @@ class UpdateSynchronizer:
         """Make a settled update: write the stage's next version into a weight slot."""
         gradients, made = self._settled.pop(stage)
         weights = self._stages[stage].weights
-        if self._pending:  # an optimizer may write into what it is given
-            self._unvalidated.append(_Unvalidated(gradients, stage, slot, weights.save()))
-            gradients = [None if one is None else one.clone() for one in gradients]
         if made:
             weights.update(slot, gradients)
         else:
             weights.skip(slot)
-
-    @property
-    def pending(self) -> int:
-        """The update that is to be validated; 0 if there is none."""
-        return self._pending
-
-    def validate(self) -> bool:
-        """Wait until the pending update is decided upon, and make it again if it was wrong."""
-        assert self._global_update, "only what is settled with all workers is validated"
-        decision = self._decision(self._global_update, self._pending)
-        self._pending = 0
-        made, self._unvalidated = self._unvalidated, []
-        if decision.changes_nothing:
-            return True
-        for index, (gradients, _) in self._settled.items():  # updates that are still to be made
-            decision.clip(gradients)
-            self._settled[index] = gradients, decision.made
-        for gradients, stage, slot, saved in made:
-            saved.restore()
-            decision.clip(gradients)
-            self._settled[stage] = gradients, decision.made
-            self.update(stage, slot)
-        return False
 
     def average_statistics(self) -> None:
         """Give norms of stages on several workers the same running statistics on all of them.
@@ -184,21 +132,8 @@ class UpdateSynchronizer:
                         gradient.div_(batches)
         made = True
         if self._global_update:
-            self._global_update.begin([*chain(*sums.values())], update)
-            if self._config.updates.validates_later:
-                self._pending = update
-            else:
-                decision = self._decision(self._global_update, update)
-                decision.clip([*chain(*sums.values())])
-                made = decision.made
+            made = self._global_update.settle([*chain(*sums.values())], update)
         self._settled.update({index: (gradients, made) for index, gradients in sums.items()})
-
-    def _decision(self, globally: GlobalUpdate, update: int) -> Decision:
-        """Wait for all stages, and return what becomes of an update."""
-        decision = globally.finish(update)
-        for tell in self._decision_listeners:
-            tell(update, decision.norm)
-        return decision
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
         channel = self._transport.channel(members, tied)
@@ -261,4 +196,5 @@ class UpdateSynchronizer:
             self._transport,
             self._device,
             listeners(observers, Observer.values_summed, self._worker),
+            listeners(observers, Observer.update_decided, self._worker),
         )

@@ -23,7 +23,6 @@ from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
 from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
 from pipekit.engine.observers.record import WorkerRecord
-from pipekit.engine.parts.recomputation import recomputing
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify
@@ -192,8 +191,7 @@ class Minibatch:
                     observers=observers,
                     training=self._keeps,
                 )
-                execute = recomputing(executor.execute, executor, {stage: self._recompute})
-                worker = Worker(watched.view, execute, transport, observers)
+                worker = Worker(watched.view, executor.execute, transport, observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
                 state.end(stage)

@@ -7,19 +7,20 @@ are not seen.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import finalize
 
 from torch import Tensor, UntypedStorage
-from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
+from pipekit.layers.saved_tensors import saving
 from pipekit.plans import Recompute
-from pipekit.schedules import OPS, Op, Step
+from pipekit.schedules import Op, Step
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves
 
@@ -63,7 +64,7 @@ class StageMemory:
         self._first: defaultdict[int, _Storages] = defaultdict(dict)
         self._second: defaultdict[int, _Storages] = defaultdict(dict)
 
-    def follow(self, microbatch: int, again: bool = False) -> saved_tensors_hooks:
+    def follow(self, microbatch: int, again: bool = False) -> AbstractContextManager[None]:
         """Return a context in which a forward of ``microbatch`` runs."""
 
         def pack(tensor: Tensor) -> Tensor:
@@ -71,13 +72,20 @@ class StageMemory:
             self._count(microbatch, again, storage, storage.nbytes())
             return tensor
 
-        return saved_tensors_hooks(pack, lambda tensor: tensor)
+        return saving(pack, lambda tensor: tensor)
 
     def keep(self, microbatch: int, tree: Tree, again: bool = False) -> None:
         """Count a structure that stays until the backward: a stage's input or output."""
         for tensor in leaves(tree):
             # A microbatch is a view of its batch: only its own rows count.
             self._count(microbatch, again, tensor.untyped_storage(), tensor.nbytes)
+        self._changed()
+
+    def leave(self, microbatch: int, memory: Iterable[Tensor]) -> None:
+        """Count no more what a microbatch no longer keeps here."""
+        for row in memory:
+            for kept in self._first[microbatch], self._second[microbatch]:
+                kept.pop(StorageWeakRef(row.untyped_storage()), None)
         self._changed()
 
     def drop(self, microbatch: int) -> None:
@@ -118,15 +126,17 @@ class MemoryTracker(Observer):
     """Follows what one worker holds, of all its stages.
 
     Forwards that are recomputed keep nothing but their inputs.  After every change, ``samples`` has
-    when (in seconds of ``time.perf_counter()``) and what was held.
+    when (in seconds of ``time.perf_counter()``) and what was held; ``lent`` has when a partner
+    began to hold more of its activations, or less, the partner, and the bytes.
     """
 
     def __init__(self, recompute: Mapping[int, Recompute]) -> None:
         self._recompute = recompute
         self._stages: dict[int, StageMemory] = {}
-        self._following: saved_tensors_hooks | None = None
+        self._following: AbstractContextManager[None] | None = None
         self._waiting_bytes: Callable[[], int] = int
         self.samples: list[tuple[float, HeldBytes]] = []
+        self.lent: list[tuple[float, int, int]] = []
 
     def begin(self, worker: WorkerView) -> None:
         self._waiting_bytes = worker.waiting_bytes
@@ -150,10 +160,22 @@ class MemoryTracker(Observer):
         if self._following:
             self._unfollow()
             stage.keep(microbatch, outputs, again=activity == RECOMPUTE)
-        elif OPS[op].adds_gradient:
+        elif op.adds_gradient:
             stage.drop(microbatch)
         elif op is Op.UPDATE:
             self._look()
+
+    def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
+        op, index, microbatch, _ = step.task
+        stage, leaves_here = self._stages[index], op.moves in op.takes
+        if leaves_here:
+            stage.leave(microbatch, memory)
+        else:
+            stage.keep(microbatch, (*memory,))
+        if op.peer is not None:
+            size = sum(row.nbytes for row in memory)
+            when = time.perf_counter()
+            self.lent.append((when, op.peer, size if leaves_here else -size))
 
     def held_bytes(self) -> int:
         """Return how many bytes are held now."""
@@ -167,7 +189,7 @@ class MemoryTracker(Observer):
 
     def _unfollow(self) -> None:
         assert self._following
-        self._following.__exit__()
+        self._following.__exit__(None, None, None)
         self._following = None
 
     def _look(self) -> None:

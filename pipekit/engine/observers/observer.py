@@ -95,6 +95,13 @@ class Observer:
         loss; of a backward, the gradients of the stage's inputs.
         """
 
+    def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
+        """A ``worker`` has begun to move a microbatch's activations away, or back.
+
+        The ``memory`` that they leave or take, uint8 [bytes] each; the op of the ``step`` says
+        which.
+        """
+
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:

@@ -1,15 +1,16 @@
 """What workers recorded, and all of it as one trace."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 
 from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, unix_ns
-from pipekit.engine.observers.memory_tracker import HeldBytes, MemoryTracker
+from pipekit.engine.observers.memory_tracker import NOTHING, HeldBytes, MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.options import Watch
 from pipekit.plans import Recompute
@@ -91,11 +92,13 @@ class WorkerRecord:
     Attributes:
         events: what it did, if that was traced.
         memory: (when, what it held), if that was followed.
+        lent: (when, the partner, bytes) as a partner began to hold more of its activations.
         allocated_bytes: what its GPU's allocator had given out at most, likewise; None on a CPU.
     """
 
     events: list[Event] = field(default_factory=list)
     memory: list[tuple[float, HeldBytes]] = field(default_factory=list)
+    lent: list[tuple[float, int, int]] = field(default_factory=list)
     allocated_bytes: int | None = None
 
     def later(self, seconds: float) -> "WorkerRecord":
@@ -103,6 +106,7 @@ class WorkerRecord:
         return WorkerRecord(
             [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events],
             [(when + seconds, held) for when, held in self.memory],
+            [(when + seconds, peer, size) for when, peer, size in self.lent],
             self.allocated_bytes,
         )
 
@@ -138,7 +142,8 @@ class WorkerRecording:
         """Return what has been recorded so far."""
         events = self.trace.events() if self.trace else []
         samples = self.memory.samples if self.memory else []
-        return WorkerRecord(events, samples, self._allocated_bytes)
+        lent = self.memory.lent if self.memory else []
+        return WorkerRecord(events, samples, lent, self._allocated_bytes)
 
 
 def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured") -> Trace:
@@ -150,7 +155,7 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
     frame["start_s"] -= origin
     frame["end_s"] -= origin
     held = [
-        (w, when - origin, *parts) for w, one in enumerate(records) for when, parts in one.memory
+        (w, when - origin, *parts) for w in range(len(records)) for when, parts in _held(records, w)
     ]
     allocated = {
         w: one.allocated_bytes for w, one in enumerate(records) if one.allocated_bytes is not None
@@ -163,6 +168,19 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
         memory=Memory(table(held, _HELD), label, allocated) if held else None,
         origin_ns=unix_ns(origin) if begins else None,
     )
+
+
+def _held(records: Sequence[WorkerRecord], worker: int) -> Iterator[tuple[float, HeldBytes]]:
+    """Yield when a worker held what, with what it holds for others."""
+    own: list[tuple[float, HeldBytes | int]] = [*records[worker].memory]
+    own += [(when, n) for one in records for when, peer, n in one.lent if peer == worker]
+    held, guests = NOTHING, 0
+    for when, change in sorted(own, key=itemgetter(0)):
+        if isinstance(change, HeldBytes):
+            held = change
+        else:
+            guests += change
+        yield when, held._replace(activations=held.activations + guests)
 
 
 def table(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:

@@ -137,7 +137,6 @@ class LossBar:
         done: batches that count already.
         rows: of each batch, of those that have been read from these on.
         stop: called when ``on_batch`` returns True, or with what it has raised.
-        begin: the first microbatch.
     """
 
     def __init__(
@@ -149,11 +148,10 @@ class LossBar:
         done: int,
         rows: Sequence[int],
         stop: Callable[[Exception | None], None],
-        begin: int,
     ) -> None:
         self._on_batch, self._begin = on_batch, time.perf_counter()
         self._rows, self._stop = rows, stop
-        self._sizes, self._first = iter(sizes), begin
+        self._sizes = iter(sizes)
         self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
         self._left: list[int] = []
         self._totals: list[float] = []
@@ -172,13 +170,12 @@ class LossBar:
             self._count(*news)
 
     def _count(self, microbatch: int, loss: float) -> None:
-        place = microbatch - self._first
-        while len(self._batch_of) <= place:
+        while len(self._batch_of) <= microbatch:
             size = next(self._sizes)
             self._batch_of += [len(self._left)] * size
             self._left.append(size)
             self._totals.append(0.0)
-        batch = self._batch_of[place]
+        batch = self._batch_of[microbatch]
         self._totals[batch] += loss
         self._left[batch] -= 1
         if not self._left[batch]:

@@ -41,7 +41,6 @@ class BatchSource:
         possible_stops: where the run may end with whole updates; errors of the data elsewhere reach
             the worker that reads.
         read: reads one of the others.
-        begin: the run's first microbatch in its table.
 
     Attributes:
         error: the error of the batch before which the run ends, or the one that stopped it.
@@ -56,10 +55,9 @@ class BatchSource:
         total: int | None,
         possible_stops: PossibleStops,
         read: Read,
-        begin: int,
     ) -> None:
         self._first, self._rest, self._possible_stops = first, rest, possible_stops
-        self.each_batch, self.total, self.begin = each_batch, total, begin
+        self.each_batch, self.total = each_batch, total
         self._read = read
         self._stopped = False
         self.error: Exception | None = None
@@ -96,7 +94,7 @@ class BatchSource:
             if batch is None:
                 yield End()
                 return
-            self.rows.append(batch.rows)
+            self.rows.append(batch.rows // batch.chunks)
             yield batch
 
     def _next(self, number: int, parts: int) -> Batch | None:

@@ -31,7 +31,7 @@ class CallLock:
             raise RuntimeError(
                 "a run is under way, whose workers have the stages: call this after train(), "
                 "evaluate() or predict() has returned, from one thread at a time; to do it every "
-                "few batches, call train(batches, steps=..., restart=False) again and again; to "
+                "few batches, call train(batches, steps=...) again and again; to "
                 "save weights on the way, pass train() checkpoints=..."
             )
         self._process = os.getpid()

@@ -130,7 +130,7 @@ class ModelStages:
         return None
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Let weights be trained, or not, and forget older versions; optimizers begin anew.
+        """Let weights be trained, or not; optimizers begin anew.
 
         Raises:
             ValueError: the model has no such name; nothing is changed then.
@@ -150,7 +150,7 @@ class ModelStages:
         def marked(config: StageConfig) -> StageConfig:
             weights.mark(config.module)
             part = replace(parts[config.index], module=config.module)
-            return replace(config, passes=replace(config.passes, part=part), state=None, slots=())
+            return replace(config, passes=replace(config.passes, part=part), state=None)
 
         self._replace(marked)
 
@@ -218,7 +218,7 @@ class ModelStages:
             self.balance = point.about["balance"]
 
     def of_worker(
-        self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
+        self, worker: int, stage_workers: Sequence[Sequence[int]]
     ) -> Iterator[StageSource]:
         """Yield the configs of a worker's stages."""
         assert self._partition
@@ -230,7 +230,7 @@ class ModelStages:
                 replica = self._replicas.get((worker, stage.index))
                 # Weights and running statistics are the same on all; other buffers may not be.
                 module = self._partition.stages[stage.index].module
-                other = not goes_on and any(True for _ in module.buffers())
+                other = any(True for _ in module.buffers())
                 if replica is None or other:
                     replica = copy.deepcopy(stage.config)
                 yield replica
@@ -265,7 +265,7 @@ class ModelStages:
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Load weights, buffers and extra states by name, and forget older versions.
+        """Load weights, buffers and extra states by name.
 
         Raises:
             ValueError: a name is missing, unknown, or of another shape, or a module cannot take its
@@ -297,11 +297,11 @@ class ModelStages:
                 tensor.copy_(state[name])
         for module in modules:
             set_extra_states(module, state)
-        self._replace(lambda config: replace(config, slots=()) if config.slots else config)
+        self._replace(lambda config: config)  # what workers have of them counts no more
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
-        self._stages = [replace(stage.known, state=None, slots=()) for stage in self._stages]
+        self._stages = [replace(stage.known, state=None) for stage in self._stages]
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
@@ -339,14 +339,11 @@ class ModelStages:
         return [config.module for config in self.configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
-        self._stages = [
-            replace(config, state=point.state_for(config), slots=()) for config in self.configs
-        ]
+        self._stages = [replace(config, state=point.state_for(config)) for config in self.configs]
         self._replicas = {}
 
 
 def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
     """Return the config of a stage whose modules have other attributes."""
-    for module in (config.module, *config.slots):
-        set_attributes(module, changed)
+    set_attributes(config.module, changed)
     return replace(config)

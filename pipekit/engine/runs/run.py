@@ -127,11 +127,7 @@ class Run:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule that was run.
-
-        A run that ended early has the tasks it did; a stream, or a run with ``restart=False``, its
-        part of the endless table.
-        """
+        """The schedule that was run; of one that ended early, the tasks that it did."""
         return self.table if isinstance(self.table, Schedule) else self.table()
 
     @cached_property

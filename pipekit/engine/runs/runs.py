@@ -22,9 +22,10 @@ from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.batch_source import BatchSource, Read, kept_apart, stacks
+from pipekit.engine.runs.chunks import read_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Tables, batches_done, part
+from pipekit.engine.runs.tables import Tables, batches_done
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.seeded import torch_seed
@@ -49,9 +50,6 @@ class Runs:
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
         self._warned = False
-        # Of the last run with restart=False: the microbatches before its table, and in it.
-        self._base = 0
-        self._next: int | None = None
 
     def train(
         self,
@@ -61,15 +59,14 @@ class Runs:
         on_batch: OnBatch | None,
         checkpoints: str | os.PathLike[str] | Checkpoints | None,
         watch: Watch,
-        restart: bool,
     ) -> Run:
         """Train on every batch once; see :meth:`pipekit.Pipeline.train`."""
         written = Checkpoints.of(checkpoints)
-        self._require_allowed(batches, steps, on_batch, written, watch, restart)
+        self._require_allowed(batches, steps, on_batch, written, watch)
         folder = Path(written.folder).absolute() if written else None
         with self._errors_explained(folder), self._progress.claimed(folder):
             self._progress.begin()
-            extent = self._extent(batches, steps, restart, folder)
+            extent = self._extent(batches, steps, folder)
             start, schedule = extent.start, extent.start.schedule
             began = time.perf_counter()
             self.require_sound()
@@ -83,23 +80,19 @@ class Runs:
                 balance = self._model.balance
                 assert balance is not None
                 config = self._progress.checkpoint_config(folder, written, start, balance)
-                self._next = None
                 with interrupts, self._under_way():
-                    reports = self._workers.train(
-                        extent, source, watch, on_batch, config, keeps=not restart
-                    )
+                    reports = self._workers.train(extent, source, watch, on_batch, config)
             end = min((each.end for each in reports), default=sys.maxsize)
-            each_batch = partial(batches_done, schedule, extent.begin, end)
+            each_batch = partial(batches_done, schedule, end)
             count = stop = 0
             for count, batch in enumerate(each_batch(), 1):  # noqa: B007
                 stop = batch.stop
             self._progress.end(start.offset + count, start.microbatches + stop)
-            self._next = None if restart else end
             if error := interrupts.error or source.error or first_error(reports):
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - began
-            done = partial(part, schedule, extent.begin, stop or extent.begin)
+            done = partial(schedule.before, stop)
             return Run.of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
 
     def _require_allowed(
@@ -109,7 +102,6 @@ class Runs:
         on_batch: OnBatch | None,
         checkpoints: Checkpoints | None,
         watch: Watch,
-        restart: bool,
     ) -> None:
         """Raise an error for wrong arguments before anything is read."""
         arguments.require_watchers(watch.observers, self._transport)
@@ -119,21 +111,11 @@ class Runs:
             require_callable(on_batch=on_batch)
         asked = {
             combinations.CHECKPOINTS: checkpoints is not None,
-            combinations.GOES_ON: not restart,
-            combinations.TORCHRUN: not self._workers.can_stop,
+            combinations.OUTPUTS: watch.outputs,
         }
         combinations.require_compatible(self._used | combinations.features(asked))
         if checkpoints is not None:
             require_plain(self._model.known_extra_states())
-        known = arguments.length(batches)
-        fewer = None if known is None else min(known, steps or known)
-        whole = 1 if restart else self._tables.round
-        if whole > 1 and (fewer is None or fewer % whole):
-            raise ValueError(
-                f"restart=False: updates of stages on several workers average batches, and those "
-                f"of all stages come round every {whole}: give each call a multiple of {whole} "
-                f"batches, with a length (not {fewer or 'a stream'})"
-            )
 
     def _reseed(self) -> int | None:
         """Let the layers draw from the seed that counts now, and return it."""
@@ -141,21 +123,14 @@ class Runs:
         self._model.reseed(seed)
         return seed
 
-    def _extent(
-        self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
-    ) -> Extent:
+    def _extent(self, batches: Iterable[Any], steps: int | None, folder: Path | None) -> Extent:
         """Return the batches of a run, and its schedule."""
         tables = self._tables
-        total = None if steps else arguments.length(batches)
-        if not restart:
-            if self._next is None:
-                self._base = self._progress.position.microbatches
-            start = Start(tables.schedule, 0, self._base)
-            return Extent(start, islice(batches, steps), total, self._next or 0)
         ends_anywhere = tables.schedule.period and self._workers.can_end and tables.round == 1
         if ends_anywhere and not (folder or self._progress.resume_point):
-            self._base = self._progress.position.microbatches
-            return Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
+            total = None if steps else arguments.length(batches)
+            start = Start(tables.schedule, 0, self._progress.position.microbatches)
+            return Extent(start, islice(batches, steps), total)
         counted, most, total = arguments.counted(batches, steps)
         start = self._progress.start(most, tables.take, self._model.balance)
         rest = islice(counted, start.offset, None)
@@ -165,9 +140,13 @@ class Runs:
         """Return the source of the batches; too short ones are refused now if they are known."""
         start = extent.start
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
-        parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
+        parts = [*map(len, islice(start.schedule.each_batch(), come_round))]
+        read: Read = self._reader.read
+        chunks = start.schedule.chunks
+        if chunks > 1:
+            read, parts = read_in_chunks(read, chunks), [part // chunks for part in parts]
         self._reader.require_long(batches, parts, start.offset, steps)
-        return self._ready(batches, self._reader.read, extent)
+        return self._ready(batches, read, extent)
 
     def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
         """Return the source of the batches, after a look at the first one."""
@@ -207,20 +186,19 @@ class Runs:
             return 0
         self._forget_what_failed()
         self._model.resume(point)
-        self._failed, self._next = False, None
+        self._failed = False
         return point.position.runs
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
         self._forget_what_failed()
         self._model.load(state, strict)
-        self._failed, self._next = False, None
+        self._failed = False
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
         """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
         self.read()
         self._model.require_gradients(names, flag)
-        self._next = None
 
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.

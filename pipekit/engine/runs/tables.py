@@ -1,20 +1,19 @@
 """A pipeline's schedule, checked, and lowered to the steps of its workers."""
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
 from pipekit.engine.config import PossibleStops, RunTable
+from pipekit.engine.runnable import require_runnable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
-from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_after, updates_before
+from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
-from pipekit.schedules.lowering.validation import Validation, validations
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class LoweredTable:
         sums: the terms of each update of each stage.
         stops: for each stage, the microbatch after the last one of each update.
         sum_order: the order in which workers sum, if stages are on several.
-        validations: of each worker, if updates are validated later.
     """
 
     schedule: Schedule
@@ -35,7 +33,6 @@ class LoweredTable:
     sums: Sequence[Recurring[Sum]]
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
-    validations: Sequence[Validation] = ()
 
     @classmethod
     def of(
@@ -44,37 +41,22 @@ class LoweredTable:
         skips: Skips = (),
         ties: Skips = (),
         joint_updates: bool = False,
-        validate_later: bool = False,
-        goes_on: bool = False,
     ) -> "LoweredTable":
-        """Lower a schedule, with skip connections between stages and weights that they share.
-
-        Raises:
-            ScheduleError: if an update had to be made again, workers would wait for ever.
-        """
+        """Lower a schedule, with skip connections between stages and weights that they share."""
         order = sum_order(schedule, joint_updates)
-        steps = lower(schedule, skips, ties, goes_on)
-        later = validations(schedule, steps) if validate_later and schedule.trains else ()
-        return cls(schedule, steps, sums(schedule), stops(schedule), order, later)
+        steps = lower(schedule, skips, ties)
+        return cls(schedule, steps, sums(schedule), stops(schedule), order)
 
     @cached_property
     def loss_versions(self) -> Recurring[int]:
         """The version whose scale the losses of each update have, if they are scaled."""
         return loss_versions(self.schedule)
 
-    def begun(
-        self, begin: int = 0, boundary: Boundary | None = None
-    ) -> tuple[Sequence[Steps], RunTable]:
-        """Return each worker's steps of a run, and the table that they have in common.
-
-        It begins with a microbatch, or continues after a boundary.
-        """
+    def begun(self, boundary: Boundary | None = None) -> tuple[Sequence[Steps], RunTable]:
+        """Return each worker's steps of a run, perhaps after a boundary, and their common table."""
         schedule, steps, made = self.schedule, self.steps, (0,) * self.schedule.stages
         if boundary:
             steps, made = [steps_after(each, boundary) for each in steps], boundary.versions
-        elif begin:
-            steps = [replace(each, begin=begin) for each in steps]
-            made = updates_before(schedule, begin)
         links = frozenset(
             (sender, receiver)
             for sender, own in enumerate(steps)
@@ -87,16 +69,9 @@ class LoweredTable:
             links=links,
             sums=self.sums,
             stops=self.stops,
-            sum_order=self._sums_from(made) if begin else self.sum_order,
+            sum_order=self.sum_order,
             made=made,
-            begin=begin,
         )
-
-    def _sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
-        """Return the sums after some updates of each stage, perhaps with some before."""
-        grows = self.schedule.period_versions if self.schedule.period else ()
-        behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
-        return self.sum_order.skipping(max(0, min(behind, default=0)))
 
 
 class Tables:
@@ -116,6 +91,7 @@ class Tables:
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
+        require_runnable(schedule)
         self.schedule = schedule
         self._taken: tuple[int, Schedule] | None = None  # the last, by its batches
         self._lowered: dict[tuple[object, ...], LoweredTable] = {}  # the last, of each kind of run
@@ -151,17 +127,13 @@ class Tables:
         skips: Skips,
         ties: Skips,
         joint_updates: bool,
-        validate_later: bool = False,
-        goes_on: bool = False,
     ) -> LoweredTable:
         """Return a schedule lowered; the last run's is kept."""
-        key = schedule.trains, goes_on, tuple(ties)
+        key = schedule.trains, tuple(ties)
         last = self._lowered.get(key)
         if last is None or last.schedule is not schedule:
             with not_collected():
-                last = self._lowered[key] = LoweredTable.of(
-                    schedule, skips, ties, joint_updates, validate_later, goes_on
-                )
+                last = self._lowered[key] = LoweredTable.of(schedule, skips, ties, joint_updates)
         return last
 
     def possible_stops(self, schedule: Schedule, begin: int = 0) -> PossibleStops:
@@ -204,28 +176,9 @@ def _possible_stops(schedule: Schedule) -> PossibleStops:
     return PossibleStops(tuple(found), size)
 
 
-def part(schedule: Schedule, begin: int, end: int) -> Schedule:
-    """Return a run's part of a schedule, between two microbatches."""
-    before = schedule.before(end)
-    if not begin:
-        return before
-    head = tuple(
-        tuple(task for task in tasks if task.microbatch >= begin) for tasks in before.workers
-    )
-    return replace(before, head=head, overlaps=frozenset())
-
-
-def end_of(schedule: Schedule, begin: int, batches: int) -> int:
-    """Return the microbatch after so many batches of an endless schedule."""
-    periods, rest = divmod(begin, schedule.period_microbatches)
-    stops = schedule.batch_stops
-    before = periods * len(stops) + bisect_right(stops, rest)
-    return schedule.batch(before + batches - 1).stop
-
-
-def batches_done(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
-    """Yield the microbatches of each batch that a run has trained on, from a microbatch on."""
-    for batch in schedule.each_batch(begin):
+def batches_done(schedule: Schedule, end: int) -> Iterator[range]:
+    """Yield the microbatches of each batch that a run has trained on, which ends before one."""
+    for batch in schedule.each_batch():
         if (batch.start if schedule.period else batch.stop - 1) >= end:
             return
         yield batch

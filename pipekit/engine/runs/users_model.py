@@ -12,7 +12,7 @@ from pipekit.layers.python_state import Attribute, Attributes
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 
-_BETWEEN = "change it between calls (restart=False keeps the pipeline full)"
+_BETWEEN = "change it between calls"
 
 
 class UsersWeights:

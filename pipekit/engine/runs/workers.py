@@ -14,9 +14,10 @@ from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConf
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.chunks import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.questions import FirstBatch, ask_loss, ask_optimizer, warn_of_mode
-from pipekit.engine.runs.tables import LoweredTable, Tables, end_of
+from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.users_model import UsersAttributes, watched
 from pipekit.engine.transports.runner import Runner
 from pipekit.layers.pass_state import warn_of_modes
@@ -50,8 +51,8 @@ class Workers:
             ScheduleError: stages have to update together, and the schedule does not let them.
             ValueError: there are no batches, or too few for a mitigation.
         """
-        schedule, begin = extent.start.schedule, extent.begin
-        size = len(next(schedule.each_batch(begin)))
+        schedule = extent.start.schedule
+        size = len(next(schedule.each_batch()))
         arguments.require_no_autocast(self._execution.autocast, self._devices)
         warn_of_modes()
         numbers = numbers_so_far()
@@ -75,23 +76,18 @@ class Workers:
                 evaluate = partial(model.probe, autocast=dtype)
                 balance = (model.balance or ()) if len(self._devices) > 1 else ()
                 asked = FirstBatch(first, tried, evaluate, model.original, dtype, balance, drawn)
+                if schedule.chunks > 1:
+                    require_same_in_chunks(first, schedule.chunks, evaluate)
                 if model.was_evaluating:
                     warn_of_mode(asked)
                 ask_loss(self._loss, asked)
                 ask_optimizer(model.configs)
-        each = partial(schedule.each_batch, begin)
-        return BatchSource(
-            first, extent.batches, each, extent.total, self._possible_stops(extent), read, begin
-        )
+        stops = self._possible_stops(extent)
+        return BatchSource(first, extent.batches, schedule.each_batch, extent.total, stops, read)
 
     @property
     def can_end(self) -> bool:
-        """Whether a run may end before its table: not if updates may be made again."""
-        return not self._updates.validates_later and self.can_stop
-
-    @property
-    def can_stop(self) -> bool:
-        """Whether the transport lets workers stop before the end of their table."""
+        """Whether the transport lets a run end before its table."""
         return self._runner.can_end(self._devices)
 
     def _possible_stops(self, extent: Extent) -> PossibleStops:
@@ -99,7 +95,7 @@ class Workers:
         start = extent.start
         if not start.schedule.trains or not self.can_end:
             return PossibleStops()
-        begin = start.resume.boundary.microbatches if start.resume else extent.begin
+        begin = start.resume.boundary.microbatches if start.resume else 0
         return self._tables.possible_stops(start.schedule, begin)
 
     def train(
@@ -109,7 +105,6 @@ class Workers:
         watch: Watch,
         on_batch: OnBatch | None,
         checkpoints: CheckpointConfig | None,
-        keeps: bool,
     ) -> list[WorkerReport]:
         """Train; the model's stages are then those after the run."""
         resume = extent.start.resume
@@ -125,7 +120,6 @@ class Workers:
                 resume.boundary.batches if resume else 0,
                 batches.rows,
                 batches.stop if batches.may_end else self._refuse_to_stop,
-                extent.begin,
             )
         with closing(bar) if bar else nullcontext():
             reports = self.run(
@@ -135,7 +129,6 @@ class Workers:
                 watch,
                 on_news=bar.add if bar else None,
                 checkpoints=checkpoints,
-                keeps=keeps,
             )
         self._model.take(reports)
         if on_batch:
@@ -151,22 +144,19 @@ class Workers:
         *,
         on_news: Listener | None = None,
         checkpoints: CheckpointConfig | None = None,
-        keeps: bool = False,
     ) -> list[WorkerReport]:
         """Execute a schedule, and return every worker's report."""
-        start, begin = extent.start, extent.begin
+        start = extent.start
         schedule, resume = start.schedule, start.resume
         table = self._tables.table(
             schedule,
             self._model.skip_ends,
             self._model.tie_ends,
             bool(self._joint_features()),
-            self._updates.validates_later,
-            keeps,
         )
-        steps, run_table = table.begun(begin, resume.boundary if resume else None)
+        steps, run_table = table.begun(resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
-        bounded = schedule.period and extent.total
+        total = extent.total if schedule.period else None
         config = RunConfig(
             table=run_table,
             loss=loss,
@@ -183,26 +173,23 @@ class Workers:
             resume=resume,
             possible_stops=self._possible_stops(extent),
             batches=0 if schedule.period else len(schedule.batches),
-            end=end_of(schedule, begin, extent.total) if bounded and extent.total else sys.maxsize,
-            keeps=keeps,
+            end=schedule.batch(total - 1).stop if total else sys.maxsize,
         )
         assignments = [
-            self._assignment(worker, each, schedule, table, goes_on=begin > 0)
-            for worker, each in enumerate(steps)
+            self._assignment(worker, each, schedule) for worker, each in enumerate(steps)
         ]
         return self._runner.run(assignments, config, batches, on_news)
 
-    def _assignment(
-        self, worker: int, steps: Steps, schedule: Schedule, table: LoweredTable, goes_on: bool
-    ) -> WorkerAssignment:
-        stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=goes_on))
+    def _assignment(self, worker: int, steps: Steps, schedule: Schedule) -> WorkerAssignment:
+        stages = list(self._model.of_worker(worker, schedule.stage_workers))
         return WorkerAssignment(
             index=worker,
             steps=steps,
             device=self._devices[worker],
+            devices=self._devices,
+            chunks=schedule.chunks,
             stages=stages if schedule.trains else (),
             inference=() if schedule.trains else [stage.config.passes for stage in stages],
-            validation=table.validations[worker] if table.validations else None,
         )
 
     def _require_joint(self, schedule: Schedule) -> None:
@@ -223,11 +210,4 @@ class Workers:
     def _refuse_to_stop(self, error: Exception | None) -> None:
         if error:
             raise error
-        used = combinations.features(
-            {
-                combinations.STOP: True,
-                combinations.LATER: self._updates.validates_later,
-                combinations.TORCHRUN: not self.can_stop,
-            }
-        )
-        raise RuntimeError(str(combinations.conflict(used)))
+        raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))

@@ -10,7 +10,7 @@ import os
 import pickle
 import socket
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,8 @@ from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
-SECOND_ATTEMPT, CHECKSUM = 1, 2
-"""The tags of messages that are sent again, and of checksums; all others have none."""
+CHECKSUM = 1
+"""The tag of checksums; all other messages have none."""
 
 
 @dataclass
@@ -98,10 +98,7 @@ class DistributedTransport:
 
     def receive(self, message: Message, source: int) -> Tree:
         while message not in self._arrived:
-            if message.attempt:
-                self._take_second(source)
-            else:
-                self._take_next(source)
+            self._take_next(source)
         return self._arrived.pop(message)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
@@ -122,23 +119,15 @@ class DistributedTransport:
                 f"or, on CPUs, processes started from here"
             )
         tensors = [t.contiguous() for t in leaves(content)]
-        if message.attempt:  # behind a note that says which message it replaces
-            note = torch.tensor([message.stage, message.microbatch, message.skip])
-            self._start_sends([note, *tensors], destination, tag=SECOND_ATTEMPT)
-            return
         self._start_sends(tensors, destination, group=self._groups[self._rank, destination])
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
             self._sending.popleft()
 
-    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
         with abort_if_broken():
             works = [dist.all_reduce(each, async_op=True) for each in values]
-
-        def wait() -> list[Tensor]:
-            wait_for(works)
-            return list(values)
-
-        return wait
+        wait_for(works)
+        return list(values)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         return GroupChannel(self._sums[tuple(members), tied])
@@ -173,17 +162,6 @@ class DistributedTransport:
         self._feed.read_to(message.microbatch)
         return self._data.checksums_before(message, peer, sent)
 
-    def _take_second(self, source: int) -> None:
-        """Wait for the next message that a sender sends again, whichever it is."""
-        note = torch.empty(3, dtype=torch.int64)
-        _receive([note], source, tag=SECOND_ATTEMPT)
-        stage, microbatch, skip = note.tolist()
-        message = Message(Payload.ACTIVATION, stage, microbatch, skip, attempt=1)
-        form = self._received_forms[self._form_key(message, source)]  # that of the first
-        tensors = self._room(form)
-        _receive(tensors, source, tag=SECOND_ATTEMPT)
-        self._arrived[message] = _assembled(form, tensors)
-
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
         group = self._groups[source, self._rank]
@@ -215,7 +193,7 @@ class DistributedTransport:
         self._sending.append((works, tensors))
 
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
-        payload, stage, microbatch, skip, _ = message
+        payload, stage, microbatch, skip = message
         self._feed.read_to(microbatch)
         return peer, payload, stage, skip, self._feed.shapes[microbatch]
 

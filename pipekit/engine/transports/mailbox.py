@@ -17,18 +17,16 @@ from pipekit.trees import Tree
 Key = tuple[int, int, int, int]
 """The name of a message among all that its receiver gets: its kind, and three numbers."""
 
-ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION, END = range(7)
-"""The kinds of messages; only activations are sent again, as another one."""
+ACTIVATION, GRADIENT, VALUES, PART, BATCH, END = range(6)
+"""The kinds of messages."""
 
 _GRADIENT = Payload.GRADIENT  # Python looks up a member of an enumeration in 0.1 us
 
 
 def message_key(message: Message) -> Key:
     """Return the name of what one task sends to another."""
-    payload, stage, microbatch, skip, attempt = message
-    if payload is _GRADIENT:
-        return GRADIENT, stage, skip, microbatch
-    return ANOTHER_ACTIVATION if attempt else ACTIVATION, stage, skip, microbatch
+    payload, stage, microbatch, skip = message
+    return GRADIENT if payload is _GRADIENT else ACTIVATION, stage, skip, microbatch
 
 
 def end_key(microbatch: int, run: int = 0) -> Key:
@@ -119,16 +117,12 @@ class MailboxTransport:
     def send(self, message: Message, destination: int, content: Tree) -> None:
         self._mailbox.put(destination, message_key(message), content)
 
-    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
         for worker in self._workers:
             self._mailbox.put(worker, (VALUES, self._worker, 0, update), tuple(values))
-
-        def wait() -> list[Tensor]:
-            keys = [(VALUES, worker, 0, update) for worker in self._workers]
-            received = [self._mailbox.wait(key) for key in keys]
-            return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
-
-        return wait
+        keys = [(VALUES, worker, 0, update) for worker in self._workers]
+        received = [self._mailbox.wait(key) for key in keys]
+        return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         mailbox = self._mailbox if tied else self._sums_mailbox

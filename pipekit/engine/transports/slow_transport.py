@@ -7,7 +7,7 @@ from functools import partial
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import Channel, StoppableTransport
+from pipekit.engine.transport import Channel, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -71,11 +71,11 @@ class Calendar:
 class SlowTransport:
     """A worker's transport, on which messages and whole sums take their time; norms are small."""
 
-    def __init__(self, transport: StoppableTransport, worker: int, calendar: Calendar) -> None:
+    def __init__(self, transport: Transport, worker: int, calendar: Calendar) -> None:
         self._transport, self._worker, self._calendar = transport, worker, calendar
         self.require_peers, self.finish = transport.require_peers, transport.finish
         self.stop_point, self.end = transport.stop_point, transport.end
-        self.begin_all_reduce = transport.begin_all_reduce
+        self.all_reduce = transport.all_reduce
 
     def receive(self, message: Message, source: int) -> Tree:
         content = self._transport.receive(message, source)

@@ -25,7 +25,7 @@ from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StoppableTransport, StopPoint
+from pipekit.engine.transport import Aborted, StopPoint, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.runner import Runner, same_stages
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
@@ -158,7 +158,7 @@ class ThreadRunner(Runner):
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller, config.count, network.end, config.table.begin)
+        feed = Feed(batches, needs, caller, config.count, network.end)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
@@ -176,7 +176,7 @@ class ThreadRunner(Runner):
         def run(place: int, notify: Notify) -> WorkerReport:
             assignment, trained = workers[place], stages[place]
             with threads[place].entered(before):
-                transport: StoppableTransport = network.transport(assignment.index)
+                transport: Transport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]

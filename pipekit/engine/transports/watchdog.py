@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.schedules import OPS, Message, Op, Step, Steps
+from pipekit.schedules import Message, Op, Step, Steps
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree
@@ -226,7 +226,7 @@ def _needs(step: Step, worker: int, stage_workers: Sequence[Sequence[int]]) -> s
         )
     if task.op is Op.FORWARD:
         return "its batch"
-    if OPS[task.op].is_pass:
+    if task.op.is_pass:
         return "nothing"
     others = [each for each in stage_workers[task.stage] if each != worker]
     if others:

@@ -5,7 +5,7 @@ how many workers have found one that is not finite if losses are scaled.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,17 +39,11 @@ class LossScaler:
         self._good = 0  # good updates since the scale last changed
         self._after = {0: rule.initial}  # by the updates that have been noted, in order
         self._versions: Recurring[int] = Recurring(())
-        self._made = 0  # updates of the table before the run
         self.skipped: list[int] = []
 
-    def begin(self, versions: Recurring[int], keep: bool = False) -> None:
+    def begin(self, versions: Recurring[int]) -> None:
         """Make ready for a run."""
-        newest, self._made = self._newest, 0
-        if keep:
-            self._made = newest
-            self._after = {v: each for v, each in self._after.items() if v >= versions[newest]}
-        else:
-            self._after = {0: self._after[newest]}
+        self._after = {0: self._after[self._newest]}
         self._versions, self.skipped = versions, []
 
     def scale(self, update: int) -> float:
@@ -59,7 +53,7 @@ class LossScaler:
     @property
     def scales(self) -> list[float]:
         """The scales of all updates of this run that have been noted."""
-        return [self.scale(update) for update in range(self._made + 1, self._newest + 1)]
+        return [self.scale(update) for update in range(1, self._newest + 1)]
 
     @property
     def _newest(self) -> int:
@@ -76,7 +70,7 @@ class LossScaler:
                 scale = grown if grown <= _FLOAT32.max else scale
         else:
             self._good = 0
-            self.skipped.append(update - self._made)
+            self.skipped.append(update)
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
         self._after[update] = scale
 
@@ -84,14 +78,13 @@ class LossScaler:
         """Return all that has been noted in this run, for :meth:`take_up`."""
         return {
             "after": list(self._after.values()),
-            "first": next(iter(self._after)),
             "good": self._good,
             "skipped": list(self.skipped),
         }
 
     def take_up(self, course: dict[str, Any]) -> None:
         """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
-        self._after = dict(enumerate(course["after"], start=course["first"]))
+        self._after = dict(enumerate(course["after"]))
         self._good, self.skipped = course["good"], course["skipped"]
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +97,19 @@ class LossScaler:
 
 
 class GlobalUpdate:
-    """A worker's part in what is settled together."""
+    """A worker's part in what is settled together.
+
+    Args:
+        clip_norm: the largest norm of the whole model's gradient, or None.
+        scalers: of the worker's stages; none if losses are not scaled.
+        parameters: trained parameters of the whole model.
+        numbers: of those of the worker's stages among them; None: another worker tells of it.
+        dtype: of the norm.
+        transport: to the other workers.
+        device: of the gradients.
+        tell_values: are called with (update, values) before these are summed.
+        tell_norm: are called with (update, norm) as of :meth:`Observer.update_decided`.
+    """
 
     def __init__(
         self,
@@ -115,17 +120,41 @@ class GlobalUpdate:
         dtype: torch.dtype,
         transport: Transport,
         device: torch.device,
-        listeners: Sequence[Callable[[int, Tensor], object]] = (),
+        tell_values: Sequence[Callable[[int, Tensor], object]] = (),
+        tell_norm: Sequence[Callable[[int, Tensor | None], object]] = (),
     ) -> None:
         self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
-        self._transport, self._listeners = transport, listeners
+        self._transport, self._tell_values, self._tell_norm = transport, tell_values, tell_norm
         count = 0 if clip_norm is None else parameters
         self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
         self._none = torch.zeros(count, dtype=torch.uint8)
-        self._wait: Callable[[], list[Tensor]] = list  # for the update that has begun
 
-    def begin(self, gradients: Gradients, update: int) -> None:
-        """Undo the loss scale, and tell the other workers what is here."""
+    def settle(self, gradients: Gradients, update: int) -> bool:
+        """Undo the loss scale and clip, once all stages have told of their gradients.
+
+        Returns whether the update is made: not if losses are scaled and a gradient of any stage is
+        not finite.
+        """
+        values, present = self._found(gradients, update)
+        for tell in self._tell_values:
+            tell(update, values)
+        # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
+        given = [values] if self._clip_norm is None else [values, present]
+        values, *told = self._transport.all_reduce(given, update)
+        made = self._is_finite(values, update)
+        norm = None
+        if made and self._clip_norm is not None:
+            norm = torch.linalg.vector_norm(_chosen(values[:-1], *told))
+            factor = torch.clamp(self._clip_norm / (norm + 1e-6), max=1.0)
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(factor.to(gradient.dtype))
+        for tell_norm in self._tell_norm:
+            tell_norm(update, norm)
+        return made
+
+    def _found(self, gradients: Gradients, update: int) -> tuple[Tensor, Tensor]:
+        """Undo the loss scale; return norms with a 1 behind for what is not finite."""
         found = [gradient for gradient in gradients if gradient is not None]
         values, present = self._zeros.clone(), self._none.clone()
         if self._scalers:
@@ -138,54 +167,16 @@ class GlobalUpdate:
             for number, one in zip(self._numbers, gradients, strict=True):
                 if number is not None and one is not None:
                     values[number], present[number] = torch.linalg.vector_norm(one), 1
-        for tell in self._listeners:
-            tell(update, values)
-        # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
-        given = [values] if self._clip_norm is None else [values, present]
-        self._wait = self._transport.begin_all_reduce(given, update)
+        return values, present
 
-    def finish(self, update: int) -> "Decision":
-        """Wait for all stages, and return what becomes of the update that has begun.
-
-        It is not made if losses are scaled and a gradient of any stage is not finite.  An
-        accelerator is waited for only to know that, once an update.
-        """
-        values, *told = self._wait()
-        if self._scalers:
-            finite = values[-1].item() == 0
-            for scaler in self._scalers:
-                scaler.note(update, finite)
-            if not finite:
-                return Decision(made=False)
-        if self._clip_norm is None:
-            return Decision(made=True)
-        total = torch.linalg.vector_norm(_chosen(values[:-1], *told))
-        return Decision(True, torch.clamp(self._clip_norm / (total + 1e-6), max=1.0), total)
-
-
-class Decision(NamedTuple):
-    """What becomes of an update.
-
-    Attributes:
-        made: whether it is made.
-        factor: what gradients are clipped by, or None.
-        norm: of the whole model's gradient, if it is made and clipped.
-    """
-
-    made: bool
-    factor: Tensor | None = None
-    norm: Tensor | None = None
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the update is made with the gradients as they are, to the bit."""
-        return self.made and (self.factor is None or self.factor.item() == 1)
-
-    def clip(self, gradients: Gradients) -> None:
-        """Scale gradients by the norm over all stages, summed as for the unsplit model."""
-        for gradient in gradients:
-            if gradient is not None and self.factor is not None:
-                gradient.mul_(self.factor.to(gradient.dtype))
+    def _is_finite(self, values: Tensor, update: int) -> bool:
+        """Return whether all gradients are, if losses are scaled: an accelerator is waited for."""
+        if not self._scalers:
+            return True
+        finite = values[-1].item() == 0
+        for scaler in self._scalers:
+            scaler.note(update, finite)
+        return finite
 
 
 def _chosen(norms: Tensor, present: Tensor) -> Tensor:

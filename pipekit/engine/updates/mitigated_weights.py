@@ -67,14 +67,13 @@ class MitigatedWeights(WeightVersions):
     def kept_bytes(self) -> int:
         return sum(tensor.nbytes for memory in self._memory for tensor in memory.values())
 
-    def prepare(self, slots: int, keep: bool = False) -> None:
-        super().prepare(self._rule.slots(slots, self._at.stashing), keep)
+    def prepare(self, slots: int) -> None:
+        super().prepare(self._rule.slots(slots, self._at.stashing))
         self._real = slots
         self._read.clear()
         self._restored = None
-        if not keep:
-            self._versions = {0: 0}
-            self._predict_version(0)
+        self._versions = {0: 0}
+        self._predict_version(0)
 
     def begin_forward(self, slot: int) -> int:
         return self._begin(slot, Op.FORWARD)

@@ -34,7 +34,10 @@ _Work = tuple[Callable[[], object], "Future[object]"]
 
 
 class CommThread:
-    """Runs functions one after another, in a thread of its own."""
+    """Runs functions one after another, in a thread of its own, for which no program's end waits.
+
+    A sum may wait for a worker that has failed; an executor of Python's would wait with it.
+    """
 
     def __init__(self, name: str, device: torch.device, workers: int) -> None:
         self._device, self._workers = device, workers

@@ -7,10 +7,9 @@ optimizer works on aliases of the parameters, so that autograd's version check, 
 what the schedule's check has proved, does not see the edit.
 """
 
-import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
-from pipekit.engine.updates.weights import Bucket, Gradients, Saved, parameter_buckets
+from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.module_state import to_training
 from pipekit.layers.python_state import twin
 
@@ -37,7 +36,6 @@ class WeightVersions:
         layers: nn.Sequential,
         optimizer: OptimizerFactory,
         lr_scheduler: LRSchedulerFactory | None,
-        slots: Sequence[nn.Sequential] = (),
         groups: Groups | None = None,
         steps_lr: bool = True,
         copies: Collection[int] = (),
@@ -45,11 +43,10 @@ class WeightVersions:
         self.modules: list[nn.Sequential] = []
         self._parameters: list[list[nn.Parameter]] = []
         self._aliases: list[list[nn.Parameter]] = []
-        self._newest = list(slots).index(layers) if slots else 0
+        self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
-        for each in slots or [layers]:
-            self._add(each)
+        self._add(layers)
         self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
         self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
@@ -116,14 +113,13 @@ class WeightVersions:
         layers = self.newest if slot is None else self.modules[slot]
         return {name: p for name, p in layers.named_parameters() if p.requires_grad}
 
-    def prepare(self, slots: int, keep: bool = False) -> None:
+    def prepare(self, slots: int) -> None:
         """Make ready for a run with ``slots`` slots."""
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
-        if not keep:
-            for items in each:
-                items.insert(0, items.pop(self._newest))
-                del items[slots:]
-            self._newest = 0
+        for items in each:
+            items.insert(0, items.pop(self._newest))
+            del items[slots:]
+        self._newest = 0
         while len(self.modules) < slots:
             self._add(self._copy())
         for module in self.modules:
@@ -193,37 +189,6 @@ class WeightVersions:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
-
-    def save(self) -> Saved:
-        """Copy what puts weights and optimizer back to how they are now, after one update."""
-        optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
-        if optimizer is None:
-            return Saved(lambda: None, 0)
-        aliases = self._aliases[newest]
-        weights = [p.detach().clone() for p in aliases]
-        state = {p: copy.deepcopy(kept) for p, kept in optimizer.state.items()}
-        groups = [
-            {key: [*value] if key == "params" else copy.deepcopy(value) for key, value in g.items()}
-            for g in optimizer.param_groups
-        ]
-        course = copy.deepcopy(lr_scheduler.state_dict()) if lr_scheduler else {}
-
-        @torch.no_grad()
-        def put_back() -> None:
-            self._newest = newest
-            for alias, saved in zip(aliases, weights, strict=True):
-                alias.copy_(saved)
-            optimizer.state.clear()
-            optimizer.state.update(state)
-            for group, options in zip(optimizer.param_groups, groups, strict=True):
-                group.clear()
-                group.update(options)
-            if lr_scheduler:
-                lr_scheduler.load_state_dict(course)
-
-        kept = (each for entry in state.values() for each in entry.values())
-        copies = [*weights, *(each for each in kept if isinstance(each, Tensor))]
-        return Saved(put_back, sum(each.nbytes for each in copies))
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor], version: int) -> None:

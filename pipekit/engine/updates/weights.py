@@ -1,7 +1,7 @@
 """What updates need of a stage's weights, and how their gradients travel."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -105,15 +105,3 @@ def parameter_buckets(
         for group in buckets(sizes, [p.dtype for p in parameters.values()])
     ]
     return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]
-
-
-class Saved(NamedTuple):
-    """What an update has changed, as it was before.
-
-    Attributes:
-        restore: puts it back.
-        bytes: of the copies.
-    """
-
-    restore: Callable[[], None]
-    bytes: int

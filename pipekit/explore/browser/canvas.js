@@ -29,6 +29,7 @@ function render({ model, el }) {
   button(tools, "▶", () => step(1), "to the end of the next task");
   const clock = element(tools, "input");
   Object.assign(clock, { type: "range", min: 0, max: 1, step: "any", value: 1, title: "until when the run is shown" });
+  clock.ariaLabel = clock.title;
   const menu = element(element(tools, "label"), "select");
   menu.before("Colour by ");
   for (const [value, text] of Object.entries(COLORED)) menu.append(new Option(text, value));
@@ -190,7 +191,7 @@ function render({ model, el }) {
 
   const laneAt = (y) => Math.floor((y - TOP_PX) / (s.rowPx + s.memoryPx));
   const inMemory = (y) => y > topOf(s, laneAt(y)) + s.rowPx;
-  const label = (i) => `${s.picture.letters[s.bars.kind[i]]}${s.bars.microbatch[i]} of stage ${s.bars.stage[i]}`;
+  const label = (i) => `${s.picture.letters[s.bars.kind[i]]}${numberOf(s, i)} of stage ${s.bars.stage[i]}`;
   const span = (from, to) => `${tidied(from)} to ${tidied(to)} ${s.picture.unit}`;
 
   function barAt(x, y) {
@@ -256,7 +257,7 @@ function render({ model, el }) {
     return [
       picture.styles[bars.kind[i]].name,
       `${picture.lanes[bars.lane[i]]}, stage ${bars.stage[i]}`,
-      `${sums ? "sums up to microbatch" : "microbatch"} ${bars.microbatch[i]}`,
+      `${sums ? "sums up to microbatch" : "microbatch"} ${numberOf(s, i)}`,
       `${sums ? "makes" : "reads"} version ${bars.version[i]}`,
       span(bars.start[i], bars.end[i]),
     ];

@@ -5,8 +5,8 @@
 
 const TOP_PX = 4, AXIS_PX = 40, GAP = 0.16; // the gap is a part of a row's height
 const EDGED_PX = 4, HATCHED_PX = 6, FONT_PX = 12, LEAST_FONT_PX = 8; // bars narrower than this have neither edge nor hatching
-const PATH = "#E69F00", WEAK = 0.3;
-const PURPOSES = { activation: "#2A7CAB", gradient: "#00704F", weights: "#D55E00" };
+const PATH = "#E69F00", WEAK = 0.3, DIM = 0.6;
+const PURPOSES = { activation: "#2A7CAB", gradient: "#00704F", weights: "#D55E00", unshard: "#D55E00", reduce_grad: "#E69F00", offload: "#CC79A7", load: "#8763B8" };
 const HUES = ["#56B4E9", "#E69F00", "#2FB58C", "#CC79A7", "#F0E442", "#D98A5B", "#9AA7E8", "#B8B8B8"];
 
 const xOf = (s, time) => s.left + ((time - s.range[0]) / (s.range[1] - s.range[0])) * (s.right - s.left);
@@ -14,6 +14,10 @@ const timeAt = (s, x) => s.range[0] + ((x - s.left) / (s.right - s.left)) * (s.r
 const topOf = (s, lane) => TOP_PX + lane * (s.rowPx + s.memoryPx);
 const rowOf = (s, lane) => topOf(s, lane) + (GAP / 2) * s.rowPx;
 const barPx = (s) => s.rowPx * (1 - GAP);
+const numberOf = (s, i) => { // of a microbatch, with that of its chunk if it has several
+  const chunks = s.picture.chunks ?? 1, number = s.bars.microbatch[i];
+  return chunks > 1 ? `${Math.floor(number / chunks)}.${number % chunks}` : `${number}`;
+};
 const updates = (s, i) => s.picture.styles[s.bars.kind[i]].edge_px > 1;
 const isSeen = (s, from, to) => to >= s.range[0] && from <= s.range[1];
 
@@ -131,7 +135,7 @@ function label(s, labelled, color) { // the microbatch, and under it the version
   const { pen, bars } = s, high = barPx(s);
   pen.font = `${FONT_PX}px ${FONT}`;
   const digitPx = pen.measureText("0").width;
-  const fitting = ([i, , , long]) => (FONT_PX * long) / (digitPx * `${bars.microbatch[i]}`.length + 3);
+  const fitting = ([i, , , long]) => (FONT_PX * long) / (digitPx * numberOf(s, i).length + 3);
   const narrowest = labelled.reduce((least, bar) => Math.min(least, fitting(bar)), FONT_PX);
   const fontPx = Math.min(Math.max(narrowest, LEAST_FONT_PX), high - 3);
   if (fontPx < LEAST_FONT_PX) return;
@@ -141,7 +145,7 @@ function label(s, labelled, color) { // the microbatch, and under it the version
   pen.font = `${fontPx}px ${FONT}`;
   const room = (text, long) => pen.measureText(text).width <= long - 1;
   for (const [i, x, y, long] of labelled) {
-    const lines = [`${bars.microbatch[i]}`, `v${bars.version[i]}`];
+    const lines = [numberOf(s, i), `v${bars.version[i]}`];
     if (!room(lines[0], long)) continue;
     if (!s.picture.versions || high < 2.4 * fontPx || !room(lines[1], long)) lines.pop();
     lines.forEach((line, number) => pen.fillText(
@@ -158,8 +162,9 @@ function paintTransfers(s) { // a line from where a message is sent to where it 
     pen.beginPath();
     for (let i = 0; i < sends.start.length; i++) {
       if (sends.purpose[i] !== number || !isSeen(s, sends.start[i], sends.end[i])) continue;
-      pen.moveTo(xOf(s, sends.start[i]), middle(sends.source[i]));
-      pen.lineTo(xOf(s, sends.end[i]), middle(sends.destination[i]));
+      const below = sends.source[i] === sends.destination[i] ? barPx(s) / 2 + 1 : 0; // to the host, or from it
+      pen.moveTo(xOf(s, sends.start[i]), middle(sends.source[i]) + below);
+      pen.lineTo(xOf(s, sends.end[i]), middle(sends.destination[i]) + below);
     }
     pen.stroke();
   }
@@ -172,10 +177,17 @@ function outline(s, i, color, thick) {
   s.pen.strokeRect(x, rowOf(s, s.bars.lane[i]), xOf(s, s.bars.end[i]) - x, barPx(s));
 }
 
-function paintMicrobatch(s) { // on all workers, and how long each keeps something for it
-  const spans = new Map();
+function paintMicrobatch(s) { // on all workers, the others dimmed, and how long each keeps something for it
+  const spans = new Map(), own = [];
+  s.pen.fillStyle = s.background;
+  s.pen.globalAlpha = DIM;
   for (let i = 0; i < s.bars.start.length; i++) {
-    if (s.bars.microbatch[i] !== s.bars.microbatch[s.hot] || updates(s, i)) continue;
+    const { start, end, lane, microbatch } = s.bars, x = xOf(s, start[i]);
+    if (microbatch[i] === microbatch[s.hot] && !updates(s, i)) own.push(i);
+    else if (isSeen(s, start[i], end[i])) s.pen.fillRect(x - 1, rowOf(s, lane[i]), xOf(s, end[i]) - x + 2, barPx(s));
+  }
+  s.pen.globalAlpha = 1;
+  for (const i of own) {
     outline(s, i, s.color, 2);
     const [from, to] = spans.get(s.bars.lane[i]) ?? [Infinity, -Infinity];
     spans.set(s.bars.lane[i], [Math.min(from, s.bars.start[i]), Math.max(to, s.bars.end[i])]);

@@ -65,6 +65,7 @@ def picture(
         "idle": style.IDLE,
         "grid": style.GRID,
         "versions": bool(frame["version"].any()),
+        "chunks": trace.chunks,
         "columns": _sent(
             {
                 **clock.spans(frame),

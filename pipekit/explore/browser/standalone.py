@@ -7,10 +7,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pipekit.explore.browser.picture import explained, picture
+from pipekit.traces import Trace
+
 HERE = Path(__file__).parent
 SCRIPTS = "pen.js", "paint.js", "canvas.js"
 """One module to the browser: pen and brush, the picture, and its answers to the reader."""
 STYLES = HERE / "explore.css"
+STYLE = """
+:root { color-scheme: light dark; --jp-layout-color0: Canvas; --jp-layout-color1: Canvas;
+  --jp-ui-font-color1: CanvasText; }
+h1 { font-size: 1.4rem; margin: 0 0 .5rem; }
+body { margin: 0 auto; max-width: 1280px; padding: 1rem; font: 15px/1.45 system-ui, sans-serif; }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
+th, td { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #8886; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+"""
 
 
 def script() -> str:
@@ -28,20 +40,22 @@ def embedded(shown: Any) -> str:
     return json.dumps(shown, default=_text).replace("</", "<\\/")
 
 
-def page(title: str, style: str, body: str, shown: Sequence[Any]) -> str:
-    """Return a page that needs no other file.
+def page(title: str, traces: Sequence[Trace], above: str = "", below: str = "") -> str:
+    """Return a page with traces on one scale of time, for wide screens and phones.
 
-    Args:
-        title: of the page, as text.
-        style: CSS beside the canvas's own.
-        body: HTML; the timelines are drawn into its element "shown".
-        shown: of each timeline its picture and its reasons, as ``{"picture": ..., "why": ...}``.
+    It needs no other file; ``above`` and ``below`` the traces stands HTML.
     """
+    longest = max(trace.makespan_s for trace in traces)
+    shown = [
+        {"picture": picture(trace, longest=longest), "why": explained(trace, longest=longest)}
+        for trace in traces
+    ]
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n"
-        f"<style>\n{STYLES.read_text(encoding='utf-8')}{style}</style>\n{body}\n"
+        f"<style>\n{STYLES.read_text(encoding='utf-8')}{STYLE}</style>\n"
+        f'<main><h1>{escape(title)}</h1>\n{above}<div id="shown"></div>\n{below}</main>\n'
         f"<script>\n{script()}\n"
         f"const shown = pipekitCanvas.revived({embedded(shown)});\n"
         f'pipekitCanvas.draw(shown, document.getElementById("shown"), []);\n</script>\n</html>\n'

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from html import escape
 
 from pipekit.schedules import ScheduleError
-from pipekit.schedules.ops import PASSES
 
 _ROW = re.compile(r"\s*worker (\d+)(?: stage (\d+))?\s*\|")
-_PASS = re.compile(rf"([{''.join(op.value for op in PASSES)}])(\d+)(?:@(\d+))?(?::\d+)?")
+_TASK = re.compile(r"(?:(?<=/)|^)([A-Z])(\d+)(?:\.(\d+))?(>\d+)?(?:@(\d+))?(?::\d+)?")
+_CHUNKS = re.compile(r"; (\d+) chunks a microbatch")
 _UPDATE = re.compile(r"\^\d*(?:@(\d+))?")
 Place = tuple[int, int]
 """The characters from the first to the one before the second."""
@@ -73,6 +73,8 @@ def _lines(picture: str) -> list[tuple[int, str]]:
 
 def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
     """Yield the label, stage and worker of each pass and update, and its place."""
+    found = _CHUNKS.search(picture)
+    chunks = int(found[1]) if found else 1
     for start, line in _lines(picture):
         row = _ROW.match(line)
         if not row:
@@ -81,9 +83,10 @@ def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
         updates: dict[int, int] = {}
         for cell in re.finditer(r"\S+", line[row.end() :]):
             at = start + row.end() + cell.start()
-            if found := _PASS.match(cell[0]):
-                stage = int(found[3] or own)
-                yield (f"{found[1]}{int(found[2])}", stage, worker), (at, at + found.end())
+            for found in _TASK.finditer(cell[0]):
+                number = int(found[2]) * chunks + int(found[3] or 0)
+                label = f"{found[1]}{number}{found[4] or ''}"
+                yield (label, int(found[5] or own), worker), (at + found.start(), at + found.end())
             for update in _UPDATE.finditer(cell[0]):
                 stage = int(update[1] or own)
                 updates[stage] = updates.get(stage, 0) + 1

@@ -1,6 +1,7 @@
 """A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
 
 from functools import partial
+from typing import Annotated
 
 import ipywidgets as widgets
 
@@ -27,7 +28,14 @@ PRESETS = {
 }
 
 
-def see(picture: str = PICTURE) -> View:
+def text_area() -> widgets.Textarea:
+    """Return the control of a picture."""
+    area = widgets.Textarea(rows=8, layout={"width": "auto"}, continuous_update=True)
+    area.add_class("pipekit-picture")
+    return area
+
+
+def see(picture: Annotated[str, text_area] = PICTURE) -> View:
     """Return a picture's schedule, drawn in time slots and simulated as the network's training."""
     from pipekit.explore.by_hand.training import split  # here, since torch takes seconds
 
@@ -92,24 +100,11 @@ class OwnSchedule(Explorer):
             self._button.description = "Train with it"
 
 
-def text_area(rows: int) -> widgets.Textarea:
-    """Return the control of a picture."""
-    area = widgets.Textarea(rows=rows, layout={"width": "auto"}, continuous_update=True)
-    area.add_class("pipekit-picture")
-    return area
-
-
-def controls() -> dict[str, widgets.ValueWidget]:
-    """Return the controls of :func:`see`."""
-    return {"picture": text_area(8)}
-
-
 own_schedule = partial(
     explore,
     see,
-    controls,
     explorer=OwnSchedule,
-    still=trained,
+    executed=trained,
     presets=PRESETS,
     waits_for="loading torch and timing the network's layers on this machine, once",
 )

@@ -1,45 +1,58 @@
-"""Sliders and menus, all of one width and with their units."""
+"""Sliders and menus, of one width and with their units; each function returns a control's maker.
 
-from collections.abc import Iterable
-from typing import Any
+An explorer declares its controls where it takes their values:
+``stages: Annotated[int, whole("stages", 1, 8)] = 4``.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, get_type_hints
 
 import ipywidgets as widgets
 
-_STYLE = {"description_width": "132px"}
-_LAYOUT = {"width": "auto", "min_width": "0"}
+Maker = Callable[[], widgets.ValueWidget]
+
+_LOOK = {
+    "style": {"description_width": "132px"},
+    "layout": {"width": "auto", "min_width": "0"},
+}
 
 
-def whole(label: str, low: int, high: int) -> widgets.IntSlider:
+def whole(label: str, low: int, high: int) -> Maker:
     """Return a slider over whole numbers."""
-    return widgets.IntSlider(
-        value=low, min=low, max=high, description=label, style=_STYLE, layout=_LAYOUT
-    )
+    return partial(widgets.IntSlider, value=low, min=low, max=high, description=label, **_LOOK)
 
 
-def number(label: str, low: float, high: float, step: float) -> widgets.FloatSlider:
+def number(label: str, low: float, high: float, step: float) -> Maker:
     """Return a slider over numbers."""
-    return widgets.FloatSlider(
-        value=low,
-        min=low,
-        max=high,
-        step=step,
-        description=label,
-        readout_format=".2f",
-        style=_STYLE,
-        layout=_LAYOUT,
-    )
+    ends = {"value": low, "min": low, "max": high, "step": step, "readout_format": ".2f"}
+    return partial(widgets.FloatSlider, description=label, **ends, **_LOOK)
 
 
-def steps(label: str, options: Iterable[Any]) -> widgets.SelectionSlider:
+def steps(label: str, options: Iterable[Any]) -> Maker:
     """Return a slider over some values, or (text, value) pairs."""
-    return widgets.SelectionSlider(
-        options=list(options), description=label, style=_STYLE, layout=_LAYOUT
-    )
+    return partial(widgets.SelectionSlider, options=[*options], description=label, **_LOOK)
 
 
-def choice(label: str, options: Iterable[Any]) -> widgets.Dropdown:
+def choice(label: str, options: Iterable[Any]) -> Maker:
     """Return a menu of values, or (text, value) pairs."""
-    return widgets.Dropdown(options=list(options), description=label, style=_STYLE, layout=_LAYOUT)
+    return partial(widgets.Dropdown, options=[*options], description=label, **_LOOK)
+
+
+def count(label: str, low: int, high: int) -> Maker:
+    """Return a field for a whole number."""
+    return partial(widgets.BoundedIntText, description=label, min=low, max=high)
+
+
+def entry(label: str) -> Maker:
+    """Return a field for a text."""
+    return partial(widgets.Text, description=label, continuous_update=False)
+
+
+def declared(see: Callable[..., Any]) -> dict[str, Maker]:
+    """Return the makers of a function's controls, by its arguments' names."""
+    hints = get_type_hints(see, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if name != "return"}
 
 
 def written_as(control: widgets.ValueWidget, value: Any) -> Any:

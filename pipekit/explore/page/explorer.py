@@ -12,8 +12,8 @@ from IPython.display import HTML, display
 
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import written_as
-from pipekit.explore.page.view import View, static, styled
+from pipekit.explore.page.controls import Maker, declared, written_as
+from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -33,6 +33,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     The answer to a setting that cannot be is its error's sentence, above the pictures of the last
     one that could.  The browser holds slider moves back while the kernel is busy, so that none is
     drawn late.  See :func:`explore`.
+
+    Attributes:
+        view: that is shown; None before the first.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._setting = Setting(presets or {}, waits_for, self.go)
         self._message = widgets.HTML()
         self._text = widgets.HTML()
+        self.view: View | None = None
         self._canvases: list[TimelineCanvas] = []
         self._charts: list[Chart] = []
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
@@ -59,6 +63,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         for html in (self._table, self._text):
             html.add_class("jp-RenderedHTMLCommon")
         self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
+        self._seen.add_class("pipekit-seen")
         head = widgets.VBox([self._setting, self.controls_box()])
         head.add_class("pipekit-controls")
         super().__init__([head, self._message, self._seen])
@@ -96,6 +101,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
 
     def show(self, view: View) -> None:
         """Replace all that is shown."""
+        self.view = view
         self._message.value = ""
         self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
@@ -172,12 +178,12 @@ def waiting(what: str) -> Iterator[None]:
 
 def explore(
     see: See,
-    controls: Callable[[], Mapping[str, widgets.ValueWidget]],
     interactive: bool,
     results_dir: str | Path,
     *,
+    controls: Mapping[str, Maker] | None = None,
     explorer: type[Explorer] = Explorer,
-    still: See | None = None,
+    executed: See | None = None,
     presets: Presets | None = None,
     waits_for: str = "simulating",
     **start: Any,
@@ -186,18 +192,21 @@ def explore(
 
     Args:
         see: from the values of the controls to the view of them.
-        controls: makes the controls.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
+        controls: by their values' names, if ``see`` does not declare them.
         explorer: the kind of explorer.
-        still: in place of ``see`` for static figures.
+        executed: in place of ``see`` for static figures.
         presets: settings to go to.
         waits_for: the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
     """
     if interactive:
-        live = explorer(see, controls(), start, presets, waits_for)
+        made = {name: make() for name, make in (controls or declared(see)).items()}
+        live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for
         live.begin()
+        if live.view is not None:
+            still(live.view)
     else:
-        static((still or see)(**start), results_dir)
+        static((executed or see)(**start), results_dir)

@@ -1,8 +1,9 @@
 """What an explorer shows for one setting, live or as figures that need no kernel."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,13 @@ def styled(view: View) -> Any:
     return shown.set_caption(view.caption)
 
 
-def static(view: View, results_dir: str | Path) -> None:
-    """Display a view as figures that need no kernel; save an SVG and a CSV of each."""
-    folder = Path(results_dir).resolve()
-    if view.text:
-        print(view.text)
+def figures(view: View) -> Iterator[tuple[str, Plot]]:
+    """Yield each figure of a view that needs no kernel, by the name of its files."""
     if view.timelines:
         traces = [timeline.trace for timeline in view.timelines]
         figure = plots.compare(*traces, titles=[each.name for each in view.timelines])
         events = [each.trace.frame.assign(shown=each.name) for each in view.timelines]
-        _show(figure, folder / "timelines", pd.concat(events))
+        yield "timelines", Plot(figure, pd.concat(events))
     if held := [timeline for timeline in view.timelines if timeline.memory]:
         first, other = held[0], held[1] if len(held) > 1 else None
         figure = plots.memory(
@@ -93,16 +91,28 @@ def static(view: View, results_dir: str | Path) -> None:
             other_name=other.name if other else None,
         )
         numbers = [timeline.held.frame.assign(shown=timeline.name) for timeline in held]
-        _show(figure, folder / "memory", pd.concat(numbers))
-    for name, plot in view.plots.items():
-        _show(plot.figure, folder / name, plot.data)
+        yield "memory", Plot(figure, pd.concat(numbers))
+    yield from view.plots.items()
+
+
+def static(view: View, results_dir: str | Path) -> None:
+    """Display a view as figures that need no kernel; save an SVG and a CSV of each."""
+    folder = Path(results_dir).resolve()
+    if view.text:
+        print(view.text)
+    for name, plot in figures(view):
+        svg = plots.save(plot.figure, folder / name, plot.data)["svg"].read_text(encoding="utf-8")
+        live = json.loads(plot.figure.to_json())
+        display({"application/vnd.plotly.v1+json": live, "image/svg+xml": svg}, raw=True)
     if view.table is not None:
         view.table.to_csv(folder / "table.csv", index=False)
         display(styled(view))
 
 
-def _show(figure: Any, stem: Path, data: pd.DataFrame) -> None:
-    """Save a figure and display it: live in Jupyter, as SVG where no script runs (GitHub)."""
-    svg = plots.save(figure, stem, data)["svg"].read_text(encoding="utf-8")
-    live = json.loads(figure.to_json())
-    display({"application/vnd.plotly.v1+json": live, "image/svg+xml": svg}, raw=True)
+def still(view: View) -> None:
+    """Display a view's first figure for readers of a saved notebook, who have no kernel.
+
+    ``explore.css`` hides it where the explorer lives.
+    """
+    for _, plot in islice(figures(view), 1):
+        display({"image/svg+xml": plots.svg(plot.figure)}, raw=True)

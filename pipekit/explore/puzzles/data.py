@@ -9,9 +9,9 @@ from pipekit.explore.puzzles.levels import LEVELS, Puzzle
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
 from pipekit.plots.events import GAP_STYLES
-from pipekit.schedules import OPS, Schedule, ScheduleError, Task, check
-from pipekit.schedules.clock import PAPER_SLOTS
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
+from pipekit.schedules.methods.by_name import METHODS, batches_of
+from pipekit.schedules.ops import PASSES
 from pipekit.traces import CAUSES
 
 SANDBOX_STAGES, SANDBOX_MICROBATCHES = (2, 3, 4), (4, 6)
@@ -22,18 +22,18 @@ def rules() -> dict[str, Any]:
     """Return each op's rule, slots and look, and the causes of idle time."""
     return {
         "ops": {
-            op.value: {
+            op.letter: {
                 "name": op.name,
-                "own": rule.own and rule.own.value,
-                "receives": rule.receives and rule.receives.value,
-                "sends": rule.sends and rule.sends.value,
-                "step": rule.receives.step if rule.receives else 0,
-                "adds": rule.adds_gradient,
-                "isPass": rule.is_pass,
-                "slots": PAPER_SLOTS[op],
+                "own": op.own and op.own.letter,
+                "receives": op.receives and op.receives.value,
+                "sends": op.sends and op.sends.value,
+                "step": op.receives.step if op.receives else 0,
+                "adds": op.adds_gradient,
+                "isPass": op.is_pass,
+                "slots": op.slots,
                 "style": style.OPS[op.name]._asdict(),
             }
-            for op, rule in OPS.items()
+            for op in (*PASSES, Op.UPDATE)
         },
         "causes": [
             {
@@ -90,7 +90,7 @@ def rows(schedule: Schedule) -> list[str]:
 
 def _cell(worker: int, task: Task) -> str:
     at = f"@{task.stage}" * (task.stage != worker)
-    return f"{task.op.value}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
+    return f"{task.op.letter}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
 
 
 def _level(level: Puzzle) -> dict[str, Any]:
@@ -123,10 +123,9 @@ def _level(level: Puzzle) -> dict[str, Any]:
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
     """Yield every named method with so many microbatches in all, in batches of ``size``."""
-    for key, method in METHODS.items():
-        batches = microbatches if key in PER_MINIBATCH else microbatches // size
+    for name in METHODS:
         try:
-            yield method(stages, size).take(batches)
+            yield batches_of(name, stages, size, microbatches // size)
         except ScheduleError:  # not with these counts
             continue
 

@@ -17,6 +17,7 @@ MODULES = (
 STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0 auto; max-width: 1100px; padding: 12px; font-family: system-ui, sans-serif; }
+h1 { font-size: 1.4rem; margin: 0 0 .5rem; }
 """
 
 
@@ -60,6 +61,6 @@ def html() -> str:
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Pipeline puzzles</title>\n<style>\n{STYLE}{styles()}</style>\n"
-        '<main id="puzzles" class="puzzles"></main>\n'
+        '<main><h1>Pipeline puzzles</h1><div id="puzzles" class="puzzles"></div></main>\n'
         f"<script>\n{scripts()}</script>\n</html>\n"
     )

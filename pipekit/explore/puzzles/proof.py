@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise, product
 
 from pipekit.explore.puzzles.levels import Puzzle
-from pipekit.schedules import OPS
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import Dependencies
 
@@ -27,7 +26,7 @@ def fewest_slots(level: Puzzle) -> float:
     makes = {
         (worker, task.stage, task.version): number
         for number, (worker, task) in enumerate(zip(graph.worker_of, graph.tasks, strict=True))
-        if not OPS[task.op].is_pass
+        if not task.op.is_pass
     }
     needs = [[*_needs(graph, n, level.link, makes)] for n in range(len(seconds))]
     order = [*Replay(graph).order()]
@@ -52,7 +51,7 @@ def _needs(
 ) -> Iterator[tuple[int, float]]:
     """Yield the tasks that one waits for, and how long their messages take."""
     task = graph.tasks[number]
-    if not OPS[task.op].is_pass:
+    if not task.op.is_pass:
         yield from ((each, 0.0) for each in graph.summed(number))
         return
     if made := makes.get((graph.worker_of[number], task.stage, task.version)):

@@ -117,7 +117,8 @@ def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dic
 def _pass(span: dict[str, Any], rank: int) -> dict[str, Any] | None:
     name = str(span.get("name"))
     if action := _ACTION.fullmatch(name):
-        return {"stage": int(action[1]), "op": Op(action[2]).name, "microbatch": int(action[3])}
+        op = Op.lettered(action[2]).name
+        return {"stage": int(action[1]), "op": op, "microbatch": int(action[3])}
     if name.startswith(_UPDATE):
         return {"stage": -1, "op": _OPTIMIZER, "microbatch": -1}
     if simple := _SIMPLE.fullmatch(name):

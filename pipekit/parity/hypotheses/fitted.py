@@ -9,7 +9,7 @@ from pipekit.parity.observed import Entry
 from pipekit.parity.plain_loop import Tensors
 
 OVERDETERMINED = 4  # numbers for each factor, at least
-DEPENDENT = 1e-9  # share of the largest eigenvalue, below which gradients are no basis
+DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
 NOTHING = 0.01  # a factor as small as this is none
 MISFIT = 0.01  # of the size, above which no factors are said
 
@@ -39,11 +39,10 @@ def fitted(
     if not sums:
         return None
     matrix, wanted = torch.cat(columns), torch.cat(sums)
-    squares = matrix.T @ matrix
-    sizes = torch.linalg.eigvalsh(squares)
-    if len(matrix) < OVERDETERMINED * len(squares) or sizes[0] <= DEPENDENT * sizes[-1]:
+    found = torch.linalg.lstsq(matrix, wanted, rcond=DEPENDENT, driver="gelsd")
+    factors, size = found.solution, matrix.shape[1]
+    if len(matrix) < OVERDETERMINED * size or found.rank < size:
         return None
-    factors = torch.linalg.solve(squares, matrix.T @ wanted)
     if (matrix @ factors - wanted).norm() > MISFIT * wanted.norm():
         return None
     return [float(factor) for factor in factors]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipekit.parity.evidence import Evidence, Prediction
-from pipekit.parity.plain_loop import Tensors
 
 
 @dataclass(frozen=True)
@@ -20,20 +19,15 @@ class Hypothesis:
         fault: the class.
         detail: what about this one.
         predicts: the gradients of each step.
-        entries: names of those that it is about; None: any.
         behind: the most updates by which gradients are stale.
+        entries: names of those that it is about; None: any.
     """
 
     fault: str
     detail: str
     predicts: Prediction
-    entries: frozenset[str] | None = None
     behind: int = 0
+    entries: frozenset[str] | None = None
 
 
 Source = Callable[[Evidence], Iterator[Hypothesis]]
-
-
-def of(fault: str, detail: str, predicts: Callable[[int], Tensors], behind: int = 0) -> Hypothesis:
-    """Return a hypothesis about any parameter, from a function of the step."""
-    return Hypothesis(fault, detail, Prediction(predicts), behind=behind)

@@ -7,7 +7,7 @@ from functools import partial
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.hypotheses.fitted import fitted
-from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
+from pipekit.parity.hypotheses.hypothesis import Hypothesis
 from pipekit.parity.plain_loop import Tensors, total
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
@@ -18,17 +18,17 @@ def in_time(e: Evidence) -> Iterator[Hypothesis]:
     for k in range(1, e.steps):
         said = f"every stage reads the weights of {_updates(k)} before"
         said += " or of more" if k == e.steps - 1 else ""
-        yield of(faults.STALE.format(_updates(k)), said, partial(_stale, e, k), behind=k)
+        yield Hypothesis(faults.STALE.format(_updates(k)), said, partial(_stale, e, k), behind=k)
     if e.stage_of is not None and e.stages is not None and e.stages > 1:
         delays = [e.stages - 1 - stage for stage in e.stage_of]
         yield from _staggered(e, delays)
         yield from _as_they_come(e, delays)
-    yield of(
+    yield Hypothesis(
         faults.LATE,
         "each update applies the gradient of the one before",
         lambda step: e.raw(step - 1) if step else total([(0.0, e.raw(0))]),
     )
-    yield of(
+    yield Hypothesis(
         faults.EARLIER_BATCH,
         "each update is of the batch before, on the newest weights",
         lambda step: e.loop.summed(
@@ -60,7 +60,7 @@ def _staggered(e: Evidence, delays: Sequence[int]) -> Iterator[Hypothesis]:
         (True, "the same in its backward"),
         (False, "the newest in its backward"),
     ):
-        yield of(
+        yield Hypothesis(
             faults.STALE.format(f"up to {_updates(most)}"),
             f"each stage reads one update older than the next in its forward, {said}",
             partial(predicted, stashing=stashing),
@@ -82,7 +82,7 @@ def _as_they_come(e: Evidence, delays: Sequence[int]) -> Iterator[Hypothesis]:
     for count in e.candidates:
         if count <= MOST_READ:
             most = -(-max(delays) // count)
-            yield of(
+            yield Hypothesis(
                 faults.STALE.format(f"up to {_updates(most)}"),
                 f"the forwards of {count} microbatches read what is there, backwards the newest",
                 partial(predicted, count=count),
@@ -95,7 +95,7 @@ def of_the_update(e: Evidence) -> Iterator[Hypothesis]:
     own = {entry.name: entry.values for entry in e.wrong}
     most = max(float(v.abs().max()) for values in own.values() for v in values[: e.steps])
     if most:
-        yield of(
+        yield Hypothesis(
             faults.CLIPPED,
             f"each number to {most:.4g}",
             lambda step: {n: g.clamp(-most, most) for n, g in e.raw(step).items()},
@@ -118,7 +118,7 @@ def of_the_update(e: Evidence) -> Iterator[Hypothesis]:
         if factors is not None:
             for name in [fault] if fault else _kept(e, factors[0]):
                 said = f"{factors[0]:.3g} {what} is added"
-                yield of(name, said, partial(plus, factor=factors[0], added=added))
+                yield Hypothesis(name, said, partial(plus, factor=factors[0], added=added))
 
 
 def _kept(e: Evidence, factor: float) -> list[str]:

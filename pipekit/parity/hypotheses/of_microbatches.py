@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.hypotheses.fitted import NOTHING, fitted
-from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
+from pipekit.parity.hypotheses.hypothesis import Hypothesis
 from pipekit.parity.observed import Entry
 from pipekit.parity.plain_loop import LEARNING_RATE, Tensors, total
 
@@ -21,21 +21,23 @@ def microbatches(e: Evidence) -> Iterator[Hypothesis]:
     for count in e.candidates:
         for factor in (1.0, 1 / count):
             said = f"of {count}, times {factor:.3g}"
-            yield of(faults.ONLY_LAST, said, partial(_alone, e, count, -1, factor))
-            yield of(faults.ONLY_FIRST, said, partial(_alone, e, count, 0, factor))
+            yield Hypothesis(faults.ONLY_LAST, said, partial(_alone, e, count, -1, factor))
+            yield Hypothesis(faults.ONLY_FIRST, said, partial(_alone, e, count, 0, factor))
         if count <= MOST_ALONE:
             yield from _means(e, count)
             yield from _other_targets(e, count)
             for factor in (1.0, 1 / count):
                 said = f"{count} in a batch, each with {factor:.3g} of its mean"
-                yield of(faults.EACH_MICROBATCH, said, partial(_one_by_one, e, count, factor))
+                yield Hypothesis(
+                    faults.EACH_MICROBATCH, said, partial(_one_by_one, e, count, factor)
+                )
 
 
 def together(e: Evidence) -> Iterator[Hypothesis]:
     """Yield other numbers of microbatches, of models whose rows see one another."""
     if e.loop.case.coupled:
         for count in range(1, MOST_ALONE + 1):
-            yield of(
+            yield Hypothesis(
                 faults.BATCH_NORM if e.loop.buffers[0] else faults.AUXILIARY,
                 f"of rows that go through in {count} microbatches",
                 partial(e.loop.expected, microbatches=count),
@@ -55,9 +57,11 @@ def _means(e: Evidence, count: int) -> Iterator[Hypothesis]:
         return total((factor, e.loop.summed(each)) for each in passes)
 
     alike = f"each of {count} microbatches counts alike, however many terms it has"
-    yield of(faults.PER_MICROBATCH, alike, partial(predicted, factor=1 / count))
-    yield of(faults.SUMMED, f"x {count}; {alike}", partial(predicted, factor=1.0))
-    yield of(faults.AVERAGED_TWICE, f"/ {count}; {alike}", partial(predicted, factor=count**-2))
+    yield Hypothesis(faults.PER_MICROBATCH, alike, partial(predicted, factor=1 / count))
+    yield Hypothesis(faults.SUMMED, f"x {count}; {alike}", partial(predicted, factor=1.0))
+    yield Hypothesis(
+        faults.AVERAGED_TWICE, f"/ {count}; {alike}", partial(predicted, factor=count**-2)
+    )
 
 
 def _other_targets(e: Evidence, count: int) -> Iterator[Hypothesis]:
@@ -69,7 +73,7 @@ def _other_targets(e: Evidence, count: int) -> Iterator[Hypothesis]:
 
     for by, side in ((1, "before"), (-1, "behind")):
         said = f"the inputs of {count} microbatches with the targets of the one {side}"
-        yield of(faults.TARGETS, said, partial(predicted, by=by))
+        yield Hypothesis(faults.TARGETS, said, partial(predicted, by=by))
 
 
 def _one_by_one(e: Evidence, count: int, factor: float, step: int) -> Tensors:
@@ -112,7 +116,7 @@ def _counted(e: Evidence, count: int, entries: Sequence[Entry]) -> Iterator[Hypo
             said = f"of {count} microbatches each counts {', '.join(shown[:count])} times"
             if len(factors) > count:
                 said += f", and in the next update {', '.join(shown[count:])} times"
-            yield of(_fault(factors, count), said, partial(_sum_of, factors, each))
+            yield Hypothesis(_fault(factors, count), said, partial(_sum_of, factors, each))
             return
 
 

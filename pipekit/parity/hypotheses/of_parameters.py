@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 
 from pipekit.parity import faults
-from pipekit.parity.evidence import Evidence, Prediction
+from pipekit.parity.evidence import Evidence
 from pipekit.parity.hypotheses.fitted import NOTHING, fitted
-from pipekit.parity.hypotheses.hypothesis import Hypothesis, of
+from pipekit.parity.hypotheses.hypothesis import Hypothesis
 from pipekit.parity.hypotheses.ratios import Factors, by_ratio, of_all
 from pipekit.parity.plain_loop import Tensors, total
 
@@ -31,7 +31,7 @@ def tied(e: Evidence) -> Iterator[Hypothesis]:
     if any(abs(factor) < NOTHING for factor in every):
         fault = faults.TIED_ONCE
     said = "; ".join(f"{name}: {_counts(e, name, found)}" for name, found in known.items())
-    yield Hypothesis(fault, said, Prediction(predicted), frozenset(known))
+    yield Hypothesis(fault, said, predicted, entries=frozenset(known))
 
 
 def _counts(e: Evidence, name: str, factors: list[float]) -> str:
@@ -54,8 +54,11 @@ def frozen(e: Evidence) -> Iterator[Hypothesis]:
     """Yield that a frozen parameter moves, however it does."""
     own = {entry.name: entry.values for entry in e.wrong if entry.name in e.loop.frozen}
     if own:
-        predicts = Prediction(lambda step: {n: values[step] for n, values in own.items()})
-        yield Hypothesis(faults.FROZEN, "", predicts, frozenset(own))
+
+        def predicted(step: int) -> Tensors:
+            return {n: values[step] for n, values in own.items()}
+
+        yield Hypothesis(faults.FROZEN, "", predicted, entries=frozenset(own))
 
 
 def left_out(e: Evidence) -> Iterator[Hypothesis]:
@@ -67,18 +70,18 @@ def left_out(e: Evidence) -> Iterator[Hypothesis]:
     if not absent:
         return
 
+    @cache
     def predicted(step: int) -> Tensors:
         found = e.loop.summed(replace(e.loop.whole(step), without=frozenset(absent)))
         return found | {n: 0 * e.raw(step)[n] for n in silent}
 
-    predicts = Prediction(predicted)
     try:
-        fits = all(e.agrees(entry, predicts) for entry in e.entries)
+        fits = all(e.agrees(entry, predicted) for entry in e.entries)
     except (RuntimeError, TypeError, ValueError):  # the layers around do not fit one another
         return
     if fits:
         which = ", ".join(map(str, sorted(absent)))
-        yield Hypothesis(faults.MISSING, f"as if layers {which} were not there", predicts)
+        yield Hypothesis(faults.MISSING, f"as if layers {which} were not there", predicted)
 
 
 def scaled(e: Evidence) -> Iterator[Hypothesis]:
@@ -88,4 +91,4 @@ def scaled(e: Evidence) -> Iterator[Hypothesis]:
         return {n: factors(n, step) * g for n, g in e.raw(step).items()}
 
     for fault, detail, factors in (*by_ratio(e), *of_all(e)):
-        yield of(fault, detail, partial(predicted, factors=factors))
+        yield Hypothesis(fault, detail, partial(predicted, factors=factors))

@@ -9,17 +9,15 @@ import torch
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.observed import Entry
+from pipekit.parity.plain_loop import along
 
 SAME = 2e-3  # relative difference of two ratios that count as one
 Factors = Callable[[str, int], float]
 Said = tuple[str, str, Factors]
 
 
-def ratio(e: Evidence, entry: Entry, step: int) -> float:
-    """Return by what the right gradient is multiplied, as far as it is."""
-    right = e.raw(step)[entry.name]
-    size = float((right * right).sum())
-    return float((entry.values[step] * right).sum()) / size if size > 0 else 1.0
+def _ratios(e: Evidence, entry: Entry) -> list[float]:
+    return [along(entry.values[step], e.raw(step)[entry.name]) for step in range(e.steps)]
 
 
 def same(one: float, other: float) -> bool:
@@ -31,7 +29,7 @@ def by_ratio(e: Evidence) -> Iterator[Said]:
     """Yield for each constant ratio that a parameter has what it may be."""
     known: list[float] = []
     for entry in e.wrong:
-        ratios = [ratio(e, entry, step) for step in range(e.steps)]
+        ratios = _ratios(e, entry)
         constant = all(same(r, ratios[0]) for r in ratios) or not any(v.any() for v in entry.values)
         if constant and not any(same(ratios[0], other) for other in known):
             known.append(ratios[0])
@@ -64,11 +62,7 @@ def meanings(e: Evidence, factor: float) -> list[str]:
 
 def of_all(e: Evidence) -> Iterator[Said]:
     """Yield what ratios of all parameters together may be."""
-    ratios = {
-        (entry.rank, entry.name): [ratio(e, entry, step) for step in range(e.steps)]
-        for entry in e.wrong
-    }
-    factors = {name: found for (_, name), found in ratios.items()}
+    factors = {entry.name: _ratios(e, entry) for entry in e.wrong}
 
     def own(name: str, step: int) -> float:
         return factors[name][step] if name in factors else 1.0
@@ -101,31 +95,20 @@ def _once_a_stage(e: Evidence, factors: dict[str, list[float]], own: Factors) ->
 
 def _clipped(e: Evidence, factors: dict[str, list[float]], own: Factors) -> Iterator[Said]:
     """Yield a common norm of all parameters that have one ratio."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: list[tuple[list[float], list[str]]] = []
     for name, found in factors.items():
         if not e.loop.uses[name].index(name):
-            groups.setdefault(tuple(round(r / SAME) for r in found), []).append(name)
-    merged = _merge(groups)
+            alike = (own for other, own in groups if all(map(same, found, other)))
+            if (names := next(alike, None)) is None:
+                groups.append((found, names := []))
+            names.append(name)
     norms = []
-    for rounded, names in merged:
-        for step, factor in enumerate(rounded):
-            if 0 < factor * SAME < 1 - SAME:
+    for found, names in groups:
+        for step, factor in enumerate(found):
+            if 0 < factor < 1 - SAME:
                 gradients = [factors[n][step] * e.raw(step)[n] for n in names]
                 norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
     if len(norms) > 1 and all(same(norm, norms[0]) for norm in norms):
-        whole = len(merged) == 1 and len(factors) == len(e.entries)
+        whole = len(groups) == 1 and len(factors) == len(e.entries)
         fault = faults.CLIPPED if whole else faults.CLIPPED_BY_STAGE
-        yield fault, f"to the norm {norms[0]:.4g}, groups: {len(merged)}", own
-
-
-def _merge(groups: dict[tuple[int, ...], list[str]]) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Return groups whose rounded ratios are neighbours as one."""
-    merged: list[tuple[tuple[int, ...], list[str]]] = []
-    for key, names in groups.items():
-        for other, its in merged:
-            if all(abs(a - b) <= 1 for a, b in zip(key, other, strict=True)):
-                its.extend(names)
-                break
-        else:
-            merged.append((key, list(names)))
-    return merged
+        yield fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", own

@@ -1,6 +1,8 @@
 """Passes of a mixture of experts on a rank: router, all-to-all, grouped products (Megatron-Core
 MoE; Shazeer et al., arXiv 1701.06538)."""
 
+import math
+
 from pipekit.performance.shapes import MLP, Experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mlp import bare_mlp
@@ -47,17 +49,23 @@ def _grouped(
     run: TrainingSetup, layer: Experts, rows: float, inner: int, local: float
 ) -> PassCosts:
     """Return the passes of all local experts, with equal rows."""
-    activation = run.activation(rows * local, layer.width, layer.gated)
-    if not layer.fused_activation:
-        more = [each * rows * local * layer.width for each in _UNFUSED_BYTES]
-        activation = total((activation, run.kernels.both(*more)))
     return total(
         (
             run.linear(rows, inner, (1 + layer.gated) * layer.width, local),
             run.linear(rows, layer.width, inner, local),
-            activation,
+            activations(run, layer),
         )
     )
+
+
+def activations(run: TrainingSetup, layer: Experts) -> PassCosts:
+    """Return the passes of what is between the products of all local experts."""
+    rows = run.tokens / run.layout.tp * layer.active
+    found = run.activation(rows, layer.width, layer.gated)
+    if layer.fused_activation:
+        return found
+    more = [each * rows * layer.width for each in _UNFUSED_BYTES]
+    return total((found, run.kernels.both(*more)))
 
 
 def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -> PassCosts:
@@ -76,7 +84,7 @@ def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -
     size, inside = 2 * tokens * inner, run.links.node_rate
     seconds = size * met(ep) / inside
     if ep > machine.node_gpus:
-        nodes = ep / machine.node_gpus
+        nodes = math.ceil(ep / machine.node_gpus)
         seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
     return PassCosts(waited, waited)

@@ -1,6 +1,5 @@
 """Seconds after the last pass: gradients and weights between replicas, and the optimizer."""
 
-from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
@@ -40,7 +39,7 @@ def _exchange(run: TrainingSetup) -> float:
     layout, links, framework = run.layout, run.links, run.framework
     experts, dense = parameters(run)
     replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
-    each = min(max(BYTES[run.dtype], 1.0), 2.0)  # of a weight
+    each = 1.0 if run.dtype == "float8" else 2.0  # of a weight; blocks of 4 bits are scaled later
     reduced = layout.microbatches if layout.zero >= 2 else 1
     gathered = 2 * layout.microbatches if layout.zero == 3 else 1
     size = reduced * framework.gradient_bytes + gathered * each

@@ -10,7 +10,8 @@ from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 _HEADER = re.compile(
-    r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"
+    r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?"
+    r"(?:; ([1-9][0-9]{0,8}) chunks a microbatch)?\s"
 )
 _COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
 _OVERLAPS = "overlaps"
@@ -29,8 +30,9 @@ def write(schedule: Table) -> str:
         frame[_OVERLAPS] = [int(task in firsts) for task in each]
     header = f"# {schedule.title}; {len(schedule.workers)} workers; "
     header += f"stashing {'on' if schedule.stashing else 'off'}"
-    header += f"; batches of {schedule.batch_size}\n" if schedule.batch_size else "\n"
-    text: str = header + frame.to_csv(index=False)
+    header += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
+    header += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
+    text: str = header + "\n" + frame.to_csv(index=False)
     return text
 
 
@@ -46,6 +48,7 @@ def read(text: str) -> Table:
     header = _HEADER.match(text)
     name, stashing = (header[1], header[3] == "on") if header else ("schedule", True)
     batch_size = int(header[4]) if header and header[4] else None
+    chunks = int(header[5]) if header and header[5] else 1
     # Without a header, every worker has a task.
     count = int(header[2]) if header else frame["worker"].nunique()
     lists: list[list[Task]] = [[] for _ in range(count)]
@@ -57,7 +60,7 @@ def read(text: str) -> Table:
         row = ",".join([worker, op, *rest])
         try:
             stage, microbatch, version = map(int, rest)
-            task, w = Task(Op[op], stage, microbatch, version), int(worker)
+            task, w = Task(Op.named(op), stage, microbatch, version), int(worker)
             is_first = bool(int(overlaps[number - 1]))
         except (KeyError, ValueError):
             raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
@@ -75,4 +78,4 @@ def read(text: str) -> Table:
                 f"next, and there is none"
             )
     pairs = frozenset((lists[w][i], lists[w][i + 1]) for w, i in firsts)
-    return Table(tuple(map(tuple, lists)), name, stashing, batch_size, pairs)
+    return Table(tuple(map(tuple, lists)), name, stashing, batch_size, pairs, chunks=chunks)

@@ -10,23 +10,28 @@ that takes no time (``^5``: one that sums up to microbatch 5 rather than to the 
 gradient has been added here).  A pass reads the newest version at that point, and a backward that
 of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a worker
 whose row begins with another stage.
-``F5&`` runs together with the next pass of its row; they are drawn one after the other.
+``F5&`` runs together with the next pass of its row; they are drawn one after the other.  ``F0.1``
+is chunk 1 of microbatch 0, where microbatches have chunks.  ``F4/O3`` begins another stream's task
+when F4 ends: it runs beside what follows (``O3>2``: to or from worker 2).
 """
 
 import re
 from collections.abc import Iterable, Mapping
 
 from pipekit.schedules.clock import PAPER_SLOTS, slots
-from pipekit.schedules.ops import OPS, PASSES, Op
+from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
-_PASS = "".join(op.value for op in PASSES)
-_CELL = re.compile(rf"([{_PASS}])(\d{{1,9}})(?:@(\d{{1,9}}))?(?::(\d{{1,9}}))?(&?)$")
-_UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
+_CELL = re.compile(
+    r"(?P<letter>[A-Z])(?P<microbatch>\d{1,9})(?:\.(?P<chunk>\d{1,9}))?(?:>(?P<peer>\d{1,9}))?"
+    r"(?:@(?P<stage>\d{1,9}))?(?::(?P<version>\d{1,9}))?(?P<together>&?)$"
+)
+_UPDATE = re.compile(r"\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
 _BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
+_CHUNKS = re.compile(r"; ([1-9]\d{0,8}) chunks a microbatch$")
 
 _MOST_CELLS = 10**7
 """Of a picture."""
@@ -35,8 +40,8 @@ _MOST_CELLS = 10**7
 class _Reader:
     """The versions that a picture leaves out: what a worker has updated and read so far."""
 
-    def __init__(self, stage: int, stashing: bool) -> None:
-        self.stage, self.stashing = stage, stashing
+    def __init__(self, stage: int, stashing: bool, chunks: int) -> None:
+        self.stage, self.stashing, self.chunks = stage, stashing, chunks
         self.newest: dict[int, int] = {}
         self.forward: dict[tuple[int, int], int] = {}
         self.last_added: dict[int, int] = {}
@@ -46,19 +51,18 @@ class _Reader:
     def version(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the version that a pass without a note reads."""
         newest = self.newest.get(stage, 0)
-        if OPS[op].own and self.stashing:
+        if op is not Op.FORWARD and self.stashing:
             return self.forward.get((stage, microbatch), newest)
         return newest
 
     def ran(self, task: Task, overlaps: bool = False) -> Task:
         """Note a task, and whether it runs together with the next."""
         op, stage, microbatch, version = task
-        rule = OPS[op]
-        if not rule.is_pass:
+        if not op.is_pass:
             self.newest[stage] = version
-        elif not rule.own:
+        elif op is Op.FORWARD:
             self.forward[stage, microbatch] = version
-        if rule.adds_gradient:
+        if op.adds_gradient:
             self.last_added[stage] = max(microbatch, self.last_added.get(stage, -1))
         if self.waiting:
             self.overlaps.append((self.waiting, task))
@@ -92,12 +96,15 @@ def draw(
         )
     for worker, (tasks, times) in enumerate(zip(schedule.workers, placed, strict=True)):
         stage = tasks[0].stage if tasks else worker
-        reader = _Reader(stage, schedule.stashing)
+        reader = _Reader(stage, schedule.stashing, schedule.chunks)
         cells: list[str] = []
         for task, (start, end) in zip(tasks, times.astype(int).tolist(), strict=True):
-            if not OPS[task.op].is_pass:
+            if not task.op.is_pass:
                 cells = cells or ["."]  # a worker may begin with an update, of others' gradients
                 cells[-1] += _update_label(task, reader)
+            elif task.op.stream or start == end:
+                cells = cells or ["."]
+                cells[-1] += "/" + _label(task, reader)
             else:
                 cells += ["."] * (start - len(cells))
                 together = "&" if task in firsts else ""
@@ -110,6 +117,7 @@ def draw(
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
+    title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
     title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
     lines = (
         f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
@@ -120,7 +128,7 @@ def draw(
 
 def read(text: str) -> Table:
     """Read a picture; see :func:`pipekit.schedules.parse`."""
-    name, stashing, batch_size = "schedule", True, None
+    name, stashing, batch_size, chunks = "schedule", True, None, 1
     workers: dict[int, tuple[Task, ...]] = {}
     overlaps: list[tuple[Task, Task]] = []
     for number, written in enumerate(text.splitlines(), start=1):
@@ -129,6 +137,8 @@ def read(text: str) -> Table:
             name = line.removeprefix("#").strip()
             if found := _BATCHES.search(name):
                 name, batch_size = name[: found.start()], int(found[1])
+            if found := _CHUNKS.search(name):
+                name, chunks = name[: found.start()], int(found[1])
             stashing = not name.endswith(_NO_STASHING)
             name = name.removesuffix(_NO_STASHING)
         elif line and not line.startswith("time"):
@@ -143,7 +153,7 @@ def read(text: str) -> Table:
                 raise ScheduleError(
                     f"line {number}: worker {worker} has a row already", line=number
                 )
-            reader = _Reader(stage, stashing)
+            reader = _Reader(stage, stashing, chunks)
             skipped = len(written) - len(written.lstrip()) + len(label) + len(bar)
             placed = [(skipped + cell.start() + 1, cell[0]) for cell in re.finditer(r"\S+", cells)]
             workers[worker] = tuple(_read(placed, reader, number))
@@ -156,14 +166,17 @@ def read(text: str) -> Table:
     if sorted(workers) != list(range(len(workers))):
         raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
     rows = tuple(workers[w] for w in sorted(workers))
-    return Table(rows, name, stashing, batch_size, frozenset(overlaps))
+    return Table(rows, name, stashing, batch_size, frozenset(overlaps), chunks=chunks)
 
 
 def _label(task: Task, reader: _Reader) -> str:
     op, stage, microbatch, version = task
     at = f"@{stage}" if stage != reader.stage else ""
     note = f":{version}" if version != reader.version(op, stage, microbatch) else ""
-    return f"{op.value}{microbatch}{at}{note}"
+    number = str(microbatch)
+    if reader.chunks > 1:
+        number = "{}.{}".format(*divmod(microbatch, reader.chunks))
+    return f"{op.letter}{number}{op.at_peer}{at}{note}"
 
 
 def _update_label(task: Task, reader: _Reader) -> str:
@@ -174,28 +187,48 @@ def _update_label(task: Task, reader: _Reader) -> str:
 def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Iterable[Task]:
     """Yield the tasks of a row's cells, each of which comes with its column."""
     for column, cell in cells:
-        updates = []
-        body = cell
-        while found := _UPDATE.match(body):
-            body, last, at = found.groups()
-            updates.append((last, int(at or reader.stage)))
+        body, *behind = re.split(r"(?=[/^])", cell)
         if body not in (".", "-", ""):
-            found = _CELL.match(body)
-            if not found:
-                raise ScheduleError(
-                    f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a pass like 'F3', "
-                    f"'B3', 'I3', 'W3', 'F3:1' (version 1) or 'F3@2' (stage 2), with '^' after it "
-                    f"for an update, or '&' if it runs together with the next",
-                    line=line,
-                    column=column,
-                )
-            op, microbatch, stage = Op(found[1]), int(found[2]), int(found[3] or reader.stage)
-            version = int(found[4]) if found[4] else reader.version(op, stage, microbatch)
-            yield reader.ran(Task(op, stage, microbatch, version), bool(found[5]))
-        for last, stage in reversed(updates):
-            if not last and stage not in reader.last_added:
+            yield _task(body, cell, reader, line, column)
+        for part in behind:
+            if part.startswith("/"):
+                yield _task(part[1:], cell, reader, line, column)
+                continue
+            update = _UPDATE.match(part)
+            if not update:
+                raise _unreadable(cell, line, column)
+            stage = int(update[2] or reader.stage)
+            if not update[1] and stage not in reader.last_added:
                 raise ScheduleError(
                     f"line {line}: {cell!r} updates before any backward", line=line, column=column
                 )
-            summed = int(last) if last else reader.last_added[stage]
+            summed = int(update[1]) if update[1] else reader.last_added[stage]
             yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))
+
+
+def _task(written: str, cell: str, reader: _Reader, line: int, column: int) -> Task:
+    """Return the task of a cell, or of a part of it."""
+    found = _CELL.match(written)
+    if not found or (found["chunk"] is None) != (reader.chunks == 1):
+        raise _unreadable(cell, line, column)
+    try:
+        op = Op.lettered(found["letter"], int(found["peer"]) if found["peer"] else None)
+    except KeyError:
+        raise _unreadable(cell, line, column) from None
+    microbatch = int(found["microbatch"]) * reader.chunks + int(found["chunk"] or 0)
+    stage = int(found["stage"] or reader.stage)
+    known = found["version"]
+    version = int(known) if known else reader.version(op, stage, microbatch)
+    return reader.ran(Task(op, stage, microbatch, version), bool(found["together"]))
+
+
+def _unreadable(cell: str, line: int, column: int) -> ScheduleError:
+    letters = ", ".join(sorted({op.letter for op in OPS if op.is_pass}))
+    return ScheduleError(
+        f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a task like 'F3', 'F3:1' "
+        f"(version 1), 'F3@2' (stage 2) or 'F3.1' (chunk 1), its letter one of {letters}, with '^' "
+        f"after it for an update, '/O3' for a task beside it, or '&' if it runs together with the "
+        f"next",
+        line=line,
+        column=column,
+    )

@@ -3,28 +3,30 @@
 ``2F0`` is the forward of microbatch 0 on stage 2; ``B``, ``I`` and ``W`` are backwards as here, and
 ``(2F5;3B1)OVERLAP_F_B`` a forward and a backward that run together.  An empty cell idles.  The file
 is one batch, with neither weight versions nor updates: torch calls it ``compute_only``.  Of files
-with messages (``compute_comms``) only the passes are read, since messages follow from them, and so
-does ``REDUCE_GRAD`` behind a stage's last backward: there the gradients of an update are summed.  A
-warning says if others are left out, or ``UNSHARD`` and ``RESHARD`` of sharded weights.
+with messages (``compute_comms``) the messages are left out, since they follow from the passes, and
+so is ``REDUCE_GRAD`` if it stands behind each stage's last backward, where an update sums the
+gradients anyway.  Of sharded weights ``UNSHARD``, ``RESHARD`` and ``REDUCE_GRAD`` are tasks.
 """
 
 import csv
 import io
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from pipekit.schedules.ops import ADDING, OPS, PASSES, Op
+from pipekit.schedules.ops import PASSES, Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.transfers import DISCARD, GATHER, SUM
 
 Pass = tuple[Op, int, int]
-_PASS = re.compile(rf"(\d{{1,9}})([{''.join(op.value for op in PASSES)}])(\d{{1,9}})$")
-_MESSAGE = re.compile(r"\d+((WAIT_)?SEND_[FB]|RECV_[FB])\d*$")
-"""What torch adds to a table itself, and follows from the passes."""
-_SHARDING = re.compile(r"(\d{1,9})(?:WAIT_)?(UNSHARD|RESHARD|REDUCE_GRAD)\d*$")
-"""What torch adds for weights that are sharded or replicated by data parallelism."""
+_PASS = re.compile(rf"(\d{{1,9}})([{''.join(op.letter for op in PASSES)}])(\d{{1,9}})$")
+_OF_STAGES = GATHER, DISCARD, SUM
+"""What is done once for all microbatches of a stage; torch's name for each is ours."""
+_OF_STAGE = re.compile(rf"(\d{{1,9}})({'|'.join(op.name for op in _OF_STAGES)})$")
+_MESSAGE = re.compile(r"\d+((WAIT_)?SEND_[FB]|RECV_[FB]|WAIT_[A-Z_]+)\d*$")
+"""What torch adds to a table itself, and follows from the others."""
 _OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B$")
 
 
@@ -50,12 +52,14 @@ def write(schedule: Table) -> str:
                 overlapped = None
             elif task in partner:
                 overlapped = task
-            elif OPS[task.op].is_pass:
+            elif task.op.is_pass:
                 cells.append(_cell(task))
         csv.writer(lines).writerow(cells)
     lost = [] if schedule.stashing else ["stashing=False"]
     if schedule.batch_size not in (None, schedule.microbatches):
         lost.append(f"batch_size={schedule.batch_size}")
+    if schedule.chunks > 1:
+        lost.append(f"chunks={schedule.chunks}")
     if lost:
         _say(
             f"torch's tables have no place for {_and(lost)}: after from_torch_csv call "
@@ -68,41 +72,51 @@ def read(text: str) -> tuple[list[list[Pass]], list[tuple[Pass, Pass]]]:
     """Return each worker's passes, and those that run together (`.Schedule.from_torch_csv`)."""
     workers: list[list[Pass]] = []
     overlaps: list[tuple[Pass, Pass]] = []
-    left_out: set[str] = set()
     for number, row in enumerate(_rows(text), start=1):
         passes: list[Pass] = []
-        added: list[tuple[str, int, int]] = []  # name, stage and how many passes are before it
         for column, cell in enumerate(row, start=1):
             both = _OVERLAP.match(cell.strip())
             written = [part.strip() for part in (both.groups() if both else [cell])]
-            sharding = [each for each in map(_SHARDING.match, written) if each]
-            added += [(each[2], int(each[1]), len(passes)) for each in sharding]
             found = [
-                _read(part, number, column)
-                for part in written
-                if part and not _MESSAGE.match(part) and not _SHARDING.match(part)
+                _read(part, number, column) for part in written if part and not _MESSAGE.match(part)
             ]
             if both and len(found) == 2:
                 overlaps.append((found[0], found[1]))
             passes += found
-        left_out |= {
-            name
-            for name, stage, place in added
-            if name != "REDUCE_GRAD"
-            or any(op in ADDING and other == stage for op, other, _ in passes[place:])
-        }
-        workers.append(passes)
-    if not any(workers):
+        workers.append(_with_microbatches(passes))
+    if not any(op in PASSES for op, *_ in chain(*workers)):
         raise ScheduleError(
             "the CSV has no pass: torch writes one line for each rank, e.g. 0F0,0F1,0B0"
         )
-    if left_out:
-        _say(
-            f"the CSV's cells of {_and(sorted(left_out))} are left out: a schedule has no tasks "
-            f"for them, an update sums its gradients behind the last backward, and stages get "
-            f"several workers by replicate(schedule, copies)"
-        )
+    if all(map(_sums_by_updates, workers)):
+        workers = [[each for each in passes if each[0] is not SUM] for passes in workers]
     return workers, overlaps
+
+
+def _with_microbatches(passes: Sequence[Pass]) -> list[Pass]:
+    """Give gathers the microbatch of their stage's next pass, and the others that of its last."""
+    found = [*passes]
+    places = range(len(passes))
+    for order, ops in ((places, (DISCARD, SUM)), (reversed(places), (GATHER,))):
+        nearest: dict[int, int] = {}
+        for n in order:
+            op, stage, k = passes[n]
+            if op in ops:
+                found[n] = op, stage, nearest.get(stage, 0)
+            elif op in PASSES:
+                nearest[stage] = k
+    return found
+
+
+def _sums_by_updates(passes: Sequence[Pass]) -> bool:
+    """Return whether sums of gradients are where updates make them, and no weights are sharded."""
+    summed = set()
+    for op, stage, _ in passes:
+        if op in (GATHER, DISCARD) or (op.adds_gradient and stage in summed):
+            return False
+        if op is SUM:
+            summed.add(stage)
+    return True
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -113,19 +127,28 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _cell(task: Task) -> str:
-    return f"{task.stage}{task.op.value}{task.microbatch}"
+    if task.op in _OF_STAGES:
+        return f"{task.stage}{task.op.name}"
+    if task.op in PASSES:
+        return f"{task.stage}{task.op.letter}{task.microbatch}"
+    raise ScheduleError(
+        f"torch's tables have no cell for {task}, {task.op.name}: use a method without it",
+        [(task, None)],
+    )
 
 
 def _read(cell: str, line: int, column: int) -> Pass:
+    if found := _OF_STAGE.match(cell):
+        return Op.named(found[2]), int(found[1]), 0
     found = _PASS.match(cell)
     if not found:
         raise ScheduleError(
             f"line {line}, cell {column}: {cell!r} is no pass such as 2F0, 2B0, 2I0 or 2W0, two of "
-            f"them such as (2F1;2B0)OVERLAP_F_B, nor a message of torch's",
+            f"them such as (2F1;2B0)OVERLAP_F_B, nor 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or a message",
             line=line,
             column=column,
         )
-    return Op(found[2]), int(found[1]), int(found[3])
+    return Op.lettered(found[2]), int(found[1]), int(found[3])
 
 
 def _say(sentence: str) -> None:
@@ -141,14 +164,14 @@ def _and(names: Iterable[str]) -> str:
 def _require_one_batch(schedule: Table) -> None:
     """Raise ScheduleError unless a table is one batch on one version of the weights."""
     for task in chain(*schedule.workers):
-        if task.version > (0 if OPS[task.op].is_pass else 1):
+        if task.version > (0 if task.op.is_pass else 1):
             raise ScheduleError(
                 f"{task} is of weight version {task.version}, and torch's tables are one batch on "
                 f"one version: make the schedule for one batch, by a method that flushes",
                 [(task, None)],
             )
     for task in chain(*schedule.workers):
-        if not OPS[task.op].is_pass and task.microbatch < schedule.microbatches - 1:
+        if not task.op.is_pass and task.microbatch < schedule.microbatches - 1:
             raise ScheduleError(
                 f"{task} leaves out later microbatches, and torch's tables have one update, behind "
                 f"them all: make the schedule for one batch, by a method that flushes",

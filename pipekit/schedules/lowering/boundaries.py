@@ -7,11 +7,10 @@ before it; so a boundary is a cut through the data and not through the workers' 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Step, Steps
-from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -57,27 +56,13 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
     return tuple(found)
 
 
-def updates_before(schedule: Schedule, microbatch: int) -> tuple[int, ...]:
-    """Return how many updates each stage makes of the microbatches before one alone."""
-    size = schedule.period_microbatches
-    periods, rest = divmod(microbatch, size)
-    stops: list[set[int]] = [set() for _ in range(schedule.stages)]
-    for op, stage, last, _ in chain(*schedule.period):
-        if not OPS[op].is_pass:
-            stops[stage].add(1 + last % size)
-    return tuple(
-        periods * made + sum(stop <= rest for stop in stage)
-        for made, stage in zip(schedule.period_versions, stops, strict=True)
-    )
-
-
 def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict[int, set[int]]]:
     """Return for each boundary the versions older than its newest that are read again after it."""
     read: list[dict[int, set[int]]] = [defaultdict(set) for _ in cuts]
     firsts = [cut.microbatches for cut in cuts]
     newest = [*zip(*(cut.versions for cut in cuts), strict=True)]
     for op, stage, microbatch, version in tasks:
-        if OPS[op].is_pass:
+        if op.is_pass:
             first, stop = bisect_right(newest[stage], version), bisect_right(firsts, microbatch)
             for number in range(first, stop):
                 read[number][stage].add(version)
@@ -94,8 +79,8 @@ def steps_after(steps: Steps, boundary: Boundary) -> Steps:
     def left(step: Step) -> Step | None:
         if step.task.microbatch >= boundary.microbatches:
             return step
-        rule = OPS[step.task.op]
-        stays = rule.adds_gradient or not rule.is_pass
+        op = step.task.op
+        stays = op.adds_gradient or not op.is_pass
         return step._replace(receives=(), sends=()) if stays else None
 
     return Steps(tuple(filter(None, map(left, steps.head))))

@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from math import gcd
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import weight_slots
-from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
+from pipekit.schedules.ops import Op, Payload, receivers, senders
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -19,9 +18,7 @@ Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""
 
 
-def lower(
-    schedule: Schedule, skips: Skips = (), ties: Skips = (), goes_on: bool = False
-) -> tuple[Steps, ...]:
+def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Steps, ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
     Args:
@@ -30,8 +27,6 @@ def lower(
             there goes straight from the one to the other (torchgpipe, section 3.3).
         ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
             Its gradient comes back as a skip connection's does.
-        goes_on: whether a run may end behind any batch of a schedule without end and another go on
-            from there; see :func:`weight_slots`.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
@@ -39,8 +34,7 @@ def lower(
     if not schedule.period:
         return tuple(map(Steps, _finite(schedule, skips, ties)))
     size, made = schedule.period_microbatches, schedule.period_versions
-    cut_every = gcd(*schedule.batch_stops) if goes_on else None
-    if schedule.is_closed and cut_every in (None, size):
+    if schedule.is_closed:
         first = _finite(schedule.before(size), skips, ties)
         # Else a period begins with its version where the one before it has left it.
         if all(step.slot == 0 for step in chain(*first)):
@@ -48,7 +42,7 @@ def lower(
     settled = periods_under_way(schedule)
     periods = settled + 4
     while True:
-        first = _finite(beginning(schedule, periods), skips, ties, cut_every)
+        first = _finite(beginning(schedule, periods), skips, ties)
         slots = 1 + max(step.slot for step in chain(*first))
         if periods >= settled + 3 * slots:
             break
@@ -80,16 +74,15 @@ def _folded(
     )
 
 
-def _finite(
-    schedule: Schedule, skips: Skips, ties: Skips, cut_every: int | None = None
-) -> list[tuple[Step, ...]]:
+def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, ...]]:
     """Return every worker's steps for a finite schedule; see :func:`lower`."""
     into, out_of = _ways(schedule, skips, ties)
     update_of = schedule.update_of
     lowered: list[tuple[Step, ...]] = []
     for tasks in schedule.workers:
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
-        slots = weight_slots(tasks, cut_every).slots
+        slots = weight_slots(tasks).slots
+        again = {(stage, k) for op, stage, k, _ in tasks if op is Op.RECOMPUTE}
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, slots, strict=True)):
             op, stage, k, _ = task
@@ -102,6 +95,7 @@ def _finite(
                     update_of[stage][k],
                     (stage, k) in last_of_batches,
                     position in last_of_updates,
+                    (stage, k) in again,
                 )
             )
         lowered.append(tuple(steps))
@@ -142,9 +136,9 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
             ]
             received = ends(messages, graph.senders[payload][source])
             sent = ends(messages, graph.receivers[payload][destination])
-            for op in RECEIVERS[payload]:
+            for op in receivers(payload):
                 into[op, destination].append(received)
-            for op in SENDERS[payload]:
+            for op in senders(payload):
                 out_of[op, source].append(sent)
     return into, out_of
 
@@ -183,6 +177,6 @@ def update_ends(tasks: Sequence[Task], schedule: Schedule) -> set[int]:
     last = {
         (stage, schedule.update_of[stage][microbatch]): position
         for position, (op, stage, microbatch, _) in enumerate(tasks)
-        if OPS[op].adds_gradient
+        if op.adds_gradient
     }
     return set(last.values())

@@ -1,7 +1,7 @@
 """Lists that go on without end, as far as they are asked: a head, and a period that repeats."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import Generic, TypeVar
 
@@ -26,13 +26,11 @@ class Recurring(Generic[T]):
         head: the first ones.
         period: those behind them; empty: the list is finite.
         later: returns an item of the period as it is so many periods later.
-        skip: periods that are left out, with the head, as it is iterated.
     """
 
     head: tuple[T, ...]
     period: tuple[T, ...] = ()
     later: Callable[[T, int], T] = same
-    skip: int = 0
 
     def __getitem__(self, place: int) -> T:
         if place < len(self.head) or not self.period:
@@ -41,10 +39,6 @@ class Recurring(Generic[T]):
         return self.later(self.period[place], times)
 
     def __iter__(self) -> Iterator[T]:
-        rounds = count(self.skip) if self.period else ()
+        rounds = count() if self.period else ()
         repeated = (self.later(item, times) for times in rounds for item in self.period)
-        return chain(() if self.skip else self.head, repeated)
-
-    def skipping(self, periods: int) -> "Recurring[T]":
-        """Return the list as it goes on behind so many periods."""
-        return replace(self, skip=periods) if self.period else self
+        return chain(self.head, repeated)

@@ -25,14 +25,12 @@ class Message(NamedTuple):
         microbatch: of both tasks.
         skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
             share, a number below that.
-        attempt: 1 if it takes the place of one that was sent before an update was validated.
     """
 
     payload: Payload
     stage: int
     microbatch: int
     skip: int = MAIN
-    attempt: int = 0
 
     @property
     def purpose(self) -> str:
@@ -41,8 +39,8 @@ class Message(NamedTuple):
 
     def later(self, microbatches: int) -> "Message":
         """Return the same message, ``microbatches`` later."""
-        payload, stage, microbatch, skip, attempt = self
-        return Message(payload, stage, microbatch + microbatches, skip, attempt)
+        payload, stage, microbatch, skip = self
+        return Message(payload, stage, microbatch + microbatches, skip)
 
 
 Endpoints = tuple[tuple[Message, int], ...]
@@ -67,6 +65,7 @@ class Step(NamedTuple):
         update: the update that the task makes, or that sums its microbatch's gradient.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
         ends_update: whether the task is the worker's last that adds a gradient for the update.
+        again_at_a_place: whether a task of the table runs the microbatch's forward again.
     """
 
     task: Task
@@ -76,14 +75,15 @@ class Step(NamedTuple):
     update: int = 0
     ends_batch: bool = False
     ends_update: bool = False
+    again_at_a_place: bool = False
 
     def recomputed(self, mode: str) -> bool:
         """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
-        return runs_again(mode, self.ends_batch)
+        return self.again_at_a_place or runs_again(mode, self.ends_batch)
 
     def later(self, microbatches: int, versions: int) -> "Step":
         """Return the same step, ``microbatches`` and weight ``versions`` later."""
-        task, receives, sends, slot, update, ends_batch, ends_update = self
+        task, receives, sends, slot, update, ends_batch, ends_update, again = self
         return Step(
             task.later(microbatches, versions),
             _later(receives, microbatches),
@@ -92,6 +92,7 @@ class Step(NamedTuple):
             update + versions,
             ends_batch,
             ends_update,
+            again,
         )
 
 
@@ -113,14 +114,12 @@ class Steps:
         period: those behind them; empty: the head is all.
         microbatches: by how many later each period is than the one before.
         versions: likewise, of each stage.
-        begin: steps of earlier microbatches are left out.
     """
 
     head: tuple[Step, ...]
     period: tuple[Step, ...] = ()
     microbatches: int = 0
     versions: tuple[int, ...] = ()
-    begin: int = 0
 
     @property
     def distinct(self) -> tuple[Step, ...]:
@@ -130,17 +129,17 @@ class Steps:
     def until(self, end: Callable[[], int] = lambda: sys.maxsize) -> Iterator[Step]:
         """Yield the steps of the microbatches before one that may become known meanwhile."""
         for step in self.head:
-            if self.begin <= step.task.microbatch < end():
+            if step.task.microbatch < end():
                 yield step
         numbers = [step.task.microbatch for step in self.period]
         if not numbers:
             return
-        first, last = min(numbers), max(numbers)
+        first = min(numbers)
         versions = [self.versions[step.task.stage] for step in self.period]
-        for times in count(max(0, (self.begin - last) // self.microbatches)):
+        for times in count():
             later = times * self.microbatches
             if first + later >= end():
                 return
             for step, number, each in zip(self.period, numbers, versions, strict=True):
-                if self.begin <= number + later < end():
+                if number + later < end():
                     yield step.later(later, times * each)

@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 from pipekit.schedules.beginning import beginning, periods_under_way
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.lowering.recurring import Recurring, plus, same
-from pipekit.schedules.ops import OPS
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError
 
@@ -110,7 +109,7 @@ def _sum_order(schedule: Schedule, shared: set[int], joint_updates: bool) -> tup
     found: list[tuple[int, int]] = []
     for number in Replay(graph, joint_updates=joint_updates).order():
         op, stage, microbatch, _ = graph.tasks[number]
-        if not OPS[op].adds_gradient or stage not in shared:
+        if not op.adds_gradient or stage not in shared:
             continue
         left[stage][graph.update_of[stage][microbatch]] -= 1
         while made[stage] < len(graph.updates[stage]) and not left[stage][made[stage] + 1]:

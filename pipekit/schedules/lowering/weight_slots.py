@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipekit.schedules.ops import OPS
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -20,9 +20,7 @@ class WeightSlots(NamedTuple):
     alive: list[int]
 
 
-def weight_slots(
-    tasks: Sequence[Task], cut_every: int | None = None, stashing: bool = False
-) -> WeightSlots:
+def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
     """Give out a worker's weight slots, as a compiler gives out registers.
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
@@ -30,39 +28,28 @@ def weight_slots(
     the slot of a version that is dead.  So a stage has as many slots as it ever has versions
     alive at once, and nothing is copied back.
 
-    With ``cut_every`` a run may end before a multiple of so many microbatches, and another one go
-    on from there: no update before it writes over a version that passes behind it read.  With
-    ``stashing`` it is known that each backward reads its forward's version; else a backward whose
-    version does not lie where its forward's did raises ScheduleError.
+    With ``stashing`` it is known that each backward reads its forward's version; else a backward
+    whose version does not lie where its forward's did raises ScheduleError.
     """
     last_reader = {
         (stage, version): position
         for position, (op, stage, _, version) in enumerate(tasks)
-        if OPS[op].is_pass
+        if op.is_pass
     }
-    last_span: dict[tuple[int, int], int] = {}  # between two cuts, by stage and version
-    for task in tasks if cut_every else ():
-        if OPS[task.op].is_pass:
-            key = task.stage, task.version
-            last_span[key] = max(last_span.get(key, 0), task.microbatch // (cut_every or 1))
     newest = dict.fromkeys(map(itemgetter(1), tasks), 0)
     slot_of = {(stage, 0): 0 for stage in newest}
-    free: dict[int, list[tuple[int, int]]] = {stage: [] for stage in newest}  # from a span on
+    free: dict[int, list[int]] = {stage: [] for stage in newest}
     used = dict.fromkeys(newest, 1)
     forward_slot: dict[tuple[int, int], int] = {}
     result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
-        rule = OPS[op]
-        if not rule.is_pass:
+        if not op.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
-                free[stage].append((last_span.get(old, 0), slot_of.pop(old)))
-            span = microbatch // cut_every if cut_every else 0
-            ready = [entry for entry in free[stage] if entry[0] <= span]
-            if ready:
-                free[stage].remove(ready[-1])
-                slot = ready[-1][1]
+                free[stage].append(slot_of.pop(old))
+            if free[stage]:
+                slot = free[stage].pop()
             else:
                 slot, used[stage] = used[stage], used[stage] + 1
             slot_of[stage, version] = slot
@@ -71,21 +58,19 @@ def weight_slots(
             slot = slot_of[stage, version]
             if stashing:
                 pass  # a version stays in its slot until its last reader is through
-            elif not rule.own:
+            elif op is Op.FORWARD:
                 forward_slot[stage, microbatch] = slot
-            elif forward_slot[stage, microbatch] != slot:
+            elif op.is_backward and forward_slot[stage, microbatch] != slot:
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
                     f"replaced its forward's in place",
                     [(task, None)],
                 )
-            if rule.adds_gradient and not stashing:
+            if op.adds_gradient and not stashing:
                 del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
-                free[stage].append(
-                    (last_span.get((stage, version), 0), slot_of.pop((stage, version)))
-                )
+                free[stage].append(slot_of.pop((stage, version)))
         result.slots.append(slot)
         result.alive.append(len(slot_of))
     return result

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Message
-from pipekit.schedules.ops import OPS, Payload
+from pipekit.schedules.ops import Payload
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -142,11 +142,11 @@ def receives_of(table: Schedule) -> list[list[Transfer]]:
 
 def message_into(task: Task) -> Message | None:
     """Return the message that a task receives from a neighbouring stage, if it is of a kind."""
-    payload = OPS[task.op].receives
+    payload = task.op.receives
     return Message(payload, task.stage, task.microbatch) if payload else None
 
 
 def message_out_of(task: Task) -> Message | None:
     """Return the message that a task sends to a neighbouring stage, likewise."""
-    payload = OPS[task.op].sends
+    payload = task.op.sends
     return Message(payload, task.stage + payload.step, task.microbatch) if payload else None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pipekit.schedules.formats import torch_csv
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.program import Group, MessageProgram, Transfer, TransferKind, alone
-from pipekit.schedules.ops import OPS, Payload
+from pipekit.schedules.ops import PASSES, Payload
 from pipekit.schedules.schedule import Schedule, text_of
 from pipekit.schedules.task import ScheduleError
 
@@ -36,7 +36,9 @@ def read(source: str | os.PathLike[str]) -> MessageProgram:
         OSError: there is no such file, or it cannot be opened.
     """
     text = text_of(source)
-    schedule = Schedule.one_batch("torch", *torch_csv.read(text))
+    lists, overlaps = torch_csv.read(text)
+    passes = ((each for each in mine if each[0] in PASSES) for mine in lists)
+    schedule = Schedule.one_batch("torch", passes, overlaps)
     ranks = {stage: workers[0] for stage, workers in enumerate(schedule.stage_workers)}
     workers: list[list[Group]] = []
     for tasks, row in zip(schedule.workers, csv.reader(io.StringIO(text)), strict=False):
@@ -73,7 +75,7 @@ def write(program: MessageProgram) -> str:
             (action,) = group
             if isinstance(action, Transfer):
                 cells.append(_cell(action))
-            elif OPS[action.op].is_pass and action not in seconds:
+            elif action.op.is_pass and action not in seconds:
                 cells.append(next(passes))
         csv.writer(lines).writerow(cells)
     return lines.getvalue()

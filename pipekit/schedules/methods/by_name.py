@@ -1,29 +1,56 @@
 """The methods by name, each a function of the same counts: for command lines and comparisons."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from pipekit import names
 from pipekit.schedules import Schedule, ScheduleError, replicate
 from pipekit.schedules.methods.flushed import require_positive
 
-Method = Callable[[int | Sequence[int], int], Schedule]
-"""(stages, microbatches a batch) to a schedule without end.
 
-``stages`` says how many there are, or on how many workers each of them is.
-"""
+class NamedMethod(Protocol):
+    """A method of :data:`pipekit.names.TABLES`, whichever it is."""
+
+    def __call__(
+        self,
+        stages: int | Sequence[int] | None = None,
+        microbatches: int = 1,
+        *,
+        workers: int | None = None,
+    ) -> Schedule:
+        """Return a schedule without end.
+
+        Args:
+            stages: how many, or on how many workers each of them is; None: as many as the method
+                has on so many workers at least.
+            microbatches: of a batch.
+            workers: how many share the stages; None: as few stages on each as the method has.
+
+        Raises:
+            ScheduleError: the method has no such schedule; the message says what to use.
+        """
 
 
-def _made(name: str, stages: int | Sequence[int], microbatches: int) -> Schedule:
-    """Return a method's schedule."""
-    entry = names.METHODS[name]
+def _made(
+    name: str,
+    stages: int | Sequence[int] | None = None,
+    microbatches: int = 1,
+    *,
+    workers: int | None = None,
+) -> Schedule:
+    """Return a method's schedule; see :class:`NamedMethod`."""
+    entry = names.TABLES[name]
+    if workers is not None:
+        require_positive(workers=workers)
+    if stages is None:
+        stages = (workers or 1) * entry.stages_a_worker
     if isinstance(stages, int):
         require_positive(stages=stages)
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     if entry.replicas == "stages":
-        return cast(Schedule, entry.load()(stages))
+        return _on(workers, cast(Schedule, entry.load()(stages)))
     copies = max(replicas, default=1)
     if entry.replicas == "none" and copies > 1:
         raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
@@ -33,22 +60,43 @@ def _made(name: str, stages: int | Sequence[int], microbatches: int) -> Schedule
             f"{'-'.join(['2'] * len(replicas))}, say, in place of {'-'.join(map(str, replicas))}"
         )
     counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
-    workers, more = divmod(len(replicas), entry.stages_a_worker)
-    if entry.takes_workers and more:
+    if not entry.takes_workers:
+        schedule: Schedule = entry.load()(*counts)
+    else:
+        share, more = divmod(len(replicas), entry.stages_a_worker)
+        if workers is None and more:
+            raise ScheduleError(
+                f"{name} has two stages a worker: use an even number of stages, not "
+                f"{len(replicas)}, or say how many workers there are"
+            )
+        schedule = entry.load()(*counts, workers=workers // copies if workers else share)
+    return _on(workers, schedule if copies == 1 else replicate(schedule, copies))
+
+
+def _on(workers: int | None, schedule: Schedule) -> Schedule:
+    """Return the schedule if it is on so many workers, or else raise ScheduleError."""
+    if workers not in (None, schedule.worker_count):
         raise ScheduleError(
-            f"{name} has two stages a worker: use an even number of stages, not {len(replicas)} "
-            f"(schedules.{entry.where.partition(':')[2]}() can have more a worker)"
+            f"{schedule.title} puts {schedule.stages} stages on {schedule.worker_count} workers, "
+            f"not {workers}: leave out stages, or workers"
         )
-    options = {"workers": workers} if entry.takes_workers else {}
-    schedule: Schedule = entry.load()(*counts, **options)
-    return schedule if copies == 1 else replicate(schedule, copies)
+    return schedule
 
 
-METHODS: dict[str, Method] = {name: partial(_made, name) for name in names.METHODS}
-"""Every method that can be asked for by name."""
+METHODS: dict[str, NamedMethod] = {name: partial(_made, name) for name in names.METHODS}
+"""Every method that can be asked for by name, and that an engine trains."""
+
+TABLES: dict[str, NamedMethod] = {name: partial(_made, name) for name in names.TABLES}
+"""All of them."""
 
 PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not each.microbatches)
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
+
+
+def batches_of(name: str, stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
+    """Return so many batches of a method; one that cuts no minibatch gets as many whole ones."""
+    each = microbatches if name in PER_MINIBATCH else 1
+    return TABLES[name](stages, microbatches).take(batches * each)
 
 
 def named_schedules(
@@ -75,7 +123,7 @@ def stages_a_worker(name: str) -> int:
 
     With two directions that is one, which has two copies.
     """
-    return names.METHODS[name].stages_a_worker
+    return names.TABLES[name].stages_a_worker
 
 
 def parse_replicas(text: str) -> list[int]:

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
-from pipekit.schedules.table import require_room
-from pipekit.schedules.task import ScheduleError
+from pipekit.schedules.table import Tasks, require_room
+from pipekit.schedules.task import ScheduleError, Task
 
 
 def require_positive(**counts: int) -> None:
@@ -24,8 +25,33 @@ def flushed(
     workers: Iterable[Iterable[Pass]],
     overlaps: Collection[tuple[Pass, Pass]] = (),
 ) -> Schedule:
-    """Return the schedule without end of such batches (:meth:`.Schedule.one_batch`)."""
+    """Return the schedule without end of such batches (:meth:`.Schedule.one_batch`).
+
+    What most methods are: a list of passes a worker, on one weight version a batch.
+
+    Args:
+        name: the method's.
+        workers: of each worker, the passes of a batch in their order: (op, stage, microbatch).
+        overlaps: pairs of a forward and a backward that run together.
+    """
     return Schedule.one_batch(name, workers, overlaps).repeat()
+
+
+def each_list(schedule: Schedule, change: Callable[[Tasks], Iterable[Task]]) -> Schedule:
+    """Return a schedule of whole batches with other lists, each made from a worker's own.
+
+    Raises:
+        ScheduleError: the batches are not whole: they do not end with a flush.
+    """
+    endless = schedule if schedule.is_endless else schedule.repeat()
+    if not endless.is_closed:
+        raise ScheduleError(
+            f"{schedule.title} has no whole batches to change: use a method that flushes"
+        )
+    lists = tuple(tuple(change(tasks)) for tasks in endless.period)
+    if schedule.is_endless:
+        return replace(schedule, period=lists)
+    return replace(schedule, head=lists)
 
 
 _COUNTED = {

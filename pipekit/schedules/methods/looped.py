@@ -37,6 +37,47 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     return flushed("interleaved 1F1B", each)
 
 
+def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return the generalized interleaved schedule, GIS, on one version a batch.
+
+    Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
+    time is left for messages.  It is as long, with as many passes in flight as there are stages,
+    where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
+    2503.01328).
+
+    Args:
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
+    """
+    return flushed("GIS", generalized(stages, microbatches, workers, workers))
+
+
+def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return GIS-H's schedule: :func:`gis` in rounds of half as many microbatches.
+
+    With ``p`` workers and ``v`` stages each, the first worker has ``p + (v - 1) ceil(p / 2)``
+    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: this tends to half of
+    GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
+    github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
+    workers in such a round, so that backwards are in two parts, of which the one for the input is
+    waited for.
+
+    Args:
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
+    """
+    each = generalized(stages, microbatches, workers, -(-workers // 2))
+    return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
+
+
+def generalized(
+    stages: int, microbatches: int, workers: int, group: int
+) -> Iterator[Iterator[Pass]]:
+    """Yield each worker's passes of GIS, with so many microbatches a round."""
+    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
+    return (_interleaved(own, microbatches, workers, ahead=1, group=group) for own in loop)
+
+
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return interleaved 1F1B with backwards in two parts, on one version a batch.
 
@@ -98,13 +139,15 @@ def _loop(
     return (range(worker, stages, workers) for worker in range(workers))
 
 
-def _interleaved(own: range, microbatches: int, workers: int, *, ahead: int) -> Iterator[Pass]:
+def _interleaved(
+    own: range, microbatches: int, workers: int, *, ahead: int, group: int | None = None
+) -> Iterator[Pass]:
     """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
 
     Then come ``ahead`` forwards for each worker behind, before it alternates.
     """
-    # A batch in parts of ``workers`` microbatches or more, the larger ones first.
-    parts = np.array_split(range(microbatches), max(1, microbatches // workers))
+    # A batch in parts of ``group`` microbatches or more, the larger ones first.
+    parts = np.array_split(range(microbatches), max(1, microbatches // (group or workers)))
     rounds = [part.tolist() for part in parts]
     order = {
         Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],

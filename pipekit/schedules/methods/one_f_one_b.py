@@ -127,6 +127,10 @@ def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
 
     It first admits ``in_flight - 1`` forwards, so that with the next one ``in_flight`` are in
     flight; then it alternates, so that no worker of a balanced pipeline idles; at last it drains.
+
+    Args:
+        microbatches: those of a batch.
+        in_flight: how many of them the worker has in flight at most.
     """
     warm_up = min(in_flight - 1, len(microbatches))
     for k in microbatches[:warm_up]:

@@ -6,7 +6,6 @@ from itertools import chain, pairwise
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.methods.flushed import require_positive
-from pipekit.schedules.ops import OPS
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -32,8 +31,10 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     def copied(task: Task, pipeline: int) -> Task:
         # An update is named after the last microbatch of the batch, which is the last pipeline's.
-        number = pipeline if OPS[task.op].is_pass else width - 1
-        return task._replace(microbatch=task.microbatch * width + number)
+        op, number = task.op, pipeline if task.op.is_pass else width - 1
+        whole, chunk = divmod(task.microbatch, schedule.chunks)
+        op = op if op.peer is None else op.to(op.peer * width + pipeline)
+        return task._replace(op=op, microbatch=(whole * width + number) * schedule.chunks + chunk)
 
     if width > 1:
         schedule = late_updates(schedule)
@@ -117,7 +118,7 @@ def _moved(tasks: Iterable[Task], versions: set[int], waiting: dict[int, Task]) 
         update = waiting.get(task.stage)
         if update and task.version >= update.version:  # reads it, or is the next update
             yield waiting.pop(task.stage)
-        if not OPS[task.op].is_pass and task.version in versions:
+        if not task.op.is_pass and task.version in versions:
             waiting[task.stage] = task
         else:
             yield task
@@ -128,7 +129,7 @@ def _begun_together(schedule: Schedule) -> set[int]:
     first: dict[tuple[int, int], int] = {}  # microbatch, by stage and version
     for tasks in schedule.workers:
         for op, stage, microbatch, version in tasks:
-            if OPS[op].is_pass:
+            if op.is_pass:
                 key = stage, version
                 first[key] = min(microbatch, first.get(key, microbatch))
     return {

@@ -381,26 +381,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
 
 
-def test_a_disk_that_is_full_when_a_file_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies in a buffer until then fails twice, the second time without a name."""
-    make, made = tempfile.NamedTemporaryFile, []
-
-    def full(**how: Any) -> Any:
-        file = make(**how)
-        if Path(how["dir"]).name.startswith("batch-"):
-            made.append(file.name)
-            file.file = open("/dev/full", "wb")  # noqa: SIM115
-        return file
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
-    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/batch-"):
-        pipe().train(data(2), checkpoints=tmp_path)
-    assert made
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
 # --- what stays ----------------------------------------------------------------------------------
 
 

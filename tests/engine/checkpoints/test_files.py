@@ -1,6 +1,5 @@
 """Checkpoints as files: atomic, complete when all parts are there, sound while their sums hold."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -42,12 +41,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert torch.equal(content["weights"]["0.weight"], torch.arange(5.0))
 
 
-def test_the_name_ends_with_the_files_own_sum(tmp_path: Path) -> None:
-    part = parts_of(save(tmp_path, 20, 0))[0]
-    assert hashlib.sha256(part.path.read_bytes()).hexdigest()[:16] == part.digest
-    assert f".{part.digest}.pt" in part.path.name
-
-
 def test_a_checkpoint_is_complete_when_all_workers_have_written(tmp_path: Path) -> None:
     save(tmp_path, 10, 0, 1)
     home = save(tmp_path, 20, 1)
@@ -78,25 +71,6 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_it_used(
     flip(parts_of(before)[0].path)
     with pytest.warns(UserWarning, match="damaged"):
         assert newest(tmp_path) is None
-
-
-def test_every_single_flipped_bit_is_found(tmp_path: Path) -> None:
-    part = parts_of(save(tmp_path, 20, 0))[0]
-    size = part.path.stat().st_size
-    for at in range(0, size, 97):
-        flip(part.path, at)
-        assert not part.sound
-        flip(part.path, at)
-    assert part.sound
-
-
-def test_the_last_two_complete_ones_stay(tmp_path: Path) -> None:
-    for batches in (10, 20, 30, 40):
-        save(tmp_path, batches, 0, 1)
-    save(tmp_path, 50, 0)
-    assert [home.name[6:14] for home in sorted(tmp_path.iterdir())] == [
-        f"000000{n}" for n in (30, 40, 50)
-    ]
 
 
 def test_what_an_attempt_had_to_go_back_from_does_not_count_among_the_last_two(

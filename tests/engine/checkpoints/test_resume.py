@@ -82,7 +82,6 @@ STRAIGHT = st.fixed_dictionaries(
         "model": st.sampled_from([*MODELS.values(), model_with_skips]),
         "recompute": st.sampled_from(["never", "always"]),
         "clip_norm": st.sampled_from([None, 0.1]),
-        "validate": st.sampled_from(["first", "later"]),
         # So large that the first updates are skipped, and soon grown again.
         "loss_scale": st.sampled_from([None, pk.LossScale(initial=2.0**126, interval=1)]),
     }
@@ -240,15 +239,6 @@ def test_a_run_that_was_at_its_end_is_not_trained_again(tmp_path: Path) -> None:
     assert again.train(batches).losses == first.train(batches).losses
 
 
-def test_resumed_for_evaluation_only(tmp_path: Path) -> None:
-    first = pipeline(mixed(), "pipedream", [3, 5])
-    first.train(data(4), checkpoints=tmp_path)
-    again = pipeline(mixed(), "pipedream", [3, 5])
-    again.resume(tmp_path)
-    assert different(again.state_dict(), first.state_dict()) == []
-    assert again.evaluate(data(2)) == first.evaluate(data(2))
-
-
 def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
     whole = pipeline(mixed(), "2bw", [3, 5])
     losses = whole.train(data(6)).losses
@@ -314,23 +304,6 @@ def test_shared_weights_go_on_in_other_stages(
     resumed = again.train(data(5), checkpoints=tmp_path).losses
     assert resumed == pytest.approx(losses[done:], rel=1e-5)
     torch.testing.assert_close(dict(again.state_dict()), dict(whole.state_dict()))
-
-
-def test_interrupted_again_after_a_change_of_stages(tmp_path: Path) -> None:
-    whole = pipeline(mixed(), "flush", [8])
-    losses = whole.train(data(9)).losses
-    for balance, at in [([2, 6], 14), ([4, 4], 14)]:
-        pipe = pipeline(mixed(), "flush", balance, loss=Interrupting(at))
-        pipe.resume(tmp_path)
-        with pytest.raises(Interruption):
-            pipe.train(data(9), checkpoints=pk.Checkpoints(tmp_path, every=2))
-    done = saved_after(tmp_path)
-    again = pipeline(mixed(), "flush", [4, 4])
-    again.resume(tmp_path)
-    run = again.train(data(9), checkpoints=pk.Checkpoints(tmp_path, every=2))
-    assert done > len(losses) - len(run.losses) > 0
-    assert run.losses == losses[-len(run.losses) :]
-    assert different(again.state_dict(), whole.state_dict()) == []
 
 
 def test_pipedream_on_other_stages_begins_with_the_newest_weights(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipekit import PipelinedModule
 from tests.engine.examples import Batches, by_equations, data, different, mlp, pipeline
+from tests.engine.parametrized import first_over_processes
 
 MARK = 100.0
 
@@ -45,9 +46,8 @@ def drawing(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(layer, nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("recompute", ["always", "except_last", "never"])
-@pytest.mark.parametrize("method", ["gpipe", "2bw"])
+@pytest.mark.parametrize("recompute", ["except_last", "never"])
+@first_over_processes("method", ["2bw", "gpipe"])
 def test_a_layer_that_first_draws_in_mid_run(method: str, recompute: str, transport: str) -> None:
     batches, model = marked(4, since=2), drawing(DrawsIfMarked())
     truth = by_equations(model, batches, method, [2, 2])

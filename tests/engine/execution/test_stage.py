@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.execution.passes import PassConfig
-from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO
 from pipekit.engine.execution.stage import Stage, StageConfig
 from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
@@ -75,15 +75,6 @@ def test_recomputation_changes_no_bit(method: str, recompute: str) -> None:
     assert (run.trace.frame["op"] == "RECOMPUTE").sum() == 3 * 3 * expected
 
 
-@pytest.mark.parametrize("recompute", ["except_last", "always"])
-def test_which_microbatches_are_recomputed(recompute: str) -> None:
-    frame = pipeline(mixed(), "gpipe", [4, 4], recompute=recompute).train(data(2)).trace.frame
-    chosen = {*range(8)} - ({3, 7} if recompute == "except_last" else set())
-    for stage in (0, 1):
-        events = frame[(frame["op"] == "RECOMPUTE") & (frame["stage"] == stage)]
-        assert set(events["microbatch"]) == chosen
-
-
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_recomputation_starts_before_the_gradient_arrives(transport: str) -> None:
     """Stage 0 has nothing to do but to wait while stage 1 takes 0.2 s for its first backward."""
@@ -115,24 +106,6 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert kept[True] == 0 < kept[False]
 
 
-def test_recompute_gives_the_same_output_and_gradient() -> None:
-    results = []
-    for recompute in (False, True):
-        torch.manual_seed(0)
-        stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.BatchNorm1d(6)))
-        outputs = [step(stage, k, recompute) for k in range(3)]
-        results.append((outputs, stage.weights.gradients(1), stage.weights.newest.state_dict()))
-    (plain, gradients, state), (again, regradients, restate) = results
-    for (y, g), (z, h) in zip(plain, again, strict=True):
-        assert torch.equal(y, z)
-        assert torch.equal(g[0], h[0])
-    for g, h in zip(gradients, regradients, strict=True):
-        assert g is not None
-        assert h is not None
-        assert torch.equal(g, h)
-    assert different(dict(state), dict(restate)) == []
-
-
 # --- Passes --------------------------------------------------------------------------------------
 
 
@@ -140,27 +113,6 @@ def test_an_output_is_cut_from_the_graph() -> None:
     output = ready(nn.Sequential(nn.Linear(6, 6))).forward(ONES, 0, 0, None, False).main
     assert output.grad_fn is None
     assert not output.requires_grad
-
-
-def test_the_gradient_of_the_input() -> None:
-    stage = ready(nn.Sequential(nn.Linear(6, 3)))
-    _, gradients = step(stage, 0, False)
-    weight = stage.weights.newest.get_parameter("0.weight")
-    assert len(gradients) == 1
-    torch.testing.assert_close(gradients[0], weight.sum(0).expand(4, 6))
-
-
-def test_the_first_stage_sends_no_gradient() -> None:
-    assert step(ready(nn.Sequential(nn.Linear(6, 3)), index=0), 0, False)[1] == {}
-
-
-def test_the_last_stage_weighs_the_loss() -> None:
-    stage = ready(nn.Sequential(nn.Linear(6, 3)))
-    x, y = torch.ones(4, 6), torch.ones(4, 3)
-    loss = stage.forward(StageIO(x, {}), 0, 0, Target(nn.MSELoss(), y, 0.25), False).main
-    with torch.no_grad():
-        expected = nn.MSELoss()(stage.weights.newest(x), y) / 4
-    torch.testing.assert_close(loss, expected)
 
 
 def test_inference_keeps_nothing() -> None:

@@ -14,8 +14,8 @@ from torch import nn
 
 from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
-from pipekit.schedules.ops import ADDING
 from tests.engine.examples import data, different, nesterov, values
+from tests.engine.parametrized import first_over_processes
 from tests.engine.updates.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
 from tests.schedules.methods.test_all_methods import METHODS
@@ -49,7 +49,7 @@ def shares(schedule: Schedule) -> list[list[list[int]]]:
             [
                 task.microbatch
                 for task in schedule.take(1).workers[worker]
-                if task.op in ADDING and task.stage == stage
+                if task.op.adds_gradient and task.stage == stage
             ]
             for worker in workers
         ]
@@ -103,8 +103,7 @@ def both(
 NAMES = [*sorted(METHODS), *(f"torch's {name}" for name in TORCHS)]
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("name", NAMES)
+@first_over_processes("name", ["zb_v", *(name for name in NAMES if name != "zb_v")])
 def test_the_weights_are_sequential_trainings(name: str, transport: str) -> None:
     schedule = made(name)
     both(schedule, network(schedule.stages), [1] * schedule.stages, transport)

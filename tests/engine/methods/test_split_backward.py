@@ -28,6 +28,7 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Op
 from tests.emulation.own_time import own_time
 from tests.engine.examples import Batches, different, values
+from tests.engine.parametrized import first_over_processes
 from tests.schedules.examples import SPLIT
 
 WHOLE = Schedule(
@@ -113,8 +114,7 @@ def trained(name: str, schedule: Schedule, **options: Any) -> tuple[list[float],
 
 
 @pytest.mark.parametrize("recompute", ["never", "always"])
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("name", NETWORKS)
+@first_over_processes("name", NETWORKS)
 def test_the_weights_are_those_of_whole_backwards(
     name: str, transport: str, recompute: str
 ) -> None:

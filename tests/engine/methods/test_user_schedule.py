@@ -18,12 +18,10 @@ from tests.engine.examples import (
     mixed,
     mlp,
     nesterov,
-    pairs,
     sgd,
     values,
 )
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 def reversed_gpipe() -> Schedule:
@@ -84,49 +82,6 @@ def test_reversed_backwards_sum_from_the_last() -> None:
         torch.autograd.backward(nn.MSELoss()(output, part) * 0.25)
     OPTIMIZERS["sgd"](list(model.parameters())).step()
     assert different(pipe.state_dict(), dict(model.state_dict())) == []
-
-
-@TRANSPORTS
-@pytest.mark.parametrize("rows", [8, 10])
-def test_two_stages_on_a_worker(rows: int, transport: str) -> None:
-    batches, balance = data(3, rows=rows), [2, 2, 2, 2]
-    pipe = pipe_for(interleaved(), pairs(), balance, transport=transport)
-    run = pipe.train(batches)
-    truth = by_equations(pairs(), batches, "gpipe", balance, workers=2)
-    assert pipe.workers == 2
-    assert run.losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
-    model = pairs()
-    model.load_state_dict(pipe.state_dict())
-    with torch.no_grad():
-        expected = sum(nn.MSELoss()(model.eval()(x), y).item() for x, y in batches) / 3
-    assert pipe.evaluate(batches) == pytest.approx(expected, rel=1e-6)
-    assert pipe.train(batches).losses[0] < truth.losses[0]
-    assert run.weight_slots == (2, 2), "one for each stage"
-
-
-def test_consecutive_stages_on_one_worker() -> None:
-    """A worker sends to itself."""
-    batches = data(2)
-    for workers, stages in ((1, 3), (1, 8), (3, 8)):
-        balance = [*[1] * (stages - 1), 9 - stages]
-        pipe = pipe_for(interleaved(workers, stages), pairs(), balance)
-        truth = by_equations(pairs(), batches, "gpipe", balance, workers=workers)
-        assert pipe.train(batches).losses == truth.losses
-
-
-@TRANSPORTS
-def test_clipping_on_two_stages_a_worker(transport: str) -> None:
-    """The norm is over all stages, or the schedule is refused before anything runs."""
-    batches, options = data(3), {"clip_norm": 0.05}
-    truth = by_equations(mlp(6, 6, 6, 6, 3), batches, "gpipe", [1] * 4, workers=2, **options)
-    try:
-        pipe = pipe_for(interleaved(), mlp(6, 6, 6, 6, 3), [1] * 4, transport=transport, **options)
-    except pk.ScheduleError as error:
-        assert "clip_norm" in str(error)  # noqa: PT017
-    else:
-        assert pipe.train(batches).losses == truth.losses
-        assert different(pipe.state_dict(), truth.weights[-1]) == []
 
 
 def test_a_picture_trains() -> None:

@@ -26,7 +26,6 @@ from pipekit.clusters.papers import V100
 from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.layers.skips import Skippable
 from pipekit.plans import Recompute
 from pipekit.schedules import Schedule
 from pipekit.traces.memory import Memory
@@ -151,40 +150,6 @@ def test_a_pipelined_module_holds_what_gpipe_does(recompute: Recompute) -> None:
     assert found.frame.groupby("worker")["activations"].last().eq(0).all()
 
 
-class _Leave(Skippable):
-    """Leaves its own input for a layer behind, and keeps nothing for its backward."""
-
-    stashes = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("x", x)
-        return x * 2
-
-
-class _Join(Skippable):
-    pops = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.pop("x")
-
-
-def test_an_input_that_is_left_as_a_skip_is_counted_once() -> None:
-    """Recomputing the middle stage makes its output and nothing else."""
-    pipe = Pipeline(
-        nn.Sequential(nn.Linear(4, 4), _Leave(), _Join()),
-        schedules.gpipe(3, 1),
-        balance=[1, 1, 1],
-        optimizer=OPTIMIZERS[0],
-        loss=nn.MSELoss(),
-        execution=Execution(recompute="always"),
-    )
-    rows = torch.ones(ROWS, 4)
-    frame = measure_memory(pipe.train([(rows, rows)], watch=Watch(memory=True))).frame
-    middle = frame[frame["worker"] == 1]
-    assert middle["activations"].max() == rows.nbytes
-    assert middle["recompute"].max() == rows.nbytes
-
-
 def test_every_part_is_what_it_must_be() -> None:
     """One stage of a Linear layer, 4 x 4 without bias, rows of 4 numbers: all bytes by hand."""
     pipe = Pipeline(
@@ -214,22 +179,6 @@ def test_all_is_given_back() -> None:
     data = [(torch.ones(4, 4), torch.ones(4, 4))]
     memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))
     assert memory.frame.groupby("worker")[["gradients", "activations"]].last().eq(0).all(axis=None)
-
-
-def test_processes_report_the_same_bytes_as_threads() -> None:
-    def peaks(transport: str) -> tuple[int, ...]:
-        pipe = Pipeline(
-            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
-            schedules.two_bw(2, 2),
-            balance=[1, 1],
-            optimizer=OPTIMIZERS[2],
-            loss=nn.MSELoss(),
-            transport=transport,
-        )
-        run = pipe.train([(torch.ones(4, 4), torch.ones(4, 4))] * 3, watch=Watch(memory=True))
-        return measure_memory(run).peak_bytes
-
-    assert peaks("threads")[0] == peaks("distributed")[0]
 
 
 def test_a_run_whose_memory_was_not_followed_says_how_to_follow_it() -> None:

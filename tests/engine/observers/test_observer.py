@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, PipelinedModule, Watch, emulate, schedules
+from pipekit import PipelinedModule, Watch, emulate, schedules
 from pipekit.engine import Observer
 from pipekit.engine.observers.observer import WorkerView, listeners
-from pipekit.engine.transport import GATHER, SCATTER, FlatBucket, PartKey
 from pipekit.profiling import Profile
 from pipekit.schedules import Message, Op, Payload, Step
 from pipekit.trees import Tree, leaves
-from tests.engine.examples import data, mlp, pipeline, sgd
+from tests.engine.examples import data, mlp, pipeline
 
 
 class Diary(Observer):
@@ -125,46 +124,6 @@ def test_evaluation_has_forwards_only() -> None:
     assert told == {"FORWARD": 2}
 
 
-class Parts(Observer):
-    """Keeps what is said of sums."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[int, int, PartKey, FlatBucket]] = []
-        self.sums: list[tuple[int, int]] = []
-
-    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        self.parts.append((worker, receiver, key, part))
-
-    def values_summed(self, worker: int, update: int, values: Tensor) -> None:
-        self.sums.append((worker, update))
-
-
-def test_parts_of_sums_are_views_of_the_whole() -> None:
-    parts = Parts()
-    made = schedules.asp(3)
-    pipe = Pipeline(mlp(6, 3), made, balance=[1], optimizer=sgd, loss=torch.nn.MSELoss())
-    pipe.train(data(3), watch=Watch(observers=[parts]))
-    scattered = [each for each in parts.parts if each[2].phase == SCATTER]
-    assert {each[2].phase for each in parts.parts} == {SCATTER, GATHER}
-    for worker in range(3):
-        begins = {
-            receiver: part.numbers.storage_offset()
-            for source, receiver, _, part in scattered
-            if source == worker
-        }
-        assert begins.keys() == {0, 1, 2} - {worker}
-        assert len(set(begins.values())) == 2
-    assert parts.sums == []
-
-
-def test_values_that_all_workers_sum() -> None:
-    parts = Parts()
-    pipeline(mlp(6, 6, 3), "gpipe", [1, 1], clip_norm=1.0).train(
-        data(2), watch=Watch(observers=[parts])
-    )
-    assert sorted(parts.sums) == [(0, 1), (0, 2), (1, 1), (1, 2)]
-
-
 def test_weights_can_be_seen_after_each_update() -> None:
     seen: list[Tensor] = []
 
@@ -192,7 +151,7 @@ class ToFile(Observer):
 
     def after_step(self, worker: int, step: Step) -> None:
         with self._file.open("a") as file:
-            file.write(f"{step.task.op.value}")
+            file.write(f"{step.task.op.letter}")
 
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
@@ -237,6 +196,6 @@ def test_an_emulated_worker_is_watched() -> None:
 
 
 def test_only_those_who_heed_an_event_are_called() -> None:
-    diary, parts = Diary(), Parts()
-    assert len(listeners([diary, parts], Observer.part_sent, 0)) == 1
+    diary = Diary()
+    assert len(listeners([diary, Observer()], Observer.before_step, 0)) == 1
     assert listeners([diary], Observer.part_sent, 0) == []

@@ -53,7 +53,7 @@ def table(
         at_the_end = []
         while left:
             ready = [each for each in left if left.isdisjoint(needs(each))]
-            op, s, k = choose(sorted(ready, key=lambda each: (each[0].value, *each[1:])))
+            op, s, k = choose(sorted(ready, key=lambda each: (each[0].letter, *each[1:])))
             left.remove((op, s, k))
             lists[home(s, k)].append(Task(op, s, k, t))
             if op is Op.BACKWARD and not any(b[:2] == (op, s) for b in left):

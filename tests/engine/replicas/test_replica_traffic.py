@@ -1,19 +1,15 @@
 """What the workers of a stage send one another, and links that take their time over it."""
 
-import threading
-from typing import Any
-
 import pytest
 from torch import Tensor, nn
 
 import pipekit as pk
-from pipekit import bucketing, schedules
+from pipekit import schedules
 from pipekit.clusters import flat
-from pipekit.engine import Observer
-from pipekit.engine.transport import FlatBucket, PartKey
 from pipekit.profiling import Profile
 from tests.engine.examples import data, different, mixed, mlp
-from tests.engine.replicas.test_replicas import BALANCES, TRANSPORTS, replicated
+from tests.engine.parametrized import TRANSPORTS
+from tests.engine.replicas.test_replicas import BALANCES, replicated
 
 # --- Bytes ---------------------------------------------------------------------------------------
 
@@ -55,44 +51,6 @@ def test_a_minibatch_costs_its_boundaries_activations_and_gradients(transport: s
         (2, 3, "activation"): n * wide,
         (3, 2, "gradient"): n * wide,
     }
-
-
-def test_gradients_leave_while_the_backward_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PipeDream, section 4: the first layer's backward waits until the last layer's have left."""
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)  # so that each layer has a bucket of its own
-    sent = Sent()
-    model = nn.Sequential(nn.Linear(6, 4), Waiting(sent.event), nn.Linear(4, 3))
-    replicated(model, [2], [3]).train(data(2), watch=pk.Watch(observers=[sent]))
-
-
-class Sent(Observer):
-    """Notes that gradients have been sent."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-
-    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        self.event.set()
-
-
-class Waiting(nn.Module):
-    """A layer whose backward waits for an event."""
-
-    def __init__(self, event: threading.Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Waiting":
-        return Waiting(self._event)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x * 1.0
-        if y.requires_grad:
-            y.register_hook(self._wait)
-        return y
-
-    def _wait(self, gradient: Tensor) -> None:
-        assert self._event.wait(60), "nothing was sent before the backward's end"
 
 
 def test_a_stage_without_weights_sends_none() -> None:

@@ -27,8 +27,8 @@ from tests.engine.examples import (
     values,
 )
 from tests.engine.gloo import over_gloo
+from tests.engine.parametrized import TRANSPORTS
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 BALANCES = {1: [8], 2: [4, 4], 3: [3, 2, 3]}  # of mixed(), by the number of stages
 Weights = dict[str, Tensor]
 
@@ -110,28 +110,6 @@ def test_two_workers_train_as_ddp_does_to_the_bit_after_every_step(name: str) ->
     assert different(at_once.state_dict(), expected[-1]) == []
 
 
-@pytest.mark.parametrize("workers", [3, 4])
-def test_more_workers_train_as_ddp_does_but_for_the_order_of_the_sum(workers: int) -> None:
-    model, batches = mlp(6, 8, 3), data(4 * workers)
-    expected = by_ddp(model, batches, workers, nesterov)
-    pipe = replicated(model, [workers], [2])
-    for step, weights in enumerate(expected):
-        pipe.train(batches[workers * step : workers * (step + 1)])
-        # float32 has 6e-8: some roundings a step, four steps.
-        assert_close(pipe.state_dict(), weights, rtol=1e-5, atol=1e-6)
-
-
-def test_it_is_training_on_the_batches_of_a_round_as_one() -> None:
-    """The mean of two equally large batches' means is the mean over both."""
-    batches = data(6)
-    pipe, whole = replicated(mlp(6, 8, 3), [2], [2]), replicated(mlp(6, 8, 3), [1], [2])
-    losses = pipe.train(batches).losses
-    together = whole.train(joined(batches))
-    assert_close(pipe.state_dict(), whole.state_dict())
-    means = [(a + b) / 2 for a, b in zip(losses[::2], losses[1::2], strict=True)]
-    assert means == pytest.approx(together.losses)
-
-
 def test_a_loss_that_is_a_sum_is_summed_over_the_replicas() -> None:
     batches, summing = data(4), nn.MSELoss(reduction="sum")
     small: OptimizerFactory = lambda p: torch.optim.SGD(p, lr=1e-3)  # noqa: E731
@@ -173,19 +151,6 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
     assert different(pipe.state_dict(), dict(model.state_dict())) == []
 
 
-def test_stages_shared_with_different_workers() -> None:
-    """Their sums take turns, so that they never wait for one another in a circle."""
-    schedule = schedules.parse("""
-        # mine; batches of 1
-        worker 0         | F0 F0@1 B0@1^1@1 B0^1
-        worker 1 stage 0 | F1 .    .        .    B1^
-        worker 2 stage 1 | .  F1   B1^
-        """)
-    losses = pipeline(mlp(6, 8, 3), schedule, [1, 1]).train(data(2)).losses
-    model = mlp(6, 8, 3)
-    assert losses == [nn.functional.mse_loss(model(x), y).item() for x, y in data(2)]
-
-
 # --- All replicas have the same weights ----------------------------------------------------------
 
 
@@ -221,31 +186,12 @@ def test_replicas_of_the_only_stage_have_equal_weights(width: int, transport: st
     equal_losses_in_each_round([width], mlp(6, 8, 3), [2], transport)
 
 
-@TRANSPORTS
-def test_replicas_of_the_first_of_two_stages_have_equal_weights(transport: str) -> None:
+def test_replicas_of_the_first_of_two_stages_have_equal_weights() -> None:
     model = nn.Sequential(*mlp(6, 8, 3), nn.Tanh())
-    equal_losses_in_each_round([2, 1], model, [2, 1], transport)
+    equal_losses_in_each_round([2, 1], model, [2, 1], "threads")
 
 
 # --- Pipelines side by side ----------------------------------------------------------------------
-
-
-def test_pipelines_side_by_side_train_as_plain_training_on_the_whole_batch() -> None:
-    runs = {}
-    for transport in ("threads", "distributed"):
-        pipe = pipeline(
-            mlp(6, 8, 3),
-            schedules.replicate(schedules.flush(2, 2), 2),
-            [1, 1],
-            transport=transport,
-        )
-        runs[transport] = pipe.train(data(5)).losses, pipe.state_dict()
-    (losses, weights), (others, their_weights) = runs.values()
-    assert losses == others
-    assert different(weights, their_weights) == []
-    plain = replicated(mlp(6, 8, 3), [1], [2])
-    assert plain.train(data(5)).losses == pytest.approx(losses)
-    assert_close(weights, plain.state_dict())
 
 
 def test_side_by_side_with_dropout_and_uneven_microbatches() -> None:
@@ -285,14 +231,12 @@ def by_hand(model: nn.Sequential, batches: Batches, delay: int) -> tuple[list[fl
     return losses, newest.state_dict()
 
 
-@TRANSPORTS
 @pytest.mark.parametrize(("workers", "delay"), [(1, 0), (2, 1), (3, 2), (3, 5)])
-def test_asp_is_the_equation_with_a_delay(workers: int, delay: int, transport: str) -> None:
+def test_asp_is_the_equation_with_a_delay(workers: int, delay: int) -> None:
     pipe = pipeline(
         mlp(6, 8, 3),
         schedules.asp(workers, delay),
         [2],
-        transport=transport,
     )
     losses, weights = by_hand(mlp(6, 8, 3), data(11), delay)
     assert pipe.train(data(11)).losses == losses
@@ -333,10 +277,9 @@ def test_data_parallelism_with_clipping_is_one_workers() -> None:
     assert_close(pipe.state_dict(), whole.state_dict())
 
 
-@TRANSPORTS
-def test_stages_that_update_at_different_times_have_no_norm_in_common(transport: str) -> None:
+def test_stages_that_update_at_different_times_have_no_norm_in_common() -> None:
     with pytest.raises(ScheduleError, match="clip_norm and stages that update at different times"):
-        replicated(mlp(6, 8, 3), [2, 1], [1, 1], clip_norm=1.0, transport=transport)
+        replicated(mlp(6, 8, 3), [2, 1], [1, 1], clip_norm=1.0)
 
 
 @TRANSPORTS
@@ -372,13 +315,12 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
         replicated(model, [2], [3], optimizer=sgd).train([batch, batch])
 
 
-@TRANSPORTS
-def test_a_layer_that_only_some_minibatches_use(transport: str) -> None:
+def test_a_layer_that_only_some_minibatches_use() -> None:
     """Its gradient is the mean all the same: the other minibatch's is zero."""
     model = nn.Sequential(nn.Linear(6, 6), Sometimes(), nn.Linear(6, 3))
     batches = [(x.abs() * (1 if k % 2 else -1), y) for k, (x, y) in enumerate(data(6))]
     torch.manual_seed(0)
-    pipe = replicated(model, [2], [3], transport=transport, optimizer=sgd)
+    pipe = replicated(model, [2], [3], optimizer=sgd)
     whole = pipeline(model, schedules.replicate(schedules.flush(1, 1), 2), [3], optimizer=sgd)
     pipe.train(batches)
     whole.train(joined(batches))

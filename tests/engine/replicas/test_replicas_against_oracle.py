@@ -124,7 +124,7 @@ def compare(
     return run
 
 
-@settings(max_examples=16)
+@settings(max_examples=8)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_and_losses_are_the_equations_bit_for_bit(

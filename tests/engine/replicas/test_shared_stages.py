@@ -63,18 +63,18 @@ def test_it_trains_as_one_model(name: str) -> None:
     assert_trains_as_one(TABLES[name]())
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_table_that_check_accepts(seed: int) -> None:
     assert_trains_as_one(at_random(seed))
 
 
-@pytest.mark.parametrize("seed", range(25, 30))
+@pytest.mark.parametrize("seed", range(12, 15))
 def test_any_table_with_one_norm(seed: int) -> None:
     """Updates wait for one another, so that the order of the sums may be another one."""
     assert_trains_as_one(at_random(seed, early=0.0), clip_norm=0.1)
 
 
-@pytest.mark.parametrize("name", ["two directions", "down, then up", "ring"])
+@pytest.mark.parametrize("name", ["two directions", "ring"])
 def test_processes_train_as_threads_do(name: str) -> None:
     here = trained(TABLES[name]())
     there = trained(TABLES[name](), transport="distributed")
@@ -82,7 +82,7 @@ def test_processes_train_as_threads_do(name: str) -> None:
     assert different(there[1], here[1]) == []
 
 
-@pytest.mark.parametrize("name", ["two directions", "down, then up", "ring"])
+@pytest.mark.parametrize("name", ["ring"])
 def test_processes_of_torchrun_train_as_threads_do(name: str) -> None:
     """What a worker sends a stage has another form than what it gets for that stage."""
     schedule = TABLES[name]()

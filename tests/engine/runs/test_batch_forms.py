@@ -1,6 +1,5 @@
 """Batches as people have them: dicts, tuples of any length, entries without rows."""
 
-import copy
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,9 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.runs.batch_reader import BatchReader
-from tests.engine.examples import cores_of_each, data, different, mlp, pipeline, values
+from tests.engine.examples import cores_of_each, data, different, mlp, values
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 ROWS, LENGTH, WORDS = 6, 5, 11
 
 
@@ -96,8 +95,7 @@ def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk
 EXAMPLE = {name: dicts()[0][name] for name in ("input_ids", "attention_mask")}
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("mapping", [dict, UserDict])
+@first_over_processes("mapping", [dict, UserDict])
 def test_a_dict_goes_to_the_model_by_its_argument_names_and_whole_to_the_loss(
     mapping: Any, transport: str
 ) -> None:
@@ -113,8 +111,7 @@ def test_a_dict_goes_to_the_model_by_its_argument_names_and_whole_to_the_loss(
     assert different(pipe.state_dict(), plain_loop(network(), dicts(), call)) == []
 
 
-@TRANSPORTS
-def test_a_longer_tuple_begins_with_the_models_arguments(transport: str) -> None:
+def test_a_longer_tuple_begins_with_the_models_arguments() -> None:
     layers = pk.stages(network(), tuple(EXAMPLE.values()))
     tuples = [tuple(batch.values()) for batch in dicts()]
 
@@ -123,7 +120,7 @@ def test_a_longer_tuple_begins_with_the_models_arguments(transport: str) -> None
         assert batch[3] == "copy"
         return F.cross_entropy(output["logits"].flatten(0, 1), batch[2].flatten())
 
-    pipe = trained(layers, tuples, loss, transport=transport)
+    pipe = trained(layers, tuples, loss)
     expected = plain_loop(network(), tuples, lambda m, batch: loss(m(*batch[:2]), batch))
     assert different(pipe.state_dict(), expected) == []
 
@@ -142,23 +139,10 @@ def named() -> list[dict[str, Any]]:
     return [{"x": x, "y": y, **about} for x, y in data(3, rows=ROWS)]
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("inputs", ["x", lambda batch: batch["x"]], ids=["a name", "a function"])
+@first_over_processes("inputs", [lambda batch: batch["x"], "x"])
 def test_a_sequential_is_told_what_it_takes(inputs: Any, transport: str) -> None:
     pipe = trained(mlp(6, 6, 3), named(), weighted, inputs=inputs, transport=transport)
     expected = plain_loop(mlp(6, 6, 3), named(), lambda m, batch: weighted(m(batch["x"]), batch))
-    assert different(pipe.state_dict(), expected) == []
-
-
-def test_one_tensor_is_its_own_target() -> None:
-    """As batches of a TensorDataset of inputs alone are, for an autoencoder."""
-
-    def loss(output: Tensor, batch: Any) -> Tensor:
-        return F.mse_loss(output, batch[0])
-
-    batches = [[x] for x, _ in data(3, rows=ROWS)]
-    pipe = trained(mlp(6, 4, 6), batches, loss)
-    expected = plain_loop(mlp(6, 4, 6), batches, lambda m, batch: loss(m(batch[0]), batch))
     assert different(pipe.state_dict(), expected) == []
 
 
@@ -176,34 +160,6 @@ def test_they_are_evaluated_and_predicted_from(transport: str) -> None:
     assert len(predicted) == 3
     for output, expected in zip(predicted, outputs, strict=True):
         assert torch.allclose(output["logits"], expected["logits"], atol=1e-6)
-
-
-def test_a_mean_over_what_counts_counts_in_the_whole_batch() -> None:
-    def summed(output: dict[str, Tensor], batch: Any) -> Tensor:
-        logits, labels = output["logits"].flatten(0, 1), batch["labels"].flatten()
-        return F.cross_entropy(logits, labels, ignore_index=0, reduction="sum")
-
-    def counted(batch: Any) -> Tensor:
-        labels: Tensor = batch["labels"]
-        return (labels != 0).sum()
-
-    layers = pk.stages(network(), EXAMPLE)
-    pipe = pk.Pipeline(
-        layers,
-        schedules.flush(2, 2),
-        balance=[1, len(layers) - 1],
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        loss=pk.MeanOver(summed, counted),
-    )
-    batch = dicts()[0]
-    expected = F.cross_entropy(
-        copy.deepcopy(network())(batch["input_ids"], batch["attention_mask"])["logits"].flatten(
-            0, 1
-        ),
-        batch["labels"].flatten(),
-        ignore_index=0,
-    )
-    assert pipe.train([batch]).losses[0] == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_labels_do_not_enter_the_first_stage() -> None:
@@ -329,13 +285,3 @@ def test_what_the_model_shall_not_get_can_be_said() -> None:
     pipe = fitted({"x": X}, [{"x": X, "mask": MASK}], inputs=["x"])
     without = fitted({"x": X}, [{"x": X}])
     assert different(pipe.state_dict(), without.state_dict()) == []
-
-
-def test_layers_called_by_hand_are_as_strict() -> None:
-    with pytest.raises(ValueError, match="is a tensor and was None"):
-        pk.stages(Scales(), {"x": X, "mask": None})({"x": X, "mask": MASK})
-
-
-def test_pairs_are_as_they_were() -> None:
-    run = pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train([list(pair) for pair in data(2)])
-    assert run.losses == pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train(data(2)).losses

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import data, pipeline
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the forward changes .*kept")
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 TENSOR = torch.tensor([1.0, 2.0])
 
 
@@ -49,23 +49,11 @@ def layers(first: Any, second: Any = None) -> nn.Sequential:
     return nn.Sequential(Keeps(first), nn.Tanh(), Keeps(second, 3))
 
 
-class Blocks(nn.Module):
-    def __init__(self, state: Any) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(Keeps(state), nn.Tanh()) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 def equal(one: Any, other: Any) -> bool:
     return str(one) == str(other)
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("state", [TENSOR, {"scale": TENSOR, "names": ["a"]}, "text", None])
+@first_over_processes("state", [{"scale": TENSOR, "names": ["a"]}, TENSOR, "text", None])
 @pytest.mark.parametrize("trained", [False, True])
 def test_it_is_read_and_loaded_as_by_the_module(state: Any, trained: bool, transport: str) -> None:
     pipe = pipeline(layers(state, {"old": [1]}), "flush", [2, 1], transport=transport)
@@ -97,16 +85,6 @@ def test_it_counts_microbatches_as_a_plain_loop_does(evaluated: bool, transport:
     assert torch.equal(after["0._extra_state"] - before["0._extra_state"], torch.full((2,), 6.0))
 
 
-def test_what_is_read_or_loaded_is_nobody_elses() -> None:
-    pipe = pipeline(layers({"a": [1]}), "flush", [2, 1])
-    read: Any = pipe.state_dict()
-    read["0._extra_state"]["a"].append(2)
-    assert equal(pipe.state_dict()["0._extra_state"], {"a": [1]})
-    pipe.load_state_dict(read)
-    read["0._extra_state"]["a"].append(3)
-    assert equal(pipe.state_dict()["0._extra_state"], {"a": [1, 2]})
-
-
 @TRANSPORTS
 def test_all_workers_of_a_stage_load_it(transport: str) -> None:
     model = nn.Sequential(Counts(0), nn.Linear(6, 3))
@@ -131,19 +109,6 @@ def test_a_module_that_cannot_take_it_is_told_before_anything_changes() -> None:
     with pytest.raises(ValueError, match=r"OnlyGives gives .1._extra_state. .* set_extra_state"):
         pipe.load_state_dict(changed)
     assert torch.equal(pipe.state_dict()["0.weight"], before["0.weight"])
-
-
-@TRANSPORTS
-def test_a_recorded_models_is_its_modules_own(transport: str) -> None:
-    model = Blocks({"a": 1})
-    sequence = pk.stages(model, torch.randn(4, 6))
-    pipe = pipeline(sequence, "flush", [2, 4], transport=transport)
-    pipe.train([(x, x) for x, _ in data(1)])
-    other = Blocks("new")
-    pipe.load_state_dict(other.state_dict())
-    assert equal(pipe.state_dict()["blocks.1.0._extra_state"], "new")
-    sequence.load_state_dict(pipe.state_dict())
-    assert [block[0].kept for block in model.blocks] == ["new"] * 3  # type: ignore[index]
 
 
 @TRANSPORTS

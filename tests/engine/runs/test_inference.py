@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
 from tests.engine.examples import data, mixed, mlp, pipeline
-
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+from tests.engine.parametrized import TRANSPORTS
 
 
 class Twice(nn.Module):

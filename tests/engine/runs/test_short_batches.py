@@ -19,12 +19,10 @@ from tests.engine.examples import (
     pairs,
     pipeline,
 )
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
-
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["flush", "gpipe", "2bw", "interleaved"])
+@first_over_processes("method", ["flush", "gpipe", "2bw", "interleaved"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_short_batch_is_trained_in_as_many_microbatches_as_it_has_rows(
     rows: int, method: str, transport: str
@@ -157,22 +155,6 @@ def test_one_behind_the_steps_is_not_looked_at(batches: Any, end: int | None) ->
         loss=nn.MSELoss(),
     )
     assert len(pipe.train(batches, steps=2).losses) == 2
-
-
-def test_calls_that_go_on_count_the_microbatches_of_their_own_batches() -> None:
-    """Of one microbatch and of two in turn, and the first call has only one."""
-    schedule = schedules.parse("worker 0 | F0 B0^ F1 F2 B1 B2^").repeat()
-    batches = data(rows=[1, 2, 1, 2, 1])
-    pipe, whole = (
-        Pipeline(mlp(6, 3), schedule, balance=[1], optimizer=nesterov, loss=nn.MSELoss())
-        for _ in range(2)
-    )
-    losses = pipe.train(batches[:1], restart=False).losses
-    with pytest.raises(ValueError, match="batch 2 has 1 rows for 2 microbatches"):
-        pipe.train([batches[1], batches[2], batches[2]], restart=False)
-    losses += pipe.train(batches[1:], restart=False).losses
-    assert losses == whole.train(batches).losses
-    assert different(pipe.state_dict(), whole.state_dict()) == []
 
 
 def test_a_loader_that_drops_it_or_is_long_enough_is_trained_on() -> None:

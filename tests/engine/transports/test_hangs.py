@@ -19,10 +19,10 @@ from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
 from tests.engine.examples import data, mlp, nesterov, pipeline
 from tests.engine.gloo import over_gloo
+from tests.engine.parametrized import TRANSPORTS
 
 LONG_S = 600
 """For which layers hang: whoever waits for them is found out by the limit of every test."""
-TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
 
 class Hangs(nn.Module):
@@ -224,13 +224,6 @@ def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_module_whose_layer_hangs() -> None:
-    layers = nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1))
-    model = pk.PipelinedModule(layers, [1, 2], chunks=2, checkpoint="never")
-    with pytest.raises(ZeroDivisionError):
-        model(torch.cat([data(1)[0][0]]))
-
-
 def test_a_module_says_who_waits_for_whom(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,36 +243,6 @@ def test_a_module_says_who_waits_for_whom(
     join_workers()
     expected = nn.Sequential(layers[0], *layers[2:])(data(1)[0][0])
     torch.testing.assert_close(model(data(1)[0][0]), expected)
-
-
-class HangsBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        OVER.wait(LONG_S)
-        return gradient
-
-
-class BackwardHangs(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = HangsBackward.apply(x)
-        return y
-
-
-def test_a_modules_backward_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autograd hands the error on, whatever thread it calls the backward in."""
-    WatchdogsClock(monkeypatch, "worker 0 waits in B1", "worker 1 computes B1")
-    layers = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), BackwardHangs())
-    model = pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=1.0)
-    output = model(data(1)[0][0])
-    with pytest.raises(pk.Stalled, match="worker 0 waits in B1 of stage 0 for the gradient") as e:
-        output.sum().backward()
-    assert "worker 1 computes B1 of stage 1" in str(e.value)
-    with pytest.raises(ValueError, match="more than 0 s"):
-        pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=0)
 
 
 def test_torchrun_ends_a_run_that_hangs() -> None:

@@ -48,24 +48,6 @@ def test_a_worker_may_send_to_itself() -> None:
     assert one.receive(Message(Payload.GRADIENT, 1, 0), 0) == 1
 
 
-def test_sums_over_all_workers() -> None:
-    workers, _ = transports(3)
-    results: dict[tuple[int, int], Tensor] = {}
-
-    def run(index: int) -> None:
-        for update in (1, 2):
-            values = torch.full((2,), float(10**index * update))
-            (results[index, update],) = workers[index].begin_all_reduce([values], update)()
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for (_, update), total in results.items():
-        assert total.tolist() == [111.0 * update] * 2
-
-
 def test_an_abort_wakes_who_waits() -> None:
     (one, two), network = transports(2)
     network.abort()

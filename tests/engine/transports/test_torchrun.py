@@ -15,8 +15,7 @@ SCRIPT = """
     import torch
     from tests.engine.examples import data, mixed, pipeline
 
-    how = {"clip_norm": 0.5, "validate": "later"}  # some activations are sent again
-    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", **how)
+    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
     runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
     loss = pipe.evaluate(data(3))
     state = pipe.state_dict()
@@ -32,7 +31,7 @@ SCRIPT = """
 def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
     printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)
     losses, loss, state = torch.load(tmp_path / "out")
-    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5, validate="later")
+    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
     runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
     assert losses == [run.losses for run in runs]
     assert loss == pipe.evaluate(data(3))

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -162,15 +160,3 @@ def test_a_fork_has_threads_of_its_own() -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_program_ends_with_threads_that_wait() -> None:
-    program = (
-        "from pipekit.engine.transports.worker_threads import WorkerThreads\n"
-        "workers = WorkerThreads()\n"
-        "print(workers.run([lambda _: 1] * 3, lambda: None))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 1, 1]\n", "")

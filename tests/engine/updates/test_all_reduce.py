@@ -119,7 +119,7 @@ def in_order(contents: Sequence[Tensor]) -> Tensor:
 
 
 @TRANSPORTS
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.data())
 def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
     transport: str, data: st.DataObject
@@ -146,13 +146,6 @@ def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
         for totals in found.totals:
             assert torch.equal(totals[number].numbers, expected)
             assert totals[number].present.tolist() == [1]
-
-
-def test_the_order_matters_to_these_numbers() -> None:
-    """Else the test above would not tell."""
-    generator = torch.Generator().manual_seed(0)
-    contents = [random_content(generator, 100, torch.float32).numbers for _ in range(3)]
-    assert not torch.equal(in_order(contents), in_order(contents[::-1]))
 
 
 @TRANSPORTS
@@ -210,21 +203,6 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
         assert together([edit, read])[1].tolist() == [1] * 4
 
 
-@TRANSPORTS
-def test_a_hundred_rounds_with_changing_contributors(transport: str) -> None:
-    rounds = range(100)
-    contributors = [[r % 3] if r % 2 else [0, 1, 2] for r in rounds]
-    contents = [
-        [content(torch.full((4,), float(r * (w in contributors[r])))) for r in rounds]
-        for w in range(3)
-    ]
-    found = summed(transport, range(3), contributors, contents)
-    for totals in found.totals:
-        assert [t.numbers.tolist() for t in totals] == [
-            [float(r * len(contributors[r]))] * 4 for r in rounds
-        ]
-
-
 # --- Bytes ---------------------------------------------------------------------------------------
 
 
@@ -242,21 +220,6 @@ def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) 
         assert len(set(sent.values())) == 1, "every link carries as much"
         received = sum(other[worker] for other in found.sent)
         assert sent.total() + received == rounds * 4 * (members - 1) * bytes_of_content / members
-
-
-@TRANSPORTS
-def test_who_contributes_nothing_sends_its_part_of_the_sum_only(transport: str) -> None:
-    contents = [[content(torch.ones(12))] for _ in range(3)]
-    found = summed(transport, range(3), [[1]], contents)
-    part = 4 * 12 // 3
-    assert [sent.total() for sent in found.sent] == [2 * part, 4 * part, 2 * part]
-
-
-@given(st.integers(2, 5), st.integers(0, 40))
-def test_whatever_the_size_all_of_it_is_sent_twice_to_all_but_one(m: int, size: int) -> None:
-    contents = [[content(torch.ones(size))] for _ in range(m)]
-    found = summed("queues", range(m), [range(m)], contents)
-    assert sum(sent.total() for sent in found.sent) == 2 * (m - 1) * 4 * size
 
 
 # --- How the messages go -------------------------------------------------------------------------
@@ -293,22 +256,6 @@ def test_messages_have_names_of_their_own_and_everybody_begins_with_another() ->
         assert len(set(received)) == len(received) == 3 * 4
     assert sorted(firsts) == [2, 4, 5]
     assert len(set(named)) == len(named) == 3 * 3 * 4
-
-
-def test_two_workers_send_to_each_other_in_one_order() -> None:
-    """A transport without names relies on it: the scatter of a round before its gather."""
-    channels = {worker: Recorder() for worker in range(3)}
-    for worker, channel in channels.items():
-        exchange = AllReduce(range(3), worker, channel)
-        for number, contributors in enumerate([(0, 1, 2), (1,), (0, 2)]):
-            exchange.sum(ReduceKey(0, number, contributors), content(torch.ones(3)))
-    for sender, channel in channels.items():
-        for receiver in channels.keys() - {sender}:
-            sent = [key for what, w, key in channel.log if (what, w) == ("send", receiver)]
-            taken = [
-                key for what, w, key in channels[receiver].log if (what, w) == ("receive", sender)
-            ]
-            assert sent == taken
 
 
 # --- When another worker fails -------------------------------------------------------------------

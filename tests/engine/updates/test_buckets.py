@@ -104,12 +104,6 @@ def test_gradients_come_out_as_they_went_in(
             assert torch.equal(got, gradient)
 
 
-def test_without_gradients_there_is_room_for_them() -> None:
-    content = bucket_of([torch.ones(2), torch.ones(3)]).flat(None)
-    assert content.numbers.tolist() == [0] * 5
-    assert content.present.tolist() == [0, 0]
-
-
 def test_gradients_of_any_strides() -> None:
     like, gradient = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
     content = bucket_of([like]).flat([gradient])
@@ -119,48 +113,7 @@ def test_gradients_of_any_strides() -> None:
     assert torch.equal(got, gradient)
 
 
-def test_what_comes_out_is_a_view() -> None:
-    """An update may scale it in place, and nothing is copied."""
-    bucket = bucket_of([torch.zeros(2)])
-    content = bucket.flat([torch.ones(2)])
-    for _, gradient in bucket.gradients(content):
-        assert gradient is not None
-        gradient.mul_(3)
-    assert content.numbers.tolist() == [3, 3]
-
-
-def test_it_keeps_nothing_of_what_went_in() -> None:
-    gradient = torch.ones(2)
-    content = bucket_of([torch.zeros(2)]).flat([gradient])
-    gradient.zero_()
-    assert content.numbers.tolist() == [1, 1]
-
-
 # --- From a stage's weight versions --------------------------------------------------------------
-
-
-def test_taking_a_bucket_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = WeightVersions(mlp(6, 4, 3), sgd, None)
-    versions.prepare(2)
-    for buffer in (0, 1):
-        versions.accumulate(buffer, 1)
-        torch.autograd.backward(versions.modules[buffer](torch.ones(2, 6)).sum())
-    expected = [2 * p.grad for p in versions.parameters[0] if p.grad is not None]
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 100)
-    last, first = parameter_buckets(numbered(versions.parameters[0]), versions.take)
-    assert [list(last.parameters), list(first.parameters)] == [[3, 2, 1], [0]]
-    for number, gradient in zip(last.parameters, last.take(1), strict=True):
-        torch.testing.assert_close(gradient, expected[number])
-    assert last.take(1) == [None] * 3
-    torch.testing.assert_close(first.take(1), [expected[0]])
-
-
-def test_only_trained_parameters_travel() -> None:
-    layers = mlp(6, 4, 3)
-    layers.get_parameter("0.weight").requires_grad_(False)
-    (bucket,) = WeightVersions(layers, sgd, None).buckets()
-    assert list(bucket.parameters) == [2, 1, 0]
-    assert bucket.flat(None).numbers.numel() == 4 + 4 * 3 + 3
 
 
 @pytest.mark.parametrize("update", [1, 2])

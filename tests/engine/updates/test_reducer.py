@@ -206,14 +206,6 @@ def test_a_later_updates_last_backward_waits_for_the_earlier_one() -> None:
     assert exchange.order == [0, 1, 2, 3]
 
 
-def test_who_has_no_gradient_takes_part_with_zeros() -> None:
-    exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
-    with reducing(versions, [[OTHER]], exchange) as reducer:
-        found = reducer.gradients(1)
-    assert exchange.contents == [[0.0] * 3, [0.0] * 18]
-    assert_close(found, [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
-
-
 def test_others_updates_are_summed_before_ones_own() -> None:
     """As in ASP: update 1 and 2 are another's; this one's backward for 3 starts them as well."""
     exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
@@ -236,79 +228,7 @@ def test_ones_own_gradient_of_a_later_update_stays_out_of_anothers() -> None:
         assert_close(reducer.gradients(2), expected(mlp(6, 3), 1.0, 2.0))
 
 
-def test_gradients_in_several_buffers_are_one_sum() -> None:
-    exchange, versions = Alone(), prepared(mlp(6, 3), buffers=2)
-    with reducing(versions, [[ME]], exchange) as reducer:
-        backward(versions, 1, 1.0, buffer=0)
-        last_backward(reducer, versions, 1, 2.0, buffer=1)
-        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0, 2.0))
-
-
 # --- Parameters without a gradient ---------------------------------------------------------------
-
-
-class Unused(nn.Module):
-    """Has a layer that it does not run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused, self.used = nn.Linear(2, 2), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.used(x)
-        return y
-
-
-def test_a_parameter_that_nobody_uses_gets_none() -> None:
-    exchange, versions = Alone(), prepared(nn.Sequential(Unused()))
-    with reducing(versions, [[ME], [ME]], exchange) as reducer:
-        for update in (1, 2):
-            last_backward(reducer, versions, update)
-            found = reducer.gradients(update)
-            assert [gradient is None for gradient in found] == [True, True, False, False]
-    assert exchange.order == list(range(8)), "it is summed nevertheless: another may use it"
-
-
-def test_one_that_another_uses_gets_its_gradient() -> None:
-    exchange, versions = Alone(others=4.0), prepared(nn.Sequential(Unused()))
-    with reducing(versions, [[ME, OTHER]], exchange) as reducer:
-        last_backward(reducer, versions, 1)
-        found = reducer.gradients(1)
-    assert found[0] is not None
-    assert found[0].tolist() == [[4.0, 4.0]] * 2
-
-
-class Tied(nn.Module):
-    """Runs one layer twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(self.linear(x))
-        return y
-
-
-def test_a_parameter_that_is_used_twice() -> None:
-    torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(6, 6), Tied(), nn.Linear(6, 3))
-    exchange, versions = Alone(), prepared(layers)
-    with reducing(versions, [[ME]], exchange) as reducer:
-        last_backward(reducer, versions, 1)
-        found = reducer.gradients(1)
-    torch.manual_seed(0)
-    again = nn.Sequential(nn.Linear(6, 6), Tied(), nn.Linear(6, 3))
-    assert_close(found, expected(again, 1.0))
-
-
-def test_a_backward_that_reaches_nothing_still_ends_the_update() -> None:
-    exchange, versions = Alone(), prepared(mlp(6, 3))
-    with reducing(versions, [[ME]], exchange) as reducer:
-        versions.accumulate(0, 1)
-        reducer.begin(1)
-        reducer.end(1)
-        assert reducer.gradients(1) == [None, None]
 
 
 # --- What is left behind -------------------------------------------------------------------------
@@ -335,11 +255,6 @@ def test_closing_takes_the_hooks_away_and_ends_the_lane() -> None:
     backward(versions, 1)
     assert not any(p._post_accumulate_grad_hooks for p in versions.parameters[0])
     assert exchange.rounds == []
-
-
-def test_what_the_exchange_sent_is_known() -> None:
-    with reducing(prepared(mlp(6, 3)), [[ME]], Alone()) as reducer:
-        assert reducer.sent_bytes == {OTHER: 8}
 
 
 def test_a_failed_sum_fails_whoever_needs_it() -> None:

@@ -57,7 +57,7 @@ def assert_equal_copies(state: dict[str, torch.Tensor], *ties: tuple[str, ...]) 
         assert all(torch.equal(state[first], state[name]) for name in others)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None:

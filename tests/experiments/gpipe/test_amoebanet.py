@@ -9,9 +9,8 @@ from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
 
 
-@pytest.mark.parametrize(
-    ("layers", "filters"), [(1, 8), pytest.param(4, 40, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("layers", "filters"), [(1, 8), (4, 40)])
 def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters: int) -> None:
     def build(device: str) -> object:
         return amoebanet_d(3 * layers, filters, 10, device=device)

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.gpipe import bars, step_time
-from experiments.gpipe.bars import Panel, fitting, least_variance, named, sized
+from experiments.gpipe import step_time
+from experiments.gpipe.bars import Panel, fitting, least_variance, named
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
-from tests.emulation.own_time import own_time
 
 MEGA = 1e6
 HEAVY = LayerProfile("layer", 0.003, 0.006, MEGA, MEGA, saved_bytes=200 * MEGA)
@@ -20,12 +19,6 @@ PROFILE = Profile(LAYERS, rows=8, input_bytes=MEGA)
 
 def stages(*seconds: tuple[float, float]) -> Profile:
     return Profile(tuple(LayerProfile("layer", *each) for each in seconds))
-
-
-def test_the_networks_have_the_sizes_that_the_ledger_counts_with() -> None:
-    for name, millions in (bars.AMOEBANET, 329.8), (bars.RESNET, 44.5):
-        network = bars.NETWORKS[name](device="meta")
-        assert round(sum(p.numel() for p in network.parameters()) / 1e6, 1) == millions
 
 
 def test_a_partition_by_operations_does_not_look_at_time() -> None:
@@ -59,15 +52,6 @@ def test_recomputation_and_the_bubble_are_what_a_pipeline_loses() -> None:
     assert late < four <= early
 
 
-def test_emulation_meets_simulation() -> None:
-    each = [sized(PROFILE, named("naive-2"), 8), sized(PROFILE, named("pipeline-2", 32, 4), 8)]
-    panel = Panel(each, [bar.simulated() for bar in each])
-    with own_time():
-        (found,) = panel.emulated(slower=2, repeats=1).found
-    assert found.speedups == pytest.approx(panel.speedups)
-    assert (found.label, panel.label) == ("emulated", "simulated")
-
-
 def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     equal, plan = stages((1, 2), (1, 2)), Plan.by_hand([1, 1], recompute="always")
     early = simulate(gpipe(2, 4).take(1), equal, plan)
@@ -76,26 +60,3 @@ def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     assert 0 < step_time.bubble_over_theory(early, 2, 4) < 1
     assert step_time.read_off(early)["imbalance"] == pytest.approx(0)
     assert step_time.read_off(early).sum() == pytest.approx(100)
-
-
-def test_whether_recomputation_is_early_is_seen() -> None:
-    plan = Plan.by_hand([1, 1], recompute="always")
-    trace = simulate(gpipe(2, 4).take(1), stages((1, 2), (2, 3)), plan)
-    assert step_time.recomputes_early(trace)
-    frame, gradient = trace.frame, trace.frame.query("op == 'BACKWARD' and worker == 1")
-    again = (frame["op"] == "RECOMPUTE") & (frame["worker"] == 0)
-    frame.loc[again, "start_s"] += gradient["end_s"].iloc[0]
-    assert not step_time.recomputes_early(trace)
-
-
-@pytest.mark.parametrize("seconds", [((2, 2), (1, 1)), ((1, 1), (2, 2))])
-def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards(
-    seconds: tuple[tuple[int, int], tuple[int, int]],
-) -> None:
-    trace = simulate(gpipe(2, 4).take(1), stages(*seconds))
-    assert trace.makespan_s == 18  # on each of two workers; 24 s of them are computation
-    shares = step_time.read_off(trace)
-    # The faster stage waits 1 s for three microbatches in one of its phases: in the other it has
-    # no next one to wait for.
-    assert shares["imbalance"] == pytest.approx(100 * 3 / 36)
-    assert shares["bubble"] == pytest.approx(100 * 9 / 36)

@@ -38,6 +38,7 @@ def test_the_learning_rate_falls_every_three_epochs() -> None:
     assert rates == [1.25] * 6 + [1.25 * 0.97] * 6 + [1.25 * 0.97**2] * 2
 
 
+@pytest.mark.long
 def test_both_trainings_run_on_a_small_network() -> None:
     torch.manual_seed(0)
     model = imagenet.giant_amoebanet(normal_cells=3, filters=8, classes=5)

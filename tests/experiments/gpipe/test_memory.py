@@ -5,7 +5,7 @@ import pytest
 
 from experiments.gpipe import memory
 from experiments.gpipe.bars import named
-from experiments.gpipe.memory import GB, Column, held, plan_of
+from experiments.gpipe.memory import GB, held, plan_of
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces.memory import Memory
 
@@ -20,17 +20,6 @@ CHAIN = Profile(
 )
 
 
-def test_columns_are_as_printed() -> None:
-    column = Column.of("pipeline-8")
-    assert (column.layers, column.filters, column.parameters) == (24, 512, 1.8e9)
-    assert (column.parameter_gb, column.activation_gb) == (24.62, 26.24)
-    ways = column.scenario, Column.of("naive-1").scenario
-    assert [(w.stages, w.rows, w.microbatches, w.recompute) for w in ways] == [
-        (8, 8, 16, "always"),
-        (1, 128, 1, "never"),
-    ]
-
-
 def test_a_network_is_held_as_the_formula_says() -> None:
     """By hand: 12 bytes for 4 of a parameter; N + L/K N/T: two inputs, and one microbatch's rest."""
     scenario = named("pipeline-2", minibatch=2, microbatches=2)
@@ -39,11 +28,6 @@ def test_a_network_is_held_as_the_formula_says() -> None:
     assert found["parameters"].tolist() == [3, 9]
     assert found["activations"].tolist() == [2 + 8 + 1, 2 + 2 + 1]
     assert found["total"].tolist() == [14, 14]
-
-
-def test_without_gpipe_all_rows_are_kept() -> None:
-    (found,) = held(CHAIN, named("naive-1", minibatch=2)).to_dict("records")
-    assert found == {"layers": 4, "parameters": 12, "activations": 2 * 12, "total": 36}
 
 
 def test_gpipes_own_partitioner_looks_at_computation() -> None:

@@ -7,40 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.pipedream import LINK_TIME, convergence
+from experiments.pipedream import convergence
 from experiments.pipedream.convergence import (
     ASP,
     BSP,
-    FIGURES,
-    METHODS,
     NAIVE,
     SGD,
     STASHING,
     VERTICAL_SYNC,
     Digits,
     distance_in_std,
-    epoch_hours,
     error_of_distance,
     training,
 )
-from experiments.pipedream.table1.rows import bsp_speedup
-from experiments.pipedream.table1.table import UNCHANGED, otherwise
 from experiments.study import bit_equal, relative_difference
-from pipekit.schedules import check
-
-WORKERS = {"1-1-1-1": 4, "2-1-1": 4, "7-1": 8, "9-5-1-1": 16, "4 w": 4, "8 w": 8, "16 w": 16}
-HYBRID_ARM, BSP_ARM = FIGURES["12"][:2]
-ASP_ARM = next(arm for arm in FIGURES["12"] if arm.method == ASP)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_have_the_workers_of_their_names(name: str) -> None:
-    schedule = METHODS[name]
-    check(schedule)
-    workers = next((count for part, count in WORKERS.items() if f" {part}" in name), 1)
-    assert schedule.worker_count == workers
-
-
+@pytest.mark.long
 def test_vertical_sync_is_asp_without_a_network_and_not_bsp() -> None:
     first = Digits(VERTICAL_SYNC, seed=0, epochs=1, width=8)
     synced, asynchronous, bsp, naive, stashing = (
@@ -76,32 +59,3 @@ def test_a_distance_of_few_seeds_is_wrong_by_no_more_in_95_of_100(apart: float) 
         found = distance_in_std(pd.Series(one), pd.Series(other))
         within += abs(found - apart) <= found * error_of_distance(found, seeds)
     assert within / 500 == pytest.approx(0.95, abs=0.04)
-
-
-def test_every_curve_names_a_method_with_as_many_workers() -> None:
-    for arms in FIGURES.values():
-        for arm in arms:
-            assert METHODS[arm.method].worker_count == arm.setting.workers
-    ours, bsp = FIGURES["10b"]
-    assert ours.method == bsp.method
-
-
-def test_hours_are_those_of_table_1s_speedup() -> None:
-    hours = {arm: epoch_hours(arm) for arm in (HYBRID_ARM, BSP_ARM, ASP_ARM)}
-    # Four workers that never wait are 4 times as fast as one.
-    row = otherwise(BSP_ARM.setting)[UNCHANGED]
-    speedup = bsp_speedup(row.profile, row.cluster)
-    assert hours[BSP_ARM] / hours[ASP_ARM] == pytest.approx(4 / speedup, rel=1e-6)
-    assert epoch_hours(BSP_ARM, LINK_TIME) == pytest.approx(hours[ASP_ARM], rel=1e-6)
-    assert epoch_hours(BSP_ARM, "a change of another row") == hours[BSP_ARM]
-    assert hours[HYBRID_ARM] / hours[ASP_ARM] == pytest.approx(4 / row.speedup(), rel=1e-6)
-
-
-def test_a_ratio_is_the_product_of_its_factors_or_a_bound() -> None:
-    epochs = {HYBRID_ARM.method: 2.0, BSP: 3.0}
-    found = convergence.ratio(epochs, HYBRID_ARM, BSP_ARM, trained=10)
-    assert (found.epochs, found.bound) == (1.5, False)
-    assert found.time == pytest.approx(1.5 * epoch_hours(BSP_ARM) / epoch_hours(HYBRID_ARM))
-    never = convergence.ratio(epochs | {BSP: math.inf}, HYBRID_ARM, BSP_ARM, trained=10)
-    assert (never.epochs, never.bound) == (5, True)
-    assert str(never).startswith("at least ")

@@ -3,7 +3,6 @@
 import pytest
 
 from experiments.pipedream import overhead
-from experiments.pipedream.overhead import DUPLEX, SHARED
 from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
@@ -34,16 +33,3 @@ def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
 def test_what_the_backward_does_not_hide() -> None:
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=2) == 1.5
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=1e9) == pytest.approx(1e-9)
-
-
-def test_others_seconds_stand_in_where_they_are_published() -> None:
-    titan, k80 = ("vgg16", "Titan X", 0.5), ("vgg16", "K80", 0.5)
-    published = overhead.profile_of(*titan, others_seconds=True)
-    assert published.forward_s == pytest.approx(32 * 41.59e-3 / 16)  # data/profiles/network_times
-    assert published.forward_s != pytest.approx(overhead.profile_of(*titan).forward_s)
-    assert overhead.profile_of(*k80, others_seconds=True) == overhead.profile_of(*k80)
-
-
-def test_one_bandwidth_for_both_directions_is_half_of_it_for_each() -> None:
-    shared, duplex = (overhead.links("V100", 4, way) for way in (SHARED, DUPLEX))
-    assert duplex.bandwidth(0, 1) == 2 * shared.bandwidth(0, 1) == 1.25e9

@@ -4,7 +4,6 @@ import pytest
 
 from experiments.pipedream import STRAIGHT, one_layer_stages
 from experiments.pipedream import steady_state as tl
-from experiments.pipedream.steady_state import replica_vectors, with_links_as_stages
 from experiments.study.traces import EQUAL_SLOTS
 from pipekit import schedules, simulate
 from pipekit.traces import Trace
@@ -42,12 +41,6 @@ def test_all_parts_of_a_run_are_whole_rounds() -> None:
     assert tl.window([1, 1], 3, margin=3) == tl.Window(warmup=12, counted=3, drain=6)
 
 
-def test_a_run_made_for_a_window_counts_that_window() -> None:
-    asked = tl.window([2, 1, 1], 5)
-    trace = Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(asked.minibatches), EQUAL_SLOTS)
-    assert tl.steady(trace, [2, 1, 1])[2] == asked.counted
-
-
 def test_unequal_stages_idle_as_the_closed_form_says() -> None:
     draw = random.Random(1)
     times = [(draw.uniform(1, 5), draw.uniform(1, 5)) for _ in range(3)]
@@ -55,21 +48,3 @@ def test_unequal_stages_idle_as_the_closed_form_says() -> None:
     whole = [sum(pair) for pair in times]
     idle = 1 - tl.utilisation(trace, [1, 1, 1])
     assert idle == pytest.approx(1 - sum(whole) / 3 / max(whole), rel=1e-9)
-
-
-def test_the_filling_of_the_pipeline_does_not_count() -> None:
-    trace = simulate(schedules.pipedream(4).take(40), one_layer_stages([(1, 2)] * 4))
-    assert tl.seconds_a_minibatch(trace, STRAIGHT) == pytest.approx(3)
-    assert trace.makespan_s / 40 > 3.2
-
-
-def test_replica_vectors_are_all_there() -> None:
-    found = list(replica_vectors(8, 4))
-    assert len(found) == len({tuple(vector) for vector in found}) == 35
-    assert all(sum(vector) == 8 and min(vector) >= 1 for vector in found)
-    assert [3, 2, 2, 1] in found
-
-
-def test_a_link_is_one_more_stage() -> None:
-    assert with_links_as_stages([1, 1, 1, 1]) == [7, 5, 3, 1]
-    assert with_links_as_stages([2, 1, 1]) == [4, 3, 1]

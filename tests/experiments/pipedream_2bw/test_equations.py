@@ -35,16 +35,6 @@ def test_2bw_trains_by_its_equation_and_by_no_other(
     assert not vanilla.losses_equal
 
 
-def test_parallel_pipelines_exchange_gradients_of_weights_alone() -> None:
-    across, weights = equations.crossing_bytes(against("2bw", SGD, 2).run, 2).values()
-    assert (across, weights) == (0, 2 * sum(p.nbytes for p in MODEL.parameters()) * len(DATA))
-
-
-def test_activations_that_leave_their_pipeline_would_be_seen() -> None:
-    across, _ = equations.crossing_bytes(against("2bw", SGD, 1).run, 2).values()
-    assert across > 0  # as if the two stages were two pipelines
-
-
 @pytest.mark.parametrize(("equation", "delay"), [("sequential", 0), ("2bw", 1)])
 def test_equations_by_hand_are_the_oracles(equation: str, delay: int) -> None:
     model, data = copy.deepcopy(MODEL).double(), [(x.double(), y.double()) for x, y in DATA]

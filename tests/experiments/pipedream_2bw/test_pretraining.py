@@ -3,14 +3,11 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from experiments.pipedream_2bw import pretraining
 from experiments.pipedream_2bw.pretraining import (
     METHODS,
     PIPEDREAM,
@@ -33,11 +30,6 @@ from pipekit.models import token_loss
 
 def test_the_papers_training_is_that_of_the_ledger() -> None:
     assert describe(PRE_TRAINING) == claims.load()["2bw-setup-hparams"].value
-
-
-def test_one_line_cannot_describe_trainings_of_two_kinds() -> None:
-    with pytest.raises(ValueError, match="differ in more than batch and steps"):
-        describe({"bert": AdamRecipe(1, 1), "gpt": AdamRecipe(1, 1, lr=1.0)})
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines() -> None:
@@ -139,13 +131,6 @@ def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth()
     assert pieces[-1][1] < pieces[0][1]
 
 
-def test_batches_go_on_into_further_epochs_in_another_order() -> None:
-    batches = take(replace(GPT, rows=16).text(), batch_rows=8, steps=4, seed=0)
-    first, second = (torch.cat([x for x, _ in half]) for half in (batches[:2], batches[2:]))
-    assert not torch.equal(first, second)
-    assert torch.equal(first.unique(dim=0), second.unique(dim=0))
-
-
 def test_validations_leave_no_trace_in_a_training(tmp_path: Path) -> None:
     found = Trainings(train, tmp_path).run([BERT])
     assert found["step"].tolist() == found.dropna(subset="validation")["step"].tolist()
@@ -167,63 +152,3 @@ def test_validations_leave_no_trace_in_a_training(tmp_path: Path) -> None:
 
 def _flat(weights: dict[str, torch.Tensor]) -> list[float]:
     return torch.cat([weight.flatten() for weight in weights.values()]).tolist()
-
-
-def frame(method: str, *ends: float, loss: float = 1.0, steps: int = 10) -> pd.DataFrame:
-    """What trainings would look like whose validation falls from 5 to ``ends``, one a seed."""
-    return pd.DataFrame(
-        {
-            **{"network": "gpt", "method": method, "lr": 0.1, "seed": seed, "step": step},
-            "loss": loss if step else math.nan,
-            "validation": 5 + (end - 5) * step / steps,
-            "moved": 1 / step if step else math.nan,
-        }
-        for seed, end in enumerate(ends)
-        for step in range(steps + 1)
-    )
-
-
-def test_a_distance_is_counted_in_vanillas_deviations() -> None:
-    both = pd.concat([frame("vanilla", 1.0, 2.0, 3.0), frame("2BW", 4.0, 4.0, 5.5)])
-    assert pretraining.distance(both, "2BW") == pytest.approx(2.5)
-
-
-def test_gaps_are_between_equal_seeds_and_steps() -> None:
-    late = frame("2BW", 1.0, 1.0, loss=1.25)
-    late.loc[late["step"] == 1, "loss"] = 0.5
-    both = pd.concat([frame("vanilla", 1.0, 1.0), late])
-    found = pretraining.gaps(both)
-    assert len(found) == 20
-    assert found.loc[found["step"] == 1, "gap"].tolist() == [-0.5, -0.5]
-    assert pretraining.early_and_late(both) == (0.5, 0.25)
-
-
-def test_movement_is_that_after_warm_up() -> None:
-    moved = frame("vanilla", 1.0, steps=100)
-    middle, ratio = pretraining.movement(moved, AdamRecipe(8, 100, warm_up=0.2))
-    assert middle == pytest.approx((1 / 60 + 1 / 61) / 2)  # of steps 21 to 100
-    # Over the learning rate, which falls from step 21 to step 100 in a straight line.
-    last, first = (
-        median(1 / (step * (101 - step)) for step in steps)
-        for steps in (range(93, 101), range(21, 29))
-    )
-    assert ratio == pytest.approx(last / first)
-
-
-def test_what_moves_as_the_learning_rate_does_does_not_fall() -> None:
-    recipe = AdamRecipe(8, 100, warm_up=0.2)
-    moved = frame("vanilla", 1.0, steps=100)
-    moved["moved"] = [math.nan, *(recipe.share_of_lr(step) for step in range(100))]
-    assert pretraining.movement(moved, recipe)[1] == pytest.approx(1)
-
-
-@pytest.mark.parametrize(("end", "share"), [(3.0, 0.5), (1.0, 1.0), (4.0, 0.25)])
-def test_vanilla_is_where_2bw_ends_after_a_share_of_its_steps(end: float, share: float) -> None:
-    both = pd.concat([frame("vanilla", 1.0), frame("2BW", end)])
-    assert pretraining.matching_share(both) == pytest.approx(share)
-
-
-def test_there_is_no_such_share_where_2bw_ends_lower() -> None:
-    assert math.isnan(
-        pretraining.matching_share(pd.concat([frame("vanilla", 1.0), frame("2BW", 0.5)]))
-    )

@@ -41,28 +41,3 @@ def test_gradients_and_updates_cost_the_same_whatever_the_rows() -> None:
     parameters = one.parameter_bytes / 2
     assert adding == pytest.approx(6 * parameters / (0.75 * 900e9))
     assert one.update_s == eight.update_s == pytest.approx(28 * parameters / (0.75 * 900e9))
-
-
-def test_the_355m_gpt_attains_the_printed_rate() -> None:
-    """By its passes: matrix products are faster, what moves bytes takes the rest."""
-    with torch.device("meta"):
-        tokens = torch.zeros(1, 512, dtype=torch.int64)
-        passes = Profile.analytic(
-            gpt(*LAYOUTS["355M"]),
-            tokens,
-            V100,
-            dtype="float16",
-            efficiency=profiles.efficiency(),
-            memory_efficiency=profiles.MEMORY_EFFICIENCY,
-        )
-    flops = 3 * sum(layer.flops for layer in passes.layers)
-    assert flops / (passes.forward_s + passes.backward_s) == pytest.approx(45e12, rel=1e-3)
-    head = profiles.gpt_profile("1.3B").layers[-1]
-    assert 45e12 < head.flops / head.forward_s < 60e12
-
-
-def test_only_the_logits_lose_their_time() -> None:
-    with_head, without = profiles.gpt_profile("tiny"), profiles.headless_profile("tiny")
-    assert without.layers[:-1] == with_head.layers[:-1]
-    assert (without.layers[-1].forward_s, without.layers[-1].backward_s) == (0, 0)
-    assert without.layers[-1].parameter_bytes == with_head.layers[-1].parameter_bytes

@@ -1,10 +1,5 @@
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from experiments import study
 from experiments.pipedream_2bw import rates as throughput
 from experiments.pipedream_2bw.systems import (
     FLUSH,
@@ -17,7 +12,6 @@ from experiments.pipedream_2bw.systems import (
 from pipekit.clusters import Cluster, Level, flat
 from pipekit.clusters.papers import V100
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.simulation import simulate
 
 BLOCK = LayerProfile("1 Block", 1.0, 2.0, 8e6, 100, 40, True)
 FREE = Pipelines(Profile((BLOCK,) * 4, rows=2), flat(4, float("inf")), 4, 8)
@@ -38,12 +32,6 @@ def test_equal_stages_take_what_the_closed_forms_say() -> None:
     assert table.loc[16, FLUSH] == pytest.approx(16 / expected[FLUSH])
 
 
-def test_recomputing_while_waiting_takes_the_forwards_off_the_way_back() -> None:
-    """Only the last of the stages that turn a microbatch around has no time to recompute in."""
-    assert throughput.recomputed_early(FREE, INTER_LAYER) == pytest.approx(8 * (4 * 3 + 1))
-    assert throughput.recomputed_early(FREE, TWO_BW) == pytest.approx(8 * PASSES)
-
-
 def test_tensor_model_parallelism_waits_for_six_all_reduces_a_block() -> None:
     levels = Level("inner", 2, 1e6), Level("outer", 4, 1e5)
     cluster = Cluster("two by four", V100, levels)
@@ -53,48 +41,3 @@ def test_tensor_model_parallelism_waits_for_six_all_reduces_a_block() -> None:
     gradients = 2 * 2 * (3 / 4) * (400 / 2) / 1e5  # two workers of a server share its link
     expected = 3 * (compute + exchanged) + gradients
     assert throughput.tensor_mp_seconds(job) == pytest.approx(expected)
-
-
-def test_an_emulation_is_of_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    paces = []
-
-    def instead(table: Any, profile: Any, plan: Any, cluster: Any, faster: float) -> Any:
-        paces.append(faster)
-        return SimpleNamespace(trace=simulate(table, profile, plan, cluster))
-
-    monkeypatch.setattr(study, "emulate_at_pace", instead)
-    slow = replace(FREE, cluster=flat(4, 1e7))
-    for system in (FLUSH, TWO_BW):
-        expected = throughput.simulated(slow, system)
-        assert expected > throughput.simulated(FREE, system)
-        assert throughput.emulated(slow, system, faster=7.0) == pytest.approx(expected)
-    assert paces == [7, 7]
-
-
-def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def seconds(job: Pipelines, system: str) -> float:
-        asked.append(job.microbatches)
-        return 5 + 100 * job.microbatches
-
-    monkeypatch.setattr(throughput, "simulated", seconds)
-    found = throughput.batch_seconds(FREE, [4, 64, 256], longest=16)
-    assert found == {4: 405, 64: 6405, 256: 25605}
-    assert max(asked) == 16
-
-
-def test_microbatches_that_something_hides_are_no_price_of_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As long as a sum of gradients, of 40 microbatches' seconds, is longer than their compute."""
-
-    def seconds(job: Pipelines, system: str) -> float:
-        assert job.microbatches <= 128, "from there on a pipeline is full"
-        return max(40, job.microbatches) * PASSES
-
-    monkeypatch.setattr(throughput, "simulated", seconds)
-    found = throughput.batch_seconds(FREE, [4, 64, 256, 1024], longest=16)
-    assert [found[count] / PASSES for count in found] == pytest.approx([40, 64, 256, 1024])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.published import fit
+from experiments.published import fit, table
 from experiments.published.intervals import half_width, half_widths
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
 from experiments.published.table import errors, judged
-from pipekit.performance.constants import Constants
+from pipekit.performance.constants import UNKNOWN, Constants
 
 TRUE = Constants(0.5, 3e-6)
 
@@ -86,12 +86,31 @@ def test_a_row_is_never_predicted_by_constants_that_saw_it(
     assert "nothing was fitted for 'Made on made'" in alone.predictions[0].basis
 
 
+def test_a_value_is_left_out_whole(
+    outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LEFT_OUT", ("flops", "launches", "unheard"))
+    (row,) = table.left_out(outcome).to_dict("records")
+    assert (row["flops_values"], row["launches_values"]) == (7, 11)
+    assert 0.02 < row["flops_mean"] < row["flops_worst"]
+    assert 0.02 < row["launches_mean"] < row["launches_worst"]
+    assert not any("unheard" in name for name in row)
+
+
 @given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))
 def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -> None:
     half = half_widths(("set", "all", each) for each in residuals)["set"]["all"]
     inside = sum(abs(each) <= half for each in residuals)
     assert 0.8 * len(residuals) <= inside
     assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
+
+
+def test_rows_that_nobody_knows_have_an_interval_of_their_own() -> None:
+    rows = [("set", "all", 0.01 * n) for n in range(10)]
+    widths = half_widths([*rows, ("set", UNKNOWN, 3.0)])
+    assert widths["set"] == {"all": half_widths(rows)["set"]["all"], UNKNOWN: 3.0}
+    assert half_width(widths, "set", "unseen") < half_width(widths, "set", UNKNOWN)
+    assert half_width(widths, "unseen", "all") == widths["set"]["all"]
 
 
 def test_a_class_of_few_rows_has_its_sets_interval() -> None:

@@ -93,18 +93,28 @@ def test_without_inputs_the_data_sheet_predicts(folder: Path) -> None:
     assert found.basis == "data sheet, fitted constants"
 
 
+def elsewhere(gpu: str) -> str:
+    return json.dumps(PLAN).replace("GH-96", gpu)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"plan_json": "{}"}, "plan_json is no plan"),
-        ({"model": "OPT-7000"}, "there are no layer sizes of OPT-7000"),
-        (
-            {"plan_json": json.dumps(PLAN).replace("GH-96", "GH-69")},
-            "no profile of OPT-350 on GH-69",
-        ),
+        ({"model": "OPT-7000"}, "model OPT-7000 is unknown and taken for OPT-350"),
+        ({"plan_json": elsewhere("V100-16")}, "no profile of OPT-350 on V100-16"),
     ],
 )
-def test_what_was_not_profiled_is_named(change: dict[str, Any], said: str) -> None:
+def test_what_was_not_profiled_is_predicted_with_a_note(change: dict[str, Any], said: str) -> None:
     found = SAILOR.predicted(replace(ROW, **change), lambda _: LOSSLESS)
+    assert found.step_s
+    assert said in found.note
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [("{}", "plan_json is no plan"), (elsewhere("GH-69"), "did you mean 'GH-96'?")],
+)
+def test_plans_that_are_none_have_the_reason(plan: str, said: str) -> None:
+    found = SAILOR.predicted(replace(ROW, plan_json=plan), lambda _: LOSSLESS)
     assert found.step_s is None
     assert said in found.basis

@@ -43,11 +43,6 @@ def test_each_stage_has_weights_at_each_depth(proxy: Proxy) -> None:
         proxy.balance(9)
 
 
-def test_the_large_language_models_have_five_to_ten_million_parameters() -> None:
-    for name in ("gpt-medium", "gpt-large", "bert-large"):
-        assert 5e6 < PROXIES[name].parameters < 10e6
-
-
 def test_the_huge_one_has_fifty_to_150_million_parameters() -> None:
     assert 50e6 < PROXIES["gpt-huge"].parameters < 150e6
 

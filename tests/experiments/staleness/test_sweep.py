@@ -52,15 +52,6 @@ def test_all_arms_try_the_same_rates_and_go_on_past_the_border(
     assert len(table) == len(trained)
 
 
-def test_a_sweep_of_another_length_has_a_name_of_its_own(
-    trained: list[StaleTraining], tmp_path: Path
-) -> None:
-    short = Sweep.of("images-small", "adamw", "2bw", seeds=1, updates=20)
-    table = short.run(tmp_path)
-    assert set(table["proxy"]) == {short.proxy.setting} == {"images-small-20"}
-    assert {case.proxy.updates for case in trained} == {20}
-
-
 def test_an_arm_that_never_learns_is_not_tuned_for_ever(
     trained: list[StaleTraining], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,11 +30,10 @@ def case(method: str, optimizer: str = "adamw") -> StaleTraining:
     return StaleTraining(TINY, method, METHODS[method].depth(DEEP), optimizer, 2**-7, seed=3)
 
 
-PLAIN = [name for name, method in METHODS.items() if not method.mitigation]
-PAIRS = [(name, "adamw") for name in PLAIN] + [("pipedream", name) for name in OPTIMIZERS]
-
-
-@pytest.mark.parametrize(("method", "optimizer"), dict.fromkeys(PAIRS))
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [("2bw", "adamw"), ("paci", "sgd"), ("pipedream", "muon"), ("no-stashing", "rotated-adam")],
+)
 def test_oracle_and_engine_give_the_same_bits(method: str, optimizer: str) -> None:
     by_oracle = train(case(method, optimizer), ORACLE)
     by_engine = train(case(method, optimizer), ENGINE)
@@ -54,11 +53,13 @@ def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatc
     assert course.points["training"] == [None, 0, 1, 2, 3, 4.5, 6, 7, 8, 9, 10.5]
 
 
+@pytest.mark.long
 def test_methods_and_optimizers_are_not_one_another() -> None:
     """A sweep in which two names train alike would compare nothing."""
     everything = [(name, "adamw") for name in METHODS] + [("flush", name) for name in OPTIMIZERS]
-    found = {str(train(case(*each)).points["training"]): each for each in dict.fromkeys(everything)}
-    assert len(found) == len(dict.fromkeys(everything))
+    short, cases = replace(TINY, updates=6), [case(*each) for each in dict.fromkeys(everything)]
+    found = {str(train(replace(each, proxy=short)).points["training"]) for each in cases}
+    assert len(found) == len(cases)
 
 
 def test_the_engine_trains_what_the_oracle_cannot_keep() -> None:

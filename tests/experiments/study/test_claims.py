@@ -12,9 +12,8 @@ import torch
 import pipekit as pk
 from experiments import study
 from experiments.study.notebook import Notebook, begin, parameters
-from pipekit import plots, schedules
+from pipekit import plots
 from pipekit.ledger.outcomes import Outcome
-from pipekit.traces import Trace
 
 CLAIM = "pipedream-startup-admits-noam"
 GIVEN = {"scale": "quick", "rows": 2, "seed": 3}
@@ -140,18 +139,6 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
     pd.testing.assert_frame_equal(pd.read_csv(nb.folder / "curve.csv"), numbers)
     assert shown[0]["image/svg+xml"] == (nb.folder / "curve.svg").read_text()
     assert len(shown[0]["application/vnd.plotly.v1+json"]["data"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("finite", "names"),
-    [(True, {"GPipe", "PipeDream-Flush"}), (False, {"GPipe, 1 batch", "PipeDream-Flush, 1 batch"})],
-)
-def test_traces_are_shown_one_under_another(nb: Notebook, finite: bool, names: set[str]) -> None:
-    both = [method(2, 2) for method in (schedules.gpipe, schedules.flush)]
-    two = [Trace.from_schedule(each.take(1) if finite else each) for each in both]
-    assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
-    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == names
-    assert "other" in (nb.folder / "both.svg").read_text()
 
 
 def test_a_table_is_saved_under_its_name_only(nb: Notebook) -> None:

@@ -1,12 +1,9 @@
 """Published seconds of networks, and of their layers."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.study.costs import published
 from experiments.study.published_times import LayerTime, NetworkTime, as_published, network_times
 from pipekit.clusters import TITAN_X, V100
 from pipekit.profiling import LayerProfile, Profile
@@ -43,21 +40,6 @@ class TestLayers:
         forward_s = sum(layer.forward_s for layer in known.layers)
         backward_s = sum(layer.backward_s for layer in known.layers)
         assert (forward_s, backward_s) == pytest.approx((known.forward_s, known.backward_s))
-
-    @pytest.mark.parametrize("network", NETWORKS[:2])
-    def test_a_profile_of_the_network_takes_that_and_keeps_all_else(self, network: str) -> None:
-        estimated = published(network, 4, V100)
-        found, known = as_published(estimated, network, V100), network_times()[network, V100.name]
-        assert sum(layer.forward_s for layer in found.layers) == pytest.approx(4 * known.forward_s)
-        for before, after in zip(estimated.layers, found.layers, strict=True):
-            timed = replace(before, forward_s=after.forward_s, backward_s=after.backward_s)
-            assert timed == after
-
-    def test_a_convolution_with_its_activation_takes_what_they_took(self) -> None:
-        """VGG16's second: 46.201 + 4.455 + 3.795 ms with its pooling, forward, of 128 images."""
-        found = as_published(published("vgg16", 128, V100), "vgg16", V100)
-        forward_s = sum(layer.forward_s for layer in found.layers[2:5])
-        assert forward_s == pytest.approx(54.451e-3)
 
     def test_of_another_network_they_are_refused(self) -> None:
         with pytest.raises(ValueError, match="published of vgg16 have not the profile's 0 bytes"):

@@ -1,11 +1,10 @@
 """Tables over a grid, numbers beside the printed ones, and the largest number that fits."""
 
-import pandas as pd
 import pytest
 
 import pipekit as pk
 from experiments import study
-from experiments.study.tables import largest_that_fits, named_rows
+from experiments.study.tables import largest_that_fits
 
 
 def test_a_table_has_a_row_for_each_combination() -> None:
@@ -41,10 +40,6 @@ def test_printed_values_are_the_ledgers() -> None:
         study.printed("no such claim")
 
 
-def test_the_farthest_number_is_found() -> None:
-    assert study.farthest([1, 0.5, 1.2], 1) == 0.5
-
-
 @pytest.mark.parametrize("limit", range(20))
 def test_it_is_the_limit_itself_and_at_most_the_largest_that_may_be(limit: int) -> None:
     assert largest_that_fits(lambda n: n <= limit) == limit
@@ -60,11 +55,3 @@ def test_few_numbers_are_tried() -> None:
 
     assert largest_that_fits(fits) == 1000
     assert len(tried) <= 22
-
-
-def test_rows_stand_in_the_tables_order_from_the_top() -> None:
-    numbers = pd.DataFrame({"paper": [1.0, 2.0], "ours": [1.5, 4.0]}, index=["small", "large"])
-    figure, drawn = named_rows(numbers, "GiB", title="two rows", label="exact")
-    assert figure.layout.yaxis.ticktext == ("small", "large")
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]
-    assert drawn.query("place == 1")["GiB"].tolist() == [2.0, 4.0]

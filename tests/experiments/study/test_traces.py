@@ -9,11 +9,9 @@ from torch import nn
 from experiments.study.traces import (
     EQUAL_SLOTS,
     busy_s,
-    mean_interval,
     memory_of,
     own_activities,
     own_seconds,
-    run_three_ways,
 )
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import schedules, simulate
@@ -22,9 +20,7 @@ from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import gpipe
 from pipekit.traces import Trace
-from tests.emulation.own_time import own_time
 
-FLUSH = Trace.from_schedule(schedules.flush(2, 2).take(3))
 """worker 0 | F0 F1 .  B0 -  .  B1 -^ ...: a batch takes 9 slots, the last backward of its 2
 microbatches ends with it."""
 
@@ -46,31 +42,6 @@ def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() ->
     with pytest.raises(ValueError, match="memory=True"):
         memory_of(trace)
     assert memory_of(simulate(as_drawn(2, 2), Profile.uniform(2))).peak_bytes == (0, 0)
-
-
-def test_batches_that_end_in_a_flush_all_take_equally_long() -> None:
-    assert FLUSH.ends("UPDATE", worker=0) == [9, 18, 27]
-    assert FLUSH.ends("UPDATE", worker=1) == [7, 16, 25]
-    assert mean_interval(FLUSH.ends("UPDATE", worker=0), 0, 2) == 9
-
-
-def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
-    assert FLUSH.ends("BACKWARD", stage=0) == [6, 9, 15, 18, 24, 27]
-    assert FLUSH.ends("BACKWARD", stage=1, group=2) == [7, 16, 25]
-
-
-def test_three_ways_to_see_a_schedule_have_one_bubble() -> None:
-    table = schedules.gpipe(2, 2).take(1)
-    costs = Profile.uniform(2, 0.02, 0.02)
-    with own_time():
-        slots, simulated, emulated = run_three_ways(table, costs, slots=EQUAL_SLOTS)
-    assert [each.label for each in (slots, simulated, emulated)] == [
-        "exact",
-        "simulated",
-        "emulated",
-    ]
-    assert emulated.bubble == pytest.approx(1 / 3)
-    assert abs(simulated.bubble - slots.bubble) < 1e-9
 
 
 def one_stage(microbatches: int, recompute: Recompute) -> Pipeline:

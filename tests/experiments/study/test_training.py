@@ -46,11 +46,6 @@ def test_everything_is_kept_an_epoch_and_a_batch(recipe: Recipe) -> None:
     assert str(training).endswith("(measured)")
 
 
-def test_a_method_that_does_not_cut_its_batches_says_so_in_the_result(recipe: Recipe) -> None:
-    training = train_pipeline(recipe, "PipeDream", schedules.pipedream(2))
-    assert training.microbatches == 1
-
-
 def test_training_leaves_the_model_and_the_number_of_threads_alone(recipe: Recipe) -> None:
     before = {name: tensor.clone() for name, tensor in recipe.model.state_dict().items()}
     threads = torch.get_num_threads()

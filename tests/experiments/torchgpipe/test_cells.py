@@ -4,9 +4,7 @@ import pytest
 
 from experiments.torchgpipe import cells
 from experiments.torchgpipe.settings import Benchmark
-from pipekit.clusters import flat
 from pipekit.profiling import Profile
-from tests.emulation.own_time import own_time
 
 # Two stages of 10 and 20 ms a row of forward, twice that of backward.
 COSTS = Profile.uniform(3, 0.010, 0.020, parameter_bytes=1e6)
@@ -34,19 +32,3 @@ def test_recomputed_late_one_microbatch_gains_nothing_by_stages() -> None:
         cells.simulated(one, COSTS, None).makespan_s / cells.simulated(two, COSTS, None).makespan_s
     )
     assert early == pytest.approx(0.24 / 0.22)
-
-
-def test_emulated_and_simulated_seconds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "profiles_of", lambda _: {"none": COSTS})
-    one = cell(2, "except_last")
-    with own_time():
-        rounds = cells.emulated([one], faster=2, emulations=2)
-    assert rounds.simulated is not None
-    seconds = [rounds.simulated[one].seconds, *(found[one].seconds for found in rounds.found)]
-    assert seconds == pytest.approx([0.340] * 3)
-
-
-def test_slower_links_make_a_batch_longer() -> None:
-    costs = Profile.uniform(3, 0.010, 0.020, output_bytes=1e6)
-    free = cells.simulated(cell(4, "never"), costs, None).makespan_s
-    assert cells.simulated(cell(4, "never"), costs, flat(2, 1e8)).makespan_s > free + 0.02

@@ -24,20 +24,6 @@ def test_a_partition_has_all_layers_and_a_batch_whole_microbatches() -> None:
         assert cell.plan().balance == list(cell.balance), cell.name
 
 
-def test_cells_are_the_ledgers() -> None:
-    for (m, n), cell in TABLE2.items():
-        conditions = claims.load()[
-            f"torchgpipe-table2-ours-{cell.name}"
-            if (m, n) != (1, 2)
-            else "torchgpipe-table2-baseline"
-        ].conditions
-        assert f"m={m}, n={n}" in conditions
-        assert cell.stages == n
-    for cell in TABLE4[1:]:
-        conditions = claims.load()[f"torchgpipe-table4-{cell.name}-throughput"].conditions
-        assert f"batch {cell.batch}, m={cell.microbatches}, {cell.name}" in conditions
-
-
 def test_a_cut_within_a_convolution_goes_to_its_nearer_end() -> None:
     # A cell of one convolution and its pooling: 4 + 2 of their layers.
     whole = 5 * 6 + 4 + 5 * 6 + 1

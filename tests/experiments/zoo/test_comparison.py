@@ -1,11 +1,9 @@
 """The table of all methods: closed forms equal slots wherever they are said to hold."""
 
-from itertools import product
-
 import pytest
 
 from experiments.zoo import comparison
-from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
+from experiments.zoo.closed_forms import FORMS, Setting
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from tests.emulation.own_time import own_time
 
@@ -13,7 +11,7 @@ SETTINGS = [
     Setting(p, m, f, i, w, overlap)
     for p in (2, 4)
     for m in (p, 3 * p)
-    for f, i, w in product((1, 2, 3), repeat=3)
+    for f, i, w in ((1, 1, 1), (3, 3, 3), (1, 3, 1), (3, 1, 1), (1, 1, 3))
     for overlap in (1, 0.75)
 ]
 
@@ -29,13 +27,6 @@ def test_the_closed_form_is_the_slots_wherever_it_holds(name: str) -> None:
             )
             assert comparison.activations(name, setting) == form.activations(setting)
     assert found >= 8
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_without_a_closed_form_of_the_bubble(name: str) -> None:
-    for p in range(1, 6):
-        found = comparison.activations(name, Setting(p, 3 * p))
-        assert found == ACTIVATIONS[name](p)
 
 
 def test_every_method_that_flushes_has_a_row() -> None:
@@ -73,4 +64,6 @@ def test_a_global_stop_costs_zb_h2_what_it_gains_over_zb_h1() -> None:
     assert simulated["ZB-H2", "first"] == pytest.approx(simulated["ZB-H1", "first"])
     assert simulated["ZB-H2", "later"] < simulated["ZB-H2", "first"]
     assert steady["ZB-H2", "later"] == pytest.approx(0)
-    assert frame["emulated (s)"].to_list() == pytest.approx(simulated.to_list())
+    emulated = frame["emulated (s)"].dropna()
+    assert [*emulated.index.get_level_values("validate")] == ["nothing", "first"] * 2
+    assert emulated.to_list() == pytest.approx(simulated[emulated.index].to_list())

@@ -24,7 +24,7 @@ def cells(picture: str) -> list[str]:
         ("B1 -^\nw", "B1 -\nw", ["worker 0"]),  # what is missing has no cell: the row's name
         ("F0 B0", "F0 B0:1", ["B0:1", "^"]),
         ("worker 1 |", "worker 1", ["worker 1 .  F0 B0 -  F1 B1 -^"]),
-        ("B0 -  F1", "B0 -  G1", ["G1"]),
+        ("B0 -  F1", "B0 -  Z1", ["Z1"]),
         ("F0 B0 -  F1 B1", "F0 I0 W0 F1 I1", ["worker 1"]),  # no W1
         ("F0 B0 -  F1 B1", "F0 B0 I0 F1 B1", ["B0", "I0"]),
         ("F0 B0 -  F1 B1", "F0 I0 W0 F1 W1 I1", ["B1", "W1", "I1"]),

@@ -1,7 +1,7 @@
 import ipywidgets as widgets
 import pytest
 
-from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, controls, see, trained
+from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, see, text_area, trained
 from pipekit.schedules import interleaved, parse, pipedream, v_half
 from pipekit.traces import Trace
 from tests.explore.inside import inside
@@ -34,7 +34,7 @@ def test_the_engine_trains_with_it(picture: str) -> None:
 
 
 def test_an_error_is_marked_and_nothing_can_be_trained_until_it_is_mended() -> None:
-    area = controls()["picture"]
+    area = text_area()
     live = OwnSchedule(see, {"picture": area}, {})
     (button,), texts = inside(live, widgets.Button), inside(live, widgets.HTML)
     area.value = STUCK

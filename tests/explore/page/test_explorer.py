@@ -9,8 +9,8 @@ import pytest
 
 from pipekit import Profile, schedules, simulate
 from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
-from pipekit.explore.page import view
-from pipekit.explore.page.controls import choice, whole
+from pipekit.explore.page import explorer, view
+from pipekit.explore.page.controls import Maker, choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import in_flight
@@ -34,8 +34,14 @@ def see(stages: int = 3, method: str = "flush") -> View:
 PRESETS: dict[str, dict[str, Any]] = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
 
 
+MAKERS: dict[str, Maker] = {
+    "stages": whole("stages", 1, 8),
+    "method": choice("method", ["flush", "gpipe"]),
+}
+
+
 def controls() -> dict[str, widgets.ValueWidget]:
-    return {"stages": whole("stages", 1, 8), "method": choice("method", ["flush", "gpipe"])}
+    return {name: make() for name, make in MAKERS.items()}
 
 
 def begun(controls: dict[str, widgets.ValueWidget], **start: Any) -> Explorer:
@@ -89,7 +95,7 @@ def test_without_a_front_end_figures_are_shown_and_saved(
 ) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(view, "display", lambda *what, **how: shown.extend(what))
-    explore(see, controls, False, tmp_path, stages=2)
+    explore(see, False, tmp_path, controls=MAKERS, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
     timelines, memory, curves, _table = shown
     assert (
@@ -109,6 +115,25 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     ]
 
 
+def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    for module in (view, explorer):
+        monkeypatch.setattr(module, "display", lambda *what, **how: shown.extend(what))
+    explore(see, True, tmp_path, controls=MAKERS, stages=2)
+    live, picture = shown
+    assert live.values()["stages"] == 2
+    assert "<svg" in picture["image/svg+xml"]
+    assert "PipeDream-Flush" in picture["image/svg+xml"]
+    assert [*tmp_path.iterdir()] == []
+    shown.clear()
+    explore(
+        see, True, tmp_path, controls=MAKERS, stages=6
+    )  # which cannot be: there is no picture yet
+    assert len(shown) == 1
+
+
 def test_controls_and_what_is_waited_for_are_there_before_the_first_picture() -> None:
     seen: list[bool] = []
 
@@ -116,7 +141,7 @@ def test_controls_and_what_is_waited_for_are_there_before_the_first_picture() ->
         seen.append(live._setting.busy)
         return see(stages)
 
-    live = Explorer(slow, {"stages": whole("stages", 1, 8)}, {}, None, "a network is estimated")
+    live = Explorer(slow, {"stages": whole("stages", 1, 8)()}, {}, None, "a network is estimated")
     assert inside(live, TimelineCanvas) == []
     assert live._setting.waits_for == "a network is estimated"
     live.begin()

@@ -39,6 +39,7 @@ class Engine:
             copy.deepcopy(nn.Sequential(OrderedDict(self.model._modules))),
             how.load()(*counts, **looped),
             balance=self.balance,
+            seed=0,  # the same masks each time
             optimizer=lambda own: self.optimizer([p for p in own if p.requires_grad]),
             loss=pk.MeanOver(
                 lambda output, target: self.model.loss(output, target) * self.model.count(target),

@@ -146,7 +146,7 @@ def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("worker 0 | F0\nworker 1 | G0", "line 2: cannot read 'G0'; a cell is"),
+        ("worker 0 | F0\nworker 1 | Z0", "line 2: cannot read 'Z0'; a cell is"),
         ("worker 0 | F", "line 1: cannot read 'F'"),
         ("worker 0 | F-1", "line 1: cannot read 'F-1'"),
         ("worker 0 | F0B0", "line 1: cannot read 'F0B0'"),

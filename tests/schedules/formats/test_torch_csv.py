@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.schedules.formats.torch_tables import (
     NAMES,
     corrected,
     generated,
+    sharded_by_torch,
     torchs,
     validated,
 )
@@ -116,6 +118,7 @@ def test_it_is_written_and_read_as_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
+        (schedules.bpipe(4, 4).take(1), "no cell for O1>3 of stage 0, OFFLOAD_3"),
         (schedules.flush(2, 2).take(2), "F2 of stage 0 is of weight version 1"),
         (schedules.two_bw(2, 2).take(2), "U2 of stage 0 is of weight version 2"),
         (schedules.pipedream(2), "without end"),
@@ -135,24 +138,47 @@ def test_what_follows_from_the_passes_is_left_out(recwarn: pytest.WarningsRecord
     assert not recwarn
 
 
+@given(st.sampled_from(sorted(NAMES)), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
+def test_weights_are_sharded_as_torchs_runtime_does_it(
+    name: str, p: int, m: int, gathered: int
+) -> None:
+    text, _, m = torchs(name, p, m)
+    theirs = sharded_by_torch(text, m, gathered)
+    ours = schedules.sharded(Schedule.from_torch_csv(text, name), gathered)
+    assert cells(ours.to_torch_csv()) == cells(theirs)
+    read = Schedule.from_torch_csv(theirs, name)
+    assert read.to_torch_csv() == theirs
+    for each in (read, read.repeat()):
+        check(each, joint_updates=True)
+    assert parse(str(read)) == read == read_csv(read.to_csv())
+
+
+def cells(text: str) -> list[list[str]]:
+    """Return a table's cells; of discards at one place torch's order is that of a set."""
+    rows = [row.split(",") for row in text.split()]
+    parts = [groupby(row, lambda cell: cell.endswith("RESHARD")) for row in rows]
+    return [
+        [cell for is_discard, some in row for cell in (sorted(some) if is_discard else some)]
+        for row in parts
+    ]
+
+
+def test_what_torch_does_for_a_stage_has_its_nearest_microbatch() -> None:
+    text = "0UNSHARD,0WAIT_UNSHARD,0F1,0F0,0B1,0B0,0RESHARD,0REDUCE_GRAD\n"
+    assert Schedule.from_torch_csv(text) == parse("worker 0 | ./G1 F1 F0 B1 - B0 -/D0/S0^")
+
+
 @pytest.mark.parametrize(
-    ("text", "left_out"),
+    "text",
     [
-        ("0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n", "RESHARD and UNSHARD"),
-        ("0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", "REDUCE_GRAD"),
-        ("0F0,0F1,0B0,0REDUCE_GRAD,(0F2;0B1)OVERLAP_F_B,0I2,0W2\n", "REDUCE_GRAD"),
-        ("0F0,0B0,0WAIT_REDUCE_GRAD\n", None),
-        ("0F0,1F0,1B0,1REDUCE_GRAD,0I0,0REDUCE_GRAD,0W0\n", "REDUCE_GRAD"),
+        "0F0,0F1,0B0,0REDUCE_GRAD,0B1\n",
+        "0F0,0F1,0B0,0REDUCE_GRAD,(0F2;0B1)OVERLAP_F_B,0I2,0W2\n",
+        "0F0,1F0,1B0,1REDUCE_GRAD,0I0,0REDUCE_GRAD,0W0\n",
     ],
 )
-def test_what_has_no_task_here_is_named(text: str, left_out: str | None) -> None:
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+def test_a_sum_that_lacks_a_gradient_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError, match=r"needs (sums of )?gradients there, and"):
         check(Schedule.from_torch_csv(text))
-    assert bool(said) == bool(left_out)
-    for each in said:
-        assert f"the CSV's cells of {left_out} are left out" in str(each.message)
-        assert each.filename == __file__, "the user's line"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +187,7 @@ def test_what_has_no_task_here_is_named(text: str, left_out: str | None) -> None
         (schedules.pipedream(2, stashing=False).take(1), "stashing=False"),
         (replace(schedules.flush(2, 4).take(1), batch_size=2), "batch_size=2"),
         (replace(schedules.flush(2, 4).take(1), batch_size=4), None),
+        (schedules.seq1f1b(2, 2, chunks=2).take(1), "chunks=2"),
         (schedules.flush(2, 4), None),
     ],
 )
@@ -172,11 +199,12 @@ def test_what_torchs_tables_have_no_place_for_is_named(
         read = Schedule.from_torch_csv(schedule.to_torch_csv())
     assert [lost in str(each.message) for each in said if lost] == ([True] if lost else [])
     one = schedule.take(1) if schedule.is_endless else schedule
-    assert replace(read, stashing=one.stashing, batch_size=one.batch_size) == one
+    kept = {name: getattr(one, name) for name in ("stashing", "batch_size", "chunks")}
+    assert replace(read, **kept) == one
 
 
 pieces = st.sampled_from(
-    [*'0123456789FBIW,;()\n\r"\0 ', "0F0", "OVERLAP_F_B", "1SEND_F0", "9" * 12]
+    [*'0123456789FBIW,;()\n\r"\0 ', "0F0", "OVERLAP_F_B", "1SEND_F0", "0UNSHARD", "9" * 12]
 )
 
 

@@ -79,6 +79,16 @@ def validated(text: str, ranks: int, stages: int, microbatches: int) -> dict[int
     return found
 
 
+def sharded_by_torch(text: str, microbatches: int, gathered: int) -> str:
+    """Return a table of passes with what torch's runtime adds for sharded weights."""
+    order: dict[int, Any] = {}
+    for rank, row in enumerate(csv.reader(io.StringIO(text))):
+        passes: Any = [theirs._Action.from_str(cell) for cell in row if "REDUCE" not in cell]
+        with_gathers: Any = theirs._add_unshard_reshard(passes, gathered)
+        order[rank] = theirs._add_reduce_grad(with_gathers, microbatches)
+    return written(order)
+
+
 LOOPS = ("interleaved", "looped_bfs", "interleaved_zero_bubble")
 
 

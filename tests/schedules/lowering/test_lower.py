@@ -38,7 +38,7 @@ def steps(schedule: Schedule, worker: int, skips: Skips = ()) -> str:
         )
 
     return " ".join(
-        f"{ends(s.receives)}>{s.task.op.value}{s.task.microbatch}>{ends(s.sends)}"
+        f"{ends(s.receives)}>{s.task.op.letter}{s.task.microbatch}>{ends(s.sends)}"
         for s in lower(schedule, skips)[worker].head
     )
 
@@ -137,7 +137,7 @@ def marked(schedule: Schedule, worker: int) -> str:
     ``B1/2|!`` is a backward of update 2, the worker's last pass of its batch and of the update.
     """
     return " ".join(
-        f"{s.task.op.value}{s.task.microbatch}/{s.update}"
+        f"{s.task.op.letter}{s.task.microbatch}/{s.update}"
         f"{'|' if s.ends_batch and s.task.op is not Op.UPDATE else ''}{'!' if s.ends_update else ''}"
         for s in lower(schedule)[worker].head
     )

@@ -13,7 +13,7 @@ def slots(picture: str) -> str:
     """Return the tasks of worker 0 and the slot of each."""
     tasks = parse(picture).workers[0]
     given_out = weight_slots(tasks).slots
-    names = (t.op.value + str(t.version if t.op is Op.UPDATE else t.microbatch) for t in tasks)
+    names = (t.op.letter + str(t.version if t.op is Op.UPDATE else t.microbatch) for t in tasks)
     return " ".join(f"{name}->{slot}" for name, slot in zip(names, given_out, strict=True))
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from pipekit.schedules import OPS, Message, Task
+from pipekit.schedules import Message, Task
 from pipekit.schedules.messages import MessageChannel, MessageProgram, Transfer, TransferKind
 
 Member = tuple[int, int, int]
@@ -76,7 +76,7 @@ class Explorer:
             before = self.groups[worker][group - 1]
             if any((worker, group - 1, n) not in ended for n in range(len(before))):
                 return False
-        if not isinstance(action, Task) or (payload := OPS[action.op].receives) is None:
+        if not isinstance(action, Task) or (payload := action.op.receives) is None:
             return True
         wanted = Message(payload, action.stage, action.microbatch)
         return all(
@@ -99,7 +99,7 @@ class Explorer:
             for each, task in self._members():
                 if (
                     isinstance(task, Task)
-                    and OPS[task.op].sends is payload
+                    and task.op.sends is payload
                     and (task.stage + payload.step, task.microbatch) == (stage, microbatch)
                     and each not in ended
                 ):

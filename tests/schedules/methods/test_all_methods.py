@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import OPS, Op, Schedule, check, parse, read_csv, replicate, slots
-from pipekit.schedules.ops import ADDING
+from pipekit.schedules import Op, Schedule, check, parse, read_csv, replicate, slots
 from tests.schedules.reference import finishes, in_flight, ticking
 
 p = st.integers(1, 4)
@@ -24,6 +23,8 @@ METHODS: dict[str, Callable[[int, int], Schedule]] = {
     "zb_h1": schedules.zb_h1,
     "zb_h2": schedules.zb_h2,
     "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
+    "gis": lambda p, m: schedules.gis(2 * p, m, workers=p),
+    "gis_h": lambda p, m: schedules.gis_h(3 * p, m, workers=p),
     "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(3 * p, m, workers=p),
     "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
     "hanayo, 1 wave": lambda p, m: schedules.hanayo(2 * p, m, workers=p),
@@ -72,7 +73,7 @@ def test_each_worker_sums_gradients_in_the_order_of_the_microbatches(
     """So that its sum is, to the bit, that of training its microbatches one after the other."""
     for tasks in METHODS[name](p, m).take(n).workers:
         for stage in {task.stage for task in tasks}:
-            added = [t.microbatch for t in tasks if t.op in ADDING and t.stage == stage]
+            added = [t.microbatch for t in tasks if t.op.adds_gradient and t.stage == stage]
             assert added == sorted(added)
 
 
@@ -124,5 +125,5 @@ def test_every_count_is_at_least_1(method: Callable[[int, int], Schedule]) -> No
 
 
 def test_a_pass_is_whole_or_in_two_parts() -> None:
-    split = {t.op for t in schedules.zb_h1(3, 4).take(1).workers[0] if OPS[t.op].is_pass}
+    split = {t.op for t in schedules.zb_h1(3, 4).take(1).workers[0] if t.op.is_pass}
     assert split == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}

@@ -122,7 +122,7 @@ PICTURES: list[tuple[Schedule, str]] = [
 
 
 def drawn(tasks: Sequence[Task]) -> list[str]:
-    return [f"{'^' if op is Op.UPDATE else op.value}{k}:{version}" for op, _, k, version in tasks]
+    return [f"{'^' if op is Op.UPDATE else op.letter}{k}:{version}" for op, _, k, version in tasks]
 
 
 @pytest.mark.parametrize(("schedule", "picture"), PICTURES, ids=str)

@@ -15,6 +15,8 @@ from pipekit.schedules import (
     Task,
     check,
     flush,
+    gis,
+    gis_h,
     hanayo,
     interleaved,
     interleaved_zero_bubble,
@@ -122,6 +124,31 @@ def test_the_makespan_with_split_backwards(p: int, v: int) -> None:
             f, i, w = costs
             if w <= min(f, i):
                 assert makespan(schedule, costs) == m * v * costs.work + (p - 1) * (f + i - w)
+
+
+@pytest.mark.parametrize("p", range(2, 7))
+@pytest.mark.parametrize("v", [2, 3])
+def test_gis_is_as_long_as_interleaved_with_fewer_in_flight(p: int, v: int) -> None:
+    """p v, where interleaved 1F1B has p - 1 more (PipeOffload)."""
+    for rounds in (2, 3):
+        one, other = (method(p * v, p * rounds, workers=p).take(1) for method in (gis, interleaved))
+        assert peaks(one) == tuple(p * v - w for w in range(p))
+        assert peaks(other)[0] == p * v + p - 1
+        for costs in every_costs(3):
+            assert makespan(one, costs) == makespan(other, costs)
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+@pytest.mark.parametrize("v", [2, 4])
+def test_gis_h_tends_to_half_of_it_and_its_bubble_does_not_grow_with_the_batch(
+    p: int, v: int
+) -> None:
+    bubbles = set()
+    for rounds in (4, 6):
+        schedule = gis_h(p * v, p * rounds // 2, workers=p).take(1)
+        assert peaks(schedule) == tuple(p + (v - 1) * p // 2 - w for w in range(p))
+        bubbles.add(makespan(schedule, Costs(1, 1, 1)) - 3 * v * p * rounds // 2)
+    assert bubbles == {2 * (p - 1) + (v - 1) * p // 2}
 
 
 def test_breadth_first_on_two_workers() -> None:

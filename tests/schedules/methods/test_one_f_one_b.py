@@ -27,7 +27,7 @@ from tests.schedules.timing import Costs, every_costs, makespan, peaks, spans
 
 
 def order(stage: int, stages: int, microbatches: range) -> str:
-    return " ".join(f"{op.value}{k}" for op, k in alternate(microbatches, stages - stage))
+    return " ".join(f"{op.letter}{k}" for op, k in alternate(microbatches, stages - stage))
 
 
 @pytest.mark.parametrize(

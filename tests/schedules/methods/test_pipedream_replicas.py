@@ -123,7 +123,7 @@ def test_after_start_up_forwards_and_backwards_alternate(
 ) -> None:
     """From a worker's first backward to its last forward."""
     for tasks in pipedream(replicas).take(minibatches).workers:
-        order = "".join(task.op.value for task in tasks if task.op is not Op.UPDATE)
+        order = "".join(task.op.letter for task in tasks if task.op is not Op.UPDATE)
         turns = order[order.find("B") : order.rfind("F") + 1]
         assert "FF" not in turns
         assert "BB" not in turns

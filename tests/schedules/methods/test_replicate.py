@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
-    OPS,
     Op,
     Schedule,
     ScheduleError,
@@ -49,6 +49,19 @@ def test_an_update_comes_as_late_as_its_readers_allow() -> None:
         worker 3 stage 1 | .  F1 B1 -  F3 B3 -  F5 B5 -  F7 B7 -^3 F9 B9 -  F11 B11 -^7^
         """
     )
+
+
+def test_partners_and_chunks_are_those_of_each_pipeline() -> None:
+    moved = parse("worker 0 | F0/O0>1 . L0>1 B0 -^\nworker 1 | F0 B0 -^")
+    peers = [task.op.peer for tasks in replicate(moved, 2).head for task in tasks if task.op.stream]
+    assert peers == [2, 2, 3, 3]
+    cut = replace(parse("worker 0 | F0 F1 B1 - B0 -^"), chunks=2)
+    both = replicate(cut, 2)
+    assert [[task.microbatch for task in tasks] for tasks in both.head] == [
+        [0, 1, 1, 0, 3],
+        [2, 3, 3, 2, 3],
+    ]
+    check(both)
 
 
 @given(training_methods, st.integers(1, 4))
@@ -110,7 +123,7 @@ def test_without_end_likewise(schedule: Schedule, batches: int) -> None:
     assert after.updates == before.updates
     for tasks, others in zip(after.workers, before.workers, strict=True):
         for is_pass in (True, False):
-            one, other = ([t for t in e if OPS[t.op].is_pass is is_pass] for e in (tasks, others))
+            one, other = ([t for t in e if t.op.is_pass is is_pass] for e in (tasks, others))
             assert sorted(one) == sorted(other) if not is_pass else one == other
         assert max(sums_at_once(after, tasks), default=0) <= 2
 

@@ -70,7 +70,7 @@ def idle(p: int, m: int, costs: Costs, overlapped: float) -> float:
 def letters(schedule: object, worker: int, count: int) -> str:
     """A worker's first passes, with 0 for the stage that it begins with and 1 for the other."""
     tasks = schedule.workers[worker][:count]  # type: ignore[attr-defined]
-    return " ".join(f"{t.op.value}{int(t.stage != tasks[0].stage)}" for t in tasks)
+    return " ".join(f"{t.op.letter}{int(t.stage != tasks[0].stage)}" for t in tasks)
 
 
 def test_the_phases_of_deepseeks_figure() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipekit.schedules import Op, Schedule, ScheduleError, parse, v_half, v_min, zb_v
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError, parse, v_half, v_min, zb_v
 from tests.schedules.timing import Costs, makespan, peaks, spans
 
 EQUAL = Costs()
@@ -59,7 +59,7 @@ def test_fewer_microbatches_than_fill_the_pipeline(
     for m in range(1, 2 * p):
         schedule = method(2 * p, m).take(1)
         assert max(peaks(schedule)) <= 2 * min(m, p)
-        counts = {op: sum(t.op is op for t in schedule.workers[0]) for op in Op}
+        counts = {op: sum(t.op is op for t in schedule.workers[0]) for op in OPS}
         assert counts[Op.FORWARD] == counts[Op.BACKWARD_WEIGHT] == 2 * m
 
 

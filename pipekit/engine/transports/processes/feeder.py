@@ -29,14 +29,13 @@ def send_batches(
     mailboxes: Mailboxes,
     end: Callable[[int], None] = lambda microbatch: None,
     run: int = 0,
-    begin: int = 0,
 ) -> None:
     """Send every batch, as the workers come to need it.
 
     ``needs`` has the workers that are to hear of batches; ``end`` is called with the first
-    microbatch that is no part of the run, at its end; ``begin`` is the run's first one.
+    microbatch that is no part of the run, at its end.
     """
-    allowed, first = READ_AHEAD, begin
+    allowed, first = READ_AHEAD, 0
     for number, batch in enumerate(batches):
         if isinstance(batch, End):
             end(first)
@@ -53,11 +52,9 @@ def send_batches(
         first = here.stop
 
 
-def received_batches(
-    mailbox: KeyedMailbox, feeder: int | None, run: int = 0, begin: int = 0
-) -> Iterator[Batch]:
+def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int = 0) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox."""
-    first = begin
+    first = 0
     for number in count():
         if feeder is not None:
             mailbox.put(feeder, (BATCH, 0, 0, number), ())

@@ -89,7 +89,7 @@ class ProcessRunner(Runner):
             )
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
-            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.table.begin)
+            reports = pool.run(tasks, batches, heard, on_news, watchdog)
             if not config.training:
                 return reports
             self._left = [_left(worker, pool) for worker in workers]

@@ -9,12 +9,10 @@ import io
 import mmap
 import os
 import pickle
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -23,9 +21,6 @@ from torch import Tensor
 
 FIRST_BYTES = 1 << 20
 ALIGNMENT = 64
-
-_BY_NAME = frozenset({"pipekit", "torch", "numpy", "builtins"})
-"""Packages of which every process has the same."""
 
 
 class SharedBuffer:
@@ -126,36 +121,11 @@ def dumps(value: object, beside: Callable[[pickle.PickleBuffer], object] | None 
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    @property
-    def dispatch_table(self) -> dict[type, Callable[[Any], Any]]:
-        """What cloudpickle's has, in one dictionary: its chain of two looks in Python code.
-
-        Every object is looked up, and a layer is a dozen empty dictionaries of hooks.
-        """
-        found: dict[type, Callable[[Any], Any]] = {}
-        for table in reversed(cloudpickle.Pickler.dispatch_table.maps):
-            found |= table
-        return found
-
     def reducer_override(self, obj: Any) -> Any:
-        kind = type(obj)
-        if kind is Tensor and _is_plain(obj):
+        if type(obj) is Tensor and _is_plain(obj):
             numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
             return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
-        if (kind is FunctionType or issubclass(kind, type)) and not _goes_by_name(obj):
-            return super().reducer_override(obj)
-        return NotImplemented  # cloudpickle has no other cases
-
-
-def _goes_by_name(obj: Any) -> bool:
-    """Return whether a function or class is one of _BY_NAME's that another process can import.
-
-    cloudpickle would find this out for any module, in ten times the time.
-    """
-    module = obj.__module__ or ""
-    if module.partition(".")[0] not in _BY_NAME:
-        return False
-    return getattr(sys.modules.get(module), obj.__qualname__, None) is obj
+        return super().reducer_override(obj)
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -93,12 +93,11 @@ class WorkerPool:
         needs: Mapping[int, Needs],
         on_news: Listener | None,
         watchdog: Watchdog | None = None,
-        begin: int = 0,
     ) -> list[WorkerReport]:
         """Have every worker do its task, pickled; return their reports, without their stages.
 
-        ``needs`` has the workers that are to hear of batches, and ``begin`` is the run's first
-        microbatch.  After an error the pool is not :attr:`ready` again, and is to be closed.
+        ``needs`` has the workers that are to hear of batches.  After an error the pool is not
+        :attr:`ready` again, and is to be closed.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
@@ -106,7 +105,7 @@ class WorkerPool:
         """
         self.ready = False
         self._runs += 1
-        feed = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs, begin)
+        feed = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs)
 
         def send() -> None:
             for handle, task in zip(self._handles, tasks, strict=True):

@@ -26,7 +26,7 @@ from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
-from pipekit.engine.transport import Aborted, StoppableTransport
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
@@ -39,9 +39,9 @@ from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
 
-Content = tuple[nn.Sequential, dict[str, Any] | None, tuple[nn.Sequential, ...]]
-"""What a run changes of a stage: its layers with their newest weights, the state of the optimizer,
-scheduler and loss scaler, and the weight slots if they are kept."""
+Content = tuple[nn.Sequential, dict[str, Any] | None]
+"""What a run changes of a stage: its layers with their newest weights, and the state of the
+optimizer, scheduler and loss scaler."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _WorkerProcess:
     def stages(self) -> list[Content]:
         """Return what the last training has made of its stages."""
         configs = (stage.config for stage in self._sources)
-        return [(each.module, each.state, each.slots) for each in configs]
+        return [(each.module, each.state) for each in configs]
 
     def run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""
@@ -179,10 +179,8 @@ class _WorkerProcess:
         needs = Needs.of(assignment.steps)
         self._runs += 1
         mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, run=self._runs)
-        batches = received_batches(
-            mailbox, workers if needs.inputs else None, self._runs, config.table.begin
-        )
-        feed = Feed(batches, needs, count=config.count, begin=config.table.begin)
+        batches = received_batches(mailbox, workers if needs.inputs else None, self._runs)
+        feed = Feed(batches, needs, count=config.count)
         transport = self._transport(assignment, config, task.store, feed, mailbox)
         on_news = self._report_news if task.watched else None
         states = WorkerStates(workers, self._connections.states.map(0))
@@ -215,7 +213,7 @@ class _WorkerProcess:
         store: str | None,
         feed: Feed,
         mailbox: KeyedMailbox,
-    ) -> StoppableTransport:
+    ) -> Transport:
         index, run = assignment.index, self._runs
         if store is None:
 

@@ -43,7 +43,7 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
     for number in range(10):
         got = next(first)
         assert described(got.input) == described(batch(number).input)
-        assert (got.target, *got[2:]) == (None, 6, ((2,), (2,)), 3, None, None, ())
+        assert (got.target, *got[2:]) == (None, 6, ((2,), (2,)), 3, None, None, (), 1)
         assert len(read) <= number + READ_AHEAD + 2
     for number in range(10):
         got = next(last)

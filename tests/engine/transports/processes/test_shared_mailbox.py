@@ -75,7 +75,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return tensor.permute(draw(st.permutations(range(len(shape)))))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(tensors(), max_size=4), max_size=6))
 def test_any_tensors(messages: list[list[Tensor]]) -> None:
     pair = Pair()
@@ -92,15 +92,6 @@ def test_any_tensors(messages: list[list[Tensor]]) -> None:
             )
             assert torch.equal(mine.to(torch.complex128), sent.to(torch.complex128))
     pair.close()
-
-
-def test_conjugates_and_leaves(pair: Pair) -> None:
-    for tensor in (torch.randn(3, dtype=torch.complex64).conj(), torch.ones(2, requires_grad=True)):
-        for _ in range(2):
-            pair.one.put(1, KEY, tensor)
-            _, got = pair.two.get()
-            assert got.tolist() == tensor.tolist()
-            assert not got.requires_grad
 
 
 def test_what_was_sent_may_be_edited_and_what_arrived_too(pair: Pair) -> None:
@@ -150,13 +141,6 @@ def test_nothing_is_overwritten_before_it_is_taken(pair: Pair) -> None:
         key, got = pair.two.get()
         assert key == (0, 0, 0, number)
         assert got.eq(number).all()
-
-
-def test_a_description_longer_than_a_pipe_takes_at_once(pair: Pair) -> None:
-    message = {f"a name of some length, number {i}": torch.ones(1 + i) for i in range(1000)}
-    for _ in range(2):
-        pair.one.put(1, KEY, message)
-        assert described(pair.two.get()[1]) == described(message)
 
 
 def test_full_pipes_do_not_lock() -> None:

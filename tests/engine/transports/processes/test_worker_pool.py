@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,9 @@ from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from tests.engine.checkpoints.killing import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
-from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
+from tests.engine.test_failures import LIMIT_S, wait_until, worker_processes
 
-BATCHES = 4000
 LARGE = bytes(2**24)  # more than a pipe takes
 
 
@@ -217,18 +214,6 @@ class Touch(nn.Module):
         return x
 
 
-def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
-    """As a notebook does with the last traceback."""
-    before = open_files()
-    pool = WorkerPool(2, with_sums=True)
-    pool.start()
-    pool._mailboxes.put(0, (0, 0, 0, 0), torch.ones(10**6))
-    assert open_files() - before
-    pool.close()
-    assert not open_files() - before
-    assert pool.states.now() == bytes(len(pool.states.now()))
-
-
 # --- Before a worker has begun -------------------------------------------------------------
 
 
@@ -266,39 +251,6 @@ def test_a_fork_server_that_is_killed_while_it_starts_a_worker(
         patch.setattr("multiprocessing.context.ForkServerProcess.start", start)
         with pytest.raises(WorkerDied, match="worker 0's process could not be started: the fork"):
             pipe.train(data(2), checkpoints=tmp_path)
-
-
-@pytest.mark.long
-def test_a_fork_server_that_is_killed_in_mid_run() -> None:
-    """Nobody can know any more how its workers end; they do, and another one is started.
-
-    The batches would last for more than a minute.
-    """
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    workers: list[int] = []
-
-    def kill() -> None:
-        workers.extend(worker_processes())
-        server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        os.kill(server, signal.SIGKILL)
-
-    def slowly() -> Iterator[Any]:
-        for batch in data(1) * BATCHES:
-            time.sleep(0.02)
-            yield batch
-
-    class Slow(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            return slowly()
-
-    with pytest.raises(WorkerDied, match="fork server, which knows it, was killed"):
-        pipe.train(Struck(Slow([None] * BATCHES), 5, kill))
-    assert len(workers) == 2
-    wait_until(lambda: not any(map(alive, workers)), LIMIT_S)
-    again = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    assert (
-        again.train(data(2)).losses == pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(data(2)).losses
-    )
 
 
 def test_no_interrupt_reaches_the_fork_server(pool: WorkerPool) -> None:

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 import pipekit as pk
-from experiments.pipedream.table1 import plans, rows
+from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import Sent, best_cut
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
@@ -26,28 +26,6 @@ def test_twice_as_many_minibatches_can_be_in_flight(replicas: list[int]) -> None
         assert len(before) == len(after)
 
 
-def test_more_in_flight_hides_the_transfers_of_a_straight_pipeline() -> None:
-    plan, cluster = Plan.by_hand([1] * 4), flat(4, 4e7)  # a transfer takes 10 ms, a stage 30 ms
-    usual = plans.simulated_seconds(LAYERS, plan, cluster)
-    deep = plans.simulated_seconds(LAYERS, plan, cluster, plans.twice_in_flight)
-    assert usual > 1.2 * deep
-    assert deep == pytest.approx(0.03, rel=0.01)
-
-
-@pytest.mark.parametrize("bandwidth", [1e6, 1e8])
-def test_late_sums_take_all_their_time_after_the_backward(bandwidth: float) -> None:
-    profile, plan = plans.summed_late(LAYERS, plans.data_parallel(LAYERS, 4))
-    one_round_s = 4 * plans.simulated_seconds(profile, plan, flat(4, bandwidth), minibatches=4)
-    sums_s = 2 * 3 / 4 * LAYERS.parameter_bytes / bandwidth
-    assert one_round_s == pytest.approx(4 * (0.01 + 0.02) + sums_s)
-
-
-def test_one_at_a_time_is_slower_than_one_machine() -> None:
-    plan = Plan.by_hand([2, 2])
-    seconds = plans.simulated_seconds(LAYERS, plan, flat(2, 1e8), plans.one_at_a_time)
-    assert seconds > plans.compute_seconds(LAYERS)
-
-
 def test_the_closed_form_counts_rounds_and_cuts() -> None:
     assert plans.sent(LAYERS, plans.data_parallel(LAYERS, 4)) == Sent(2 * 3 / 4 * 32e5, 0)
     straight = plans.sent(LAYERS, Plan.by_hand([1, 1, 2]))
@@ -61,24 +39,6 @@ def test_reductions_in_both_ways_of_counting() -> None:
     assert plans.reduction(ours, bsp) == pytest.approx(0.91)
     assert plans.reduction(ours, bsp, activations_once=True) == pytest.approx(0.93)
     assert plans.reduction(bsp, bsp) == 0
-
-
-def test_vgg16s_reduction_is_that_of_the_ledger() -> None:
-    """The note of pipedream-table1-vgg16-8A-comm-reduction: a cut after pool5, 88.9 or 89.3 %."""
-    profile = rows.profile_of(rows.TABLE1[1])
-    plan = Plan.by_hand([31, 9], rows=32, replicas=[7, 1])
-    ours, bsp = (
-        plans.sent(profile, plan),
-        plans.sent(profile, plans.data_parallel(profile, 8)),
-    )
-    assert 100 * plans.reduction(ours, bsp) == pytest.approx(88.9, abs=0.05)
-    assert 100 * plans.reduction(ours, bsp, activations_once=True) == pytest.approx(89.3, abs=0.05)
-
-
-def test_the_formula_without_overlap_gives_the_ledgers_misfit() -> None:
-    assert plans.formula_speedup(8, (4, 1.47)) == pytest.approx(2.66, abs=0.005)
-    assert plans.formula_speedup(16, (4, 1.47)) == pytest.approx(5.08, abs=0.005)
-    assert plans.formula_speedup(4, (4, 1.47)) == pytest.approx(1.47)
 
 
 UNEQUAL = Profile(
@@ -98,13 +58,6 @@ def test_the_best_cut_for_the_planners_replicas_is_the_planners(
     ours = best_cut(UNEQUAL, cluster, plan.replicas, cost)  # type: ignore[arg-type]
     assert ours.predicted_s == pytest.approx(plan.predicted_s)
     assert ours.in_flight == plan.in_flight
-
-
-@pytest.mark.parametrize("replicas", [[2, 1, 1], [1, 2, 1], [3, 1], [4]])
-def test_no_configuration_is_better_than_the_planners(replicas: list[int]) -> None:
-    cluster = flat(4, 5e7)
-    best = pk.plan(UNEQUAL, cluster).predicted_s
-    assert best_cut(UNEQUAL, cluster, replicas).predicted_s >= best * (1 - 1e-9)
 
 
 def test_a_configuration_that_memory_does_not_hold_is_refused() -> None:

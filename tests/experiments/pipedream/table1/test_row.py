@@ -1,22 +1,13 @@
 """A row of Table 1: its systems simulated and emulated, with one thing changed, and its claims."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from experiments import pipedream as names
-from experiments import study
-from experiments.pipedream.table1 import table
-from experiments.pipedream.table1.plans import Sent, data_parallel, sent
-from experiments.pipedream.table1.row import BSP, PIPEDREAM, SYSTEMS, Ran, Row, run
-from experiments.pipedream.table1.rows import FOUR, INCEPTION, RESNET, S2VT, Setting
-from experiments.pipedream.table1.table import changes
-from experiments.study.claims import Changed, Emulated
-from pipekit import Plan, Profile, simulate
-from pipekit.clusters import Cluster, flat
-from pipekit.engine import Run
-from pipekit.schedules import Schedule
+from experiments.pipedream.table1.plans import Sent, sent
+from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
+from experiments.pipedream.table1.rows import FOUR, Setting
+from experiments.study.claims import Emulated
+from pipekit import Plan, Profile
+from pipekit.clusters import flat
 from tests.emulation.own_time import own_time
 
 LAYERS = Profile.uniform(4, 0.04, 0.08, output_bytes=1e5, parameter_bytes=3.2e7)
@@ -43,41 +34,12 @@ def test_speedups_are_over_one_machine() -> None:
     assert FASTER.in_round(1).over_bsp() == pytest.approx(2)
 
 
-def test_overheads_are_those_of_the_paper() -> None:
-    paper = {BSP: ran(0.48 / 2.35, sent=1), PIPEDREAM: ran(0.48 / 7.04, sent=1)}
-    eight = row_of(Setting("vgg16", 8, "A"), **paper)
-    assert eight.overhead(BSP) == pytest.approx(70.6, abs=0.05)
-    assert eight.overhead_removed() == pytest.approx(83, abs=0.5)
-
-
 def test_what_is_not_emulated_is_simulated() -> None:
     simulated = FASTER.simulated
     assert simulated.speedup(BSP) == pytest.approx(0.48 / simulated.seconds(BSP)) != 2
     assert [FASTER.seconds(name) > 0 for name in SYSTEMS] == [True] * 4
     free = Row(FOUR, LAYERS, flat(4, float("inf")))
     assert free.speedup(BSP) == pytest.approx(4)
-
-
-def test_the_median_of_the_emulations_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each emulation is the simulation of a machine that is so many times as slow."""
-    slowness, real, paces = iter([1.0, 1.3, 1.04, 1.02]), study.emulate_at_pace, []
-
-    def instead(
-        schedule: Schedule, profile: Profile, plan: Plan, cluster: Cluster, faster: float
-    ) -> Run:
-        paces.append(faster)
-        with own_time():
-            made = real(schedule, profile, plan, None, faster)
-        slow = study.stretched(profile, next(slowness))
-        return replace(made, other_trace=simulate(schedule, slow, plan, cluster))
-
-    monkeypatch.setattr(study, "emulate_at_pace", instead)
-    layers, free = Profile.uniform(4, 0.01, 0.02), flat(2, float("inf"))
-    timed = run(layers, Plan.by_hand([2, 2]), free, minibatches=12, faster=3, repeats=3).timed
-    assert paces == [3, 3, 1.5, 1.5]  # one was 30 % too slow
-    assert timed.simulated_s == pytest.approx(0.06)
-    assert timed.seconds == pytest.approx(1.02 * 0.06)
-    assert timed.only(1).seconds == pytest.approx(1.04 * 0.06)
 
 
 def test_an_emulation_takes_what_the_profile_says() -> None:
@@ -94,83 +56,3 @@ def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
     plan = Plan.by_hand(balance, replicas=replicas)
     found = run(LAYERS, plan, flat(sum(replicas), 1e9), minibatches=4, faster=100)
     assert found.sent == pytest.approx(sent(LAYERS, plan))
-
-
-def test_the_changes_of_a_row_change_one_thing_each() -> None:
-    row = replace(FASTER, planned_for=FOUR.machines())
-    changed = dict(changes(row))
-    assert changed.keys() <= names.INSTEAD.keys()
-    kept = {cause for cause, other in changed.items() if other.plan == row.plan}
-    assert kept >= {names.TOO_FEW_IN_FLIGHT, names.NOMINAL, names.LINK_TIME, names.OVERLAP}
-    elsewhere = {cause for cause, other in changed.items() if other.cluster != row.cluster}
-    refitted = {names.OWN_BANDWIDTH, names.KNOWN_LAYERS, names.SHARDS}
-    assert elsewhere == {names.NOMINAL, names.LINK_TIME, names.DUPLEX, *refitted}
-    assert changed[names.NOMINAL].cluster.levels[0].used_bandwidth == 25e9 / 8
-    assert changed[names.LINK_TIME].speedup(BSP) == pytest.approx(4)
-    assert changed[names.PLANNED_FOR].chosen == replace(row, planned_for=row.cluster).chosen
-    published = replace(changed[names.OWN_BANDWIDTH], profile=Row.of(FOUR).profile)
-    assert published.speedup(BSP) == pytest.approx(1.47)
-    assert published.compute_s == pytest.approx(32 * 128.62e-3 / 16)
-    assert changed[names.TIMES].compute_s != pytest.approx(published.compute_s)
-
-
-def test_a_row_is_of_the_printed_configuration_if_that_is_a_pipeline() -> None:
-    assert FASTER.plan.config == "2-1-1"
-    whole = Row(INCEPTION, LAYERS, flat(8, 1e7))  # printed: 8
-    assert whole.plan == whole.chosen != whole.paper_plan
-    assert Row(RESNET, LAYERS, flat(8, 1e7)).plan == whole.chosen  # nothing is printed
-
-
-def test_a_larger_minibatch_hides_more_of_the_same_exchange() -> None:
-    small = Row(RESNET, LAYERS, flat(8, 1e8))
-    large = small.of_minibatch(4)
-    assert large.compute_s == pytest.approx(4 * small.compute_s)
-    exchange_s = large.compute_s / large.speedup(BSP) * 8 - large.compute_s
-    assert exchange_s < small.compute_s / small.speedup(BSP) * 8 - small.compute_s
-
-
-def test_s2vts_activations_are_tried_at_the_printed_traffic() -> None:
-    one = Row(S2VT, LAYERS, flat(4, 1e7))
-    small = dict(changes(one))[names.ACTIVATIONS].profile
-    everything = sent(LAYERS, data_parallel(LAYERS, 4)).total
-    assert sent(small, one.plan).activations == pytest.approx(0.05 * everything)
-    assert sent(small, data_parallel(small, 4)).total == everything
-
-
-class Recorded(list[Any]):
-    """Stands in for a notebook: keeps what it is given of each claim."""
-
-    def claim(self, *what: Any, **how: Any) -> Any:
-        def record(function: Any) -> Any:
-            found = [function(rows) for rows in how["over"].found]
-            because: list[Changed] = how["because"]
-            causes = {each.cause: function(*each.values) for each in because}
-            self.append((*what[:2], found, function(how["over"].simulated), causes))
-            return function
-
-        return record
-
-
-def test_a_claim_is_evaluated_in_rounds_and_with_each_change_of_its_rows() -> None:
-    notebook, slow = Recorded(), replace(FASTER.simulated, cluster=flat(4, 1e7))
-    others = {names.NOMINAL: slow, names.PLAN: slow, names.TIMES: FASTER.simulated}
-    changed = {cause: {"vgg16-4A": other} for cause, other in others.items()}
-    changed[names.ACTIVATIONS] = {"vgg16-8A": slow}
-    claim = table.Claims(notebook, changed, {}, repeats=2)  # type: ignore[arg-type]
-
-    @claim("a", FASTER, circular=[names.PLAN])
-    def over_bsp(row: Row) -> float:
-        return row.over_bsp()
-
-    ((name, label, found, simulated, because),) = notebook
-    assert (name, label) == ("pipedream-a", "emulated")
-    assert found == pytest.approx([3, 2])
-    assert simulated == pytest.approx(3)
-    assert because == {names.NOMINAL: slow.over_bsp(), names.TIMES: FASTER.simulated.over_bsp()}
-
-
-def test_a_value_with_an_emulation_that_does_not_count_is_simulated() -> None:
-    uncounted = ran(0.24, sent=1)._replace(timed=Emulated(0.24, ()))
-    one = row_of(FOUR, BSP=uncounted, PipeDream=FASTER.runs[PIPEDREAM])
-    assert table.kind([one, FASTER]) == "simulated"
-    assert table.kind([one, FASTER], [PIPEDREAM]) == "emulated"

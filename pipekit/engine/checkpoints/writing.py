@@ -1,0 +1,215 @@
+"""Writes one worker's part of each checkpoint, without coordination.
+
+The table tells every worker where a batch boundary lies in its own list (PipeDream, section 4: each
+stage locally decides to dump its parameters).  At a boundary the pipeline stays full.  A part
+therefore holds, besides the newest weights, the older versions that later microbatches read, and
+running statistics from the moment when they had counted exactly the batches before the boundary.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple, Self
+
+from torch import Tensor, nn
+
+from pipekit.engine.assignment import WorkerAssignment
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.resume_point import Tensors
+from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.pipeline_io import LossLog
+from pipekit.engine.execution.stage import Stage
+from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.transport import StopPoint
+from pipekit.layers.module_state import named_buffers
+from pipekit.partition.recording.stage import extra_states
+from pipekit.schedules import Op, Step
+from pipekit.schedules.lowering.boundaries import Boundary, older_versions
+from pipekit.trees import differentiable
+
+
+class _Counted(NamedTuple):
+    """Copies of the state that forwards change: buffers, and extra states of modules, by name."""
+
+    buffers: Tensors
+    extra_states: dict[str, Any]
+
+    @classmethod
+    def of(cls, layers: nn.Module) -> Self:
+        return cls(_copies(named_buffers(layers)), extra_states(layers))
+
+
+class CheckpointWriter(Observer):
+    """Writes the parts of all stages of one worker, at every boundary.
+
+    Args:
+        stages: the worker's.
+        assignment: likewise.
+        config: of the run.
+        losses: of the worker, as they come.
+        stop_point: the known end of the run.
+        errors: that have ended it early on this worker.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        assignment: WorkerAssignment,
+        config: RunConfig,
+        losses: LossLog,
+        stop_point: StopPoint,
+        errors: Sequence[Exception],
+    ) -> None:
+        self._stages, self._assignment, self._config = stages, assignment, config
+        self._losses, self._stop_point, self._errors = losses, stop_point, errors
+        self._parts: dict[int, _PartWriter] = {}
+
+    def begin(self, worker: WorkerView) -> None:
+        """Keep the state at the beginning that the first checkpoint needs."""
+        self._parts = {
+            number: _PartWriter(stage, number, self._assignment, self._config, self._losses)
+            for number, stage in self._stages.items()
+        }
+
+    def before_step(self, worker: int, step: Step) -> None:
+        """Before a forward, keep running statistics that have counted all before a boundary."""
+        if step.task.op is Op.FORWARD:
+            self._parts[step.task.stage].before_forward(step.task.microbatch)
+
+    def after_step(self, worker: int, step: Step) -> None:
+        """After an update, write the part if this is a boundary."""
+        if step.task.op is Op.UPDATE:
+            self._parts[step.task.stage].after_update(step.task.version)
+
+    def end(self, worker: int) -> None:
+        """Write the last parts, at the end of the run.
+
+        For :meth:`Pipeline.resume`, a run that ends early was interrupted there.  If this worker
+        failed in a forward, its running statistics fit no boundary.
+        """
+        for part in self._parts.values():
+            if not self._errors:
+                part.end(self._stop_point.microbatch, self._assignment.steps.head)
+
+
+class _PartWriter:
+    """Sets aside a stage's state until its part of a checkpoint can be written."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        assignment: WorkerAssignment,
+        run: RunConfig,
+        losses: LossLog,
+    ) -> None:
+        config, resume = run.checkpoints, run.resume
+        assert config
+        self._stage, self._index, self._config = stage, index, config
+        self._worker, self._losses = assignment.index, losses
+        self._tasks = tasks = [step.task for step in assignment.steps.head]
+        self._written = after = resume.boundary.microbatches if resume else 0
+        self._pending = deque(b for b in config.boundaries if b.microbatches > after)
+        older = [read[index] for read in older_versions(tasks, self._pending)]
+        self._older = deque(older)
+        self._readers = Counter(chain.from_iterable(older))  # boundaries, by version
+        self._weights: dict[int, Tensors] = {}  # by version
+        self._counted: deque[_Counted] = deque()  # of the first of the pending boundaries
+        self._keep(0)
+
+    def before_forward(self, microbatch: int) -> None:
+        """Keep running statistics that have just counted all batches before a boundary."""
+        now: _Counted | None = None
+        for boundary in islice(self._pending, len(self._counted), None):
+            if boundary.microbatches > microbatch:
+                break
+            now = now or _Counted.of(self._stage.weights.newest)
+            self._counted.append(now)
+
+    def after_update(self, version: int) -> None:
+        """Keep weights that are read after a boundary; write if this is one."""
+        self._keep(version)
+        boundary = self._pending[0]
+        if version == boundary.versions[self._index] and len(self._pending) > 1:
+            self._write(boundary)
+
+    def end(self, microbatch: int, steps: Sequence[Step]) -> None:
+        """Write the last part, of a run that ends before a microbatch or with its table."""
+        if microbatch < self._pending[0].microbatches:
+            early = (end for end in self._config.ends if end.microbatches == microbatch)
+            boundary = next(early, None)
+            if boundary is None or microbatch <= self._written:
+                return
+            if not self._set_aside(boundary, steps):
+                return
+        self._write(self._pending[0])
+
+    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> bool:
+        """Make a boundary the next one, with the older versions in their slots.
+
+        Returns False if the table has overwritten one of them, as it does without stashing: then
+        the checkpoint before stays the newest complete one.
+        """
+        older = older_versions(self._tasks, [boundary])[0][self._index]
+        slots, holds = {0: 0}, {0: 0}
+        for (op, stage, microbatch, version), _, _, slot, *_ in steps:
+            if op is Op.UPDATE and stage == self._index and microbatch < boundary.microbatches:
+                slots[version], holds[slot] = slot, version
+        if any(holds[slots[version]] != version for version in older):
+            return False
+        for version in older:
+            self._weights[version] = _copies(self._stage.weights.weights(slots[version]))
+        self._pending.appendleft(boundary)
+        self._older.appendleft(older)
+        self._readers.update(older)
+        return True
+
+    def _keep(self, version: int) -> None:
+        if version in self._readers:
+            self._weights[version] = _copies(self._stage.weights.weights())
+
+    def _write(self, boundary: Boundary) -> None:
+        self._pending.popleft()
+        older = sorted(self._older.popleft())
+        newest = self._stage.weights.newest
+        counted = self._counted.popleft() if self._counted else _Counted.of(newest)
+        is_last = self._index == len(boundary.versions) - 1
+        losses = [each for each in self._losses if is_last and each[0] < boundary.microbatches]
+        last = max(losses)[1] if losses else 0.0
+        parameters = _copies(dict(newest.named_parameters(remove_duplicate=False)))
+        content = {
+            "about": self._config.about,
+            "boundary": tuple(boundary),
+            "stage": self._index,
+            "worker": self._worker,
+            "parameters": parameters,
+            "older": {version: self._weights[version] for version in older},
+            "buffers": counted.buffers,
+            "extra_states": counted.extra_states,
+            "state": self._stage.state(),
+            "scales": self._stage.scaler and self._stage.scaler.course(),
+            "losses": losses,
+        }
+        config = self._config
+        batches = config.about["batches"] + boundary.batches
+        sound = (bool(each.isfinite().all()) for each in differentiable(parameters))
+        finite = math.isfinite(last) and all(sound)
+        checkpoints.write(
+            config.folder,
+            batches,
+            config.attempt,
+            config.parts,
+            content,
+            finite=finite,
+            keep=config.keep,
+        )
+        self._written = boundary.microbatches
+        self._readers.subtract(older)
+        for version in older:
+            if not self._readers[version]:
+                del self._weights[version]
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}

@@ -1,1 +1,0 @@
-"""Features of a worker's run, a file each."""

@@ -1,0 +1,70 @@
+"""Batches whose sequences are cut into chunks, each of them a microbatch of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.batches import Batch
+from pipekit.engine.runs.batch_source import Read
+from pipekit.layers.sequence_chunks import ChunkedSequence, running
+from pipekit.partition.probe import Probe
+from pipekit.trees import Tree
+
+
+def read_in_chunks(read: Read, chunks: int) -> Read:
+    """Return what reads batches whose microbatch n is chunk n % chunks of number n // chunks.
+
+    A batch is a pair of tensors [rows, tokens, ...].
+
+    Raises:
+        ValueError: it is another one, or cannot be cut evenly.
+    """
+
+    def cut(tensor: Tensor, microbatches: int) -> Tensor:
+        rows, tokens, *rest = tensor.shape
+        apart = tensor.reshape(microbatches, rows // microbatches, chunks, tokens // chunks, *rest)
+        return apart.transpose(1, 2).reshape(rows * chunks, tokens // chunks, *rest)
+
+    def read_cut(batch: Any, parts: int, number: int) -> Batch:
+        microbatches = parts // chunks
+        pair = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else ()
+        sizes = {(*t.shape[:2],) for t in pair if isinstance(t, Tensor) and t.dim() > 1}
+        if len(sizes) != 1 or not all(isinstance(t, Tensor) and t.dim() > 1 for t in pair):
+            raise ValueError(
+                f"batch {number} cannot be cut into chunks of its sequences: give a pair of "
+                f"tensors [rows, tokens, ...], with the target of each token"
+            )
+        ((rows, tokens),) = sizes
+        if rows % microbatches or tokens % chunks:
+            raise ValueError(
+                f"batch {number} has {rows} rows of {tokens} tokens, for {microbatches} "
+                f"microbatches of {chunks} chunks: give multiples of both"
+            )
+        pieces = tuple(cut(tensor, microbatches) for tensor in pair)
+        return read(pieces, parts, number)._replace(chunks=chunks)
+
+    return read_cut
+
+
+def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree], Probe]) -> None:
+    """Raise ValueError if the model's output of a sequence is another one in chunks.
+
+    Args:
+        first: the first batch, as it was cut.
+        chunks: of its sequences.
+        evaluate: runs rows through the model in evaluation mode.
+    """
+    pieces, sequence = first.cut_input()[:chunks], ChunkedSequence()
+    whole, apart = evaluate(torch.cat(pieces, dim=1)).output, []
+    for chunk, piece in enumerate(pieces):
+        with running(sequence, chunk):
+            apart.append(evaluate(piece).output)
+    joined, bound = torch.cat(apart, dim=1), torch.finfo(whole.dtype).eps ** 0.5
+    if joined.shape != whole.shape or not torch.allclose(joined, whole, bound, bound):
+        raise ValueError(
+            f"the model's output of a sequence is another one in {chunks} chunks: a layer reads "
+            f"other tokens than its chunk's; let it call "
+            f"pipekit.layers.sequence_chunks.with_earlier, or use a schedule of whole sequences"
+        )

@@ -1,0 +1,128 @@
+"""Work put where a worker would wait, into a table that some method has made."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pipekit.schedules.clock import PAPER_SLOTS, slots
+from pipekit.schedules.methods.flushed import each_list
+from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.table import Tasks
+from pipekit.schedules.task import ScheduleError, Task
+
+_SHORTER = 1 - 1e-12
+
+
+def filled(
+    schedule: Schedule,
+    behind: Callable[[Task], Iterable[Task]],
+    durations: Mapping[Op, float] = PAPER_SLOTS,
+) -> Schedule:
+    """Return a schedule with further work in its workers' idle time, where it holds nothing up.
+
+    A worker takes such work in the order in which it may begin, each task in the first idle time
+    that is left and long enough.  The tasks name the newest weight version.
+
+    Args:
+        schedule: by a method that flushes; several batches (``flush(4, 8).take(3).repeat()``) have
+            more idle time for the same work.
+        behind: the work that may begin on the same worker when a task is over, of the schedule or
+            of the work itself; called once a task.
+        durations: slots of each op, as in :func:`.slots`, by which idle time is found.
+
+    Raises:
+        ScheduleError: there is not enough idle time; or the batches do not end with a flush.
+    """
+    idle = iter(_idle(schedule, durations))
+
+    def change(tasks: Tasks) -> Iterator[Task]:
+        waiting: deque[Task] = deque()
+        newest = dict.fromkeys((task.stage for task in tasks), 0)
+        for task, left in zip((*tasks, None), next(idle), strict=True):
+            while waiting and (length := _length(waiting[0], durations)) * _SHORTER <= left:
+                left -= length
+                work = waiting.popleft()
+                waiting.extend(behind(work))
+                yield work._replace(version=newest[work.stage])
+            if task:
+                yield task
+                waiting.extend(behind(task))
+                newest[task.stage] += not task.op.is_pass
+        if waiting:
+            raise ScheduleError(
+                f"{schedule.title} has no idle time left for {waiting[0]} and {len(waiting) - 1} "
+                f"tasks behind it: fill more batches, schedule.take(8).repeat() say"
+            )
+
+    return each_list(schedule, change)
+
+
+def recomputed(
+    schedule: Schedule, stages: Collection[int], durations: Mapping[Op, float] = PAPER_SLOTS
+) -> Schedule:
+    """Return a schedule in which some stages' forwards run again, where their workers would wait.
+
+    Such a recomputation stands in the last idle time before its backward that is long enough, or
+    right before the backward if there is none (Lynx, Chen et al., arXiv 2406.08756; which stages
+    recompute, AdaPipe decides, Sun et al., ASPLOS 2024).  From it on the microbatch's activations
+    are there in full.
+
+    Args:
+        schedule: by a method that flushes.
+        stages: those that recompute.
+        durations: slots of each op, as in :func:`.slots`, by which idle time is found.
+
+    Raises:
+        ScheduleError: the batches do not end with a flush.
+    """
+    idle = iter(_idle(schedule, durations))
+    second = {other for _, other in schedule.overlaps}
+
+    def change(tasks: Tasks) -> Iterator[Task]:
+        left, forward = next(idle), {}
+        again: dict[int, list[Task]] = {}
+        for n, task in enumerate(tasks):
+            if task.op is Op.FORWARD:
+                forward[task[1:]] = n
+            elif task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
+                work = task._replace(op=Op.RECOMPUTE)
+                length = _length(work, durations)
+                places = range(n, forward[task[1:]], -1)
+                fits = (place for place in places if left[place] >= length * _SHORTER)
+                place = next(fits, n - (task in second))
+                left[place] -= length
+                again.setdefault(place, []).append(work)
+        for n, task in enumerate(tasks):
+            yield from again.get(n, ())
+            yield task
+
+    made = each_list(schedule, change)
+    return replace(made, name=f"{schedule.name}, recomputing early")
+
+
+def _length(task: Task, durations: Mapping[Op, float]) -> float:
+    return durations.get(task.op, task.op.slots)
+
+
+def _idle(schedule: Schedule, durations: Mapping[Op, float]) -> list[list[float]]:
+    """Return how long each worker waits before each task of its list, and behind the last one.
+
+    Nothing comes before what runs on another stream, or together with the task before it.  A period
+    is one between others; behind the last task of a finite schedule a worker waits for the others'.
+    """
+    endless = schedule.is_endless
+    some = schedule.take(3 * len(schedule.batch_stops)) if endless else schedule
+    times = slots(some, durations)
+    end = max(float(each[:, 1].max(initial=0)) for each in times)
+    second, found = {other for _, other in some.overlaps}, []
+    for tasks, each in zip(some.workers, times, strict=True):
+        idle, before = [0.0] * (len(tasks) + 1), 0.0
+        for n, task in enumerate(tasks):
+            if not task.op.stream:
+                begin, after = each[n].tolist()
+                idle[n], before = 0.0 if task in second else begin - before, after
+        idle[-1] = end - before
+        size = len(tasks) // 3
+        found.append(idle[size : 2 * size + 1] if endless else idle)
+    return found

@@ -1,0 +1,126 @@
+"""Seq1F1B and TeraPipe: chunks of sequences in place of microbatches."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit import Profile, simulate
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    check,
+    flush,
+    gpipe,
+    parse,
+    replicate,
+    seq1f1b,
+    slots,
+    terapipe,
+)
+from pipekit.simulation.costs import Costs
+from tests.schedules.reference import executable, key, ticking
+from tests.schedules.timing import peaks
+
+p, m, q = st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)
+
+
+def test_two_stages_and_two_chunks() -> None:
+    assert seq1f1b(2, 2, chunks=2).take(1) == parse("""
+        # Seq1F1B; 2 chunks a microbatch
+        worker 0 | F0.0 F0.1 F1.0 .    B0.1 -    F1.1 B0.0 -    .    B1.1 -    B1.0 -^
+        worker 1 | .    F0.0 F0.1 B0.1 -    F1.0 B0.0 -    F1.1 B1.1 -    B1.0 -^
+        """)
+    assert terapipe(2, 1, chunks=2).take(1) == parse("""
+        # TeraPipe; 2 chunks a microbatch
+        worker 0 | F0.0 F0.1 . . . B0.1 - B0.0 -^
+        worker 1 | . F0.0 F0.1 B0.1 - B0.0 -^
+        """)
+
+
+@given(p, m, q)
+def test_chunks_go_forward_in_order_and_backward_in_the_reverse_one(p: int, m: int, q: int) -> None:
+    """And the last worker has all chunks of a microbatch before its first backward."""
+    for schedule in (seq1f1b(p, m, chunks=q).take(1), terapipe(p, m, chunks=q).take(1)):
+        check(schedule, joint_updates=True)
+        for tasks in schedule.workers:
+            forward = [t.microbatch for t in tasks if t.op is Op.FORWARD]
+            back = [t.microbatch for t in tasks if t.op is Op.BACKWARD]
+            assert forward == list(range(m * q))
+            assert back == [k * q + c for k in range(m) for c in reversed(range(q))]
+    first = [t.op for t in seq1f1b(p, m, chunks=q).take(1).workers[-1]]
+    assert first.index(Op.BACKWARD) == q
+
+
+@given(p, m, q)
+def test_bubble_and_memory_shrink_with_the_chunks(p: int, m: int, q: int) -> None:
+    """(p - 1) / q of a microbatch's time, and (p - 1 + q) / q microbatches in flight, not p."""
+    one = seq1f1b(p, m, chunks=q).take(1)
+    assert peaks(one) == tuple(min(p - 1 - w + q, m * q) for w in range(p))
+    if m >= p:
+        assert max(float(each[:, 1].max()) for each in slots(one)) == 3 * (m * q + p - 1)
+    assert seq1f1b(p, m, chunks=1) == flush(p, m)
+    assert terapipe(p, m, chunks=1) == gpipe(p, m)
+
+
+@given(p, m, q)
+def test_times_are_those_of_a_ticking_clock(p: int, m: int, q: int) -> None:
+    """The order of chunks is that of each worker's list: the judge takes them for microbatches."""
+    schedule = seq1f1b(p, m, chunks=q).take(1)
+    ticks = ticking(replace(schedule, chunks=1))
+    for tasks, times in zip(schedule.workers, slots(schedule), strict=True):
+        for task, each in zip(tasks[:-1], times.tolist(), strict=False):
+            assert tuple(each) == ticks[key(task)]
+
+
+def causal(schedule: Schedule) -> bool:
+    """Whether each chunk is forward behind the ones before it, and backward before them."""
+    for tasks in schedule.workers:
+        at = {key(task): n for n, task in enumerate(tasks)}
+        for (op, stage, k), n in at.items():
+            before = at.get((op, stage, k - 1)) if k % schedule.chunks else None
+            if before is not None and (before < n) != (op is Op.FORWARD):
+                return False
+    return True
+
+
+@given(st.data())
+def test_what_is_out_of_order_is_refused_exactly_there(data: st.DataObject) -> None:
+    schedule = seq1f1b(2, 2, chunks=2).take(1)
+    lists = [list(tasks) for tasks in schedule.workers]
+    tasks = lists[data.draw(st.integers(0, 1))]
+    one, other = data.draw(st.tuples(*[st.integers(0, len(tasks) - 2)] * 2))
+    tasks[one], tasks[other] = tasks[other], tasks[one]
+    damaged = replace(schedule, head=tuple(map(tuple, lists)))
+    fine = executable(replace(damaged, chunks=1)) and causal(damaged)
+    try:
+        check(damaged)
+    except ScheduleError:
+        assert not fine
+    else:
+        assert fine
+
+
+def test_later_chunks_may_take_longer() -> None:
+    """Of two chunks the second attends to both: the pipeline waits for it."""
+    costs = Profile.uniform(2, forward_s=1.0, backward_s=2.0)
+    even, uneven = (
+        simulate(seq1f1b(2, 4, chunks=2), Costs(costs, chunks=each), batches=1).makespan_s
+        for each in ((1.0, 1.0), (0.8, 1.2))
+    )
+    assert even == 3 / 2 * (8 + 1)
+    assert uneven > even
+
+
+def test_parallel_pipelines_keep_the_chunks_of_a_microbatch_together() -> None:
+    twice = replicate(seq1f1b(2, 2, chunks=2), 2)
+    check(twice, joint_updates=True)
+    assert [t.label for t in twice.take(1).workers[1][:2]] == ["F2", "F3"], "of microbatch 1"
+
+
+@pytest.mark.parametrize("chunks", [0, 2.0])
+def test_chunks_are_counted(chunks: int) -> None:
+    with pytest.raises(ScheduleError, match="chunks must be a whole number of at least 1"):
+        seq1f1b(2, 2, chunks=chunks)
