@@ -109,12 +109,15 @@ def main(
         here = both.submit(trained, ROOT, (ROOT / ADAPTER).read_text(), names, bar)
         before = trained(tree, git("show", f"{commit}:{ADAPTER}"), names, bar)
         now = here.result()
-    compared = {name: differences(before[name], now[name]) for name in names}
+    new = [name for name in names if "error" in before[name] and "error" not in now[name]]
+    compared = {name: differences(before[name], now[name]) for name in names if name not in new}
     wrong = {name: places for name, places in compared.items() if places}
     for name, places in wrong.items():
         more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
         print(f"{name}: {', '.join(places[:SHOWN])}{more}")
-    print(f"{len(names)} trainings, {len(wrong)} differ from {older}")
+    print(f"{len(compared)} trainings, {len(wrong)} differ from {older}")
+    if new:
+        print(f"{len(new)} fail there and not here: {', '.join(new)}")
     raise typer.Exit(bool(wrong))
 
 

@@ -25,8 +25,11 @@ from pipekit.cli.common.options import (
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
+    from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
+    from pipekit.schedules import Schedule
+    from pipekit.simulation import Costs
     from pipekit.traces import Trace
 
 SUFFIXES = (".svg", ".html", ".perfetto.json")
@@ -51,6 +54,14 @@ def simulate(
     workers: Workers = None,
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
+    host_bandwidth: Annotated[
+        float | None,
+        typer.Option(min=1, help="Bytes/s between a worker and its host, for what offloads."),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(min=2, help="Workers that share a stage's weights, for what gathers them."),
+    ] = None,
     optimizer_states: OptimizerStates = 0,
     validate: Annotated[
         str | None,
@@ -99,7 +110,7 @@ def simulate(
         links = chosen_cluster(cluster, asked, bandwidth, memory)
     simulated = partial(
         pipekit.simulate,
-        profile=costs,
+        profile=_with_links(costs, schedule, links, host_bandwidth, shards),
         plan=used,
         cluster=links,
         optimizer_states=optimizer_states,
@@ -113,6 +124,31 @@ def simulate(
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     for path in _write(trace, output) if output is not None else []:
         typer.echo(f"wrote {path}")
+
+
+def _with_links(
+    profile: "Profile",
+    schedule: "Schedule",
+    links: "Cluster | None",
+    host_bandwidth: float | None,
+    shards: int | None,
+) -> "Costs":
+    """Return a profile with what a schedule's transfers need; say which option is missing."""
+    from pipekit.simulation import Costs, Shards
+
+    moved = {op.moves for op in schedule.dependencies.ops if op.moves and op.peer is None}
+    if host_bandwidth is None and any(item.each == "microbatch" for item in moved):
+        raise ValueError(
+            f"{schedule.title} offloads to the host: give --host-bandwidth, say 16e9 bytes/s"
+        )
+    if any(item.each == "stage" for item in moved) and (shards is None or links is None):
+        raise ValueError(
+            f"{schedule.title} gathers weights: give --shards, the workers that share them, and "
+            f"--bandwidth or --cluster for their links"
+        )
+    rate = links.levels[0].bandwidth if links else 0.0
+    shared = Shards(shards, rate) if shards and links else None
+    return Costs(profile, host_bytes_per_s=host_bandwidth, shards=shared)
 
 
 def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:

@@ -77,9 +77,11 @@ def _train(
     runtimes: Mapping[int, StageRuntime] = stages
     if assignment.chunks > 1:
         runtimes = {n: ChunkStage(each, assignment.chunks) for n, each in runtimes.items()}
-    moves, mover = any(step.task.op.moves for step in steps.distinct), Mover(device)
-    movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
-    runtimes = movable if moves else runtimes
+    movable: dict[int, OffloadingStage] = {}
+    if any(step.task.op.moves for step in steps.distinct):
+        mover = Mover(device)
+        movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
+        runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
     execute: Callable[[Step], None] = Executor(
@@ -93,7 +95,7 @@ def _train(
         observers=observers,
         first_microbatch=config.first_microbatch,
     ).execute
-    if moves:
+    if movable:
         execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)

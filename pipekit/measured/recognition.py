@@ -9,13 +9,15 @@ from functools import partial
 import pandas as pd
 
 from pipekit.names import METHODS
-from pipekit.schedules import OPS, Op, Schedule, ScheduleError
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError, seq1f1b, terapipe
 from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.traces import Trace
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
 """An order is named after a method if it differs in at most this share of the tasks."""
+MOST_CHUNKS = 8
+"""Of a sequence, where chunks are recorded as microbatches."""
 _ENOUGH = 16
 """Of more steps and replicas some are looked at: the order is a table's, and the same in each."""
 
@@ -142,6 +144,10 @@ def _candidates(
                 continue
             if schedule.worker_count == len(lists) and (schedule.is_closed or not flushed):
                 yield name, schedule
+    for chunks in range(2, 1 + MOST_CHUNKS):
+        if copies == 1 and batch % chunks == 0 and batch > chunks:
+            yield "seq1f1b", seq1f1b(stages, batch // chunks, chunks=chunks)
+            yield "terapipe", terapipe(stages, batch // chunks, chunks=chunks)
 
 
 def _of(schedule: Schedule, updates: bool) -> Lists:
@@ -149,7 +155,7 @@ def _of(schedule: Schedule, updates: bool) -> Lists:
         tuple(
             (task.op.name, task.stage, task.microbatch)
             for task in tasks
-            if updates or task.op is not Op.UPDATE
+            if not task.op.stream and (updates or task.op is not Op.UPDATE)
         )
         for tasks in schedule.workers
     )

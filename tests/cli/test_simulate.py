@@ -121,3 +121,23 @@ def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) ->
     result = pipekit(f"simulate flush {profile} --output timeline.png")
     assert result.exit_code == 2
     assert "must end in .svg, .html, .perfetto.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "missing", "options"),
+    [
+        ("pipe-offload", "give --host-bandwidth, say 16e9", "--host-bandwidth 1e9"),
+        ("sharded-bfs", "give --shards, the workers", "--shards 4 --bandwidth 1e9"),
+    ],
+)
+def test_what_transfers_need_is_named(
+    printed: Printed,
+    refused: Callable[[str], str],
+    profile: str,
+    method: str,
+    missing: str,
+    options: str,
+) -> None:
+    command = f"simulate {method} {profile} --stages 4 --microbatches 4 --batches 1"
+    assert missing in refused(command)
+    assert "(simulated)" in printed(f"{command} {options}")

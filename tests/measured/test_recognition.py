@@ -100,3 +100,16 @@ def test_model_chunks_and_replicas_are_counted() -> None:
     assert recognise(Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(6))).method == (
         "pipedream"
     )
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+@pytest.mark.parametrize("name", ["seq1f1b", "terapipe"])
+def test_chunks_of_sequences_may_be_recorded_as_microbatches(name: str, chunks: int) -> None:
+    schedule = getattr(schedules, name)(4, 4, chunks=chunks).take(1)
+    found = recognise(replace(Trace.from_schedule(schedule), chunks=1))
+    assert (found.method, found.microbatches, found.edits) == (name, 4 * chunks, 0)
+
+
+def test_what_runs_beside_the_passes_names_no_other_method() -> None:
+    found = recognise(Trace.from_schedule(schedules.bpipe(4, 8).take(1)))
+    assert (found.method, found.edits) == ("flush", 0)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 
 from pipekit.choices import require_choice
@@ -35,6 +36,7 @@ def with_messages(
             1F1B (``send_forward_recv_backward``).  "torch": a receive stands where its sender has
             come to (torch.distributed.pipelining's ``_add_send_recv``).  "pipekit": our own engine
             over torch.distributed, which posts four receives from each sender ahead.
+            Tasks of other streams are left out: they exchange no activations and gradients.
         batches: of the schedule; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
@@ -44,6 +46,9 @@ def with_messages(
     require_choice("policy", policy, tuple(POLICIES))
     table = schedule.excerpt(batches)
     Replay(table.dependencies).require_done()
+    if table.dependencies.of(lambda op: op.stream):
+        own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
+        table = replace(table, head=tuple(own))
     lists = POLICIES[policy](table)
     return MessageProgram(table, tuple(map(tuple, lists)), policy)
 

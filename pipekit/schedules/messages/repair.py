@@ -41,7 +41,7 @@ def repair(
     Raises:
         ScheduleError: none of them is sound on this channel.
     """
-    clock = replayed(program.table, {**PAPER_SLOTS, **durations}, link)
+    clock = replayed(program.table, durations, link)
     orders = [program]
     for late, grouped in product((False, True), repeat=2):
         orders.append(_in_one_order(program, clock, late, grouped))

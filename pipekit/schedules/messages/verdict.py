@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from pipekit.schedules.clock import PAPER_SLOTS, Replay, Walk, graph_needs
+from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.events import Events
 from pipekit.schedules.messages.program import (
@@ -96,11 +97,12 @@ def check_messages(
         ScheduleError: the tasks themselves can never finish, or a message that one of them needs is
             not sent and received once.
     """
-    lasting = {**PAPER_SLOTS, **durations}
-    events = Events(
-        program, channel, lambda each: lasting[each.op] if isinstance(each, Task) else link
-    )
-    least = max(replayed(program.table, lasting, link).ends)
+
+    def lasting(each: Task | Message) -> float:
+        return durations.get(each.op, each.op.slots) if isinstance(each, Task) else link
+
+    events = Events(program, channel, lasting)
+    least = max(replayed(program.table, durations, link).ends)
     times = [time for time in events.over if time is not None]
     if events.mixed_up or len(times) < len(events.over):
         return MessageVerdict(program, channel, least, events, events.mixed_up)
@@ -114,7 +116,7 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
 
     Args:
         table: the tasks.
-        durations: slots of each op.
+        durations: slots of each op; those that are not named are its own.
         link: slots that a message from another worker takes.
     """
     graph = table.dependencies
@@ -124,7 +126,7 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
             needs[number] = tuple(
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
-    seconds = [durations[task.op] for task in graph.tasks]
+    seconds = [durations.get(op, op.slots) for op, *_ in graph.tasks]
     clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     if not clock.is_done:
         Replay(graph).require_done()  # says who waits for whom

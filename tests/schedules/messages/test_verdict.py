@@ -160,3 +160,17 @@ def test_our_engines_order_never_hangs(name: str) -> None:
     """Over gloo each direction is its own, and a send runs beside the tasks."""
     program = with_messages(SMALL[name], "pipekit")
     assert check_messages(program, MessageChannel(waits=False)).is_sound
+
+
+def test_tasks_of_other_ops_take_their_slots() -> None:
+    assert check_messages(with_messages(schedules.pipefisher(2, 2), "torch"), NCCL).slots == 27
+
+
+@pytest.mark.parametrize("order", POLICIES)
+def test_what_runs_beside_the_passes_exchanges_no_messages(order: str) -> None:
+    """BPipe's passes are those of 1F1B."""
+    one, other = (
+        check_messages(with_messages(made, order), EAGER)
+        for made in (schedules.bpipe(4, 6), schedules.flush(4, 6))
+    )
+    assert (one.slots, one.is_sound) == (other.slots, other.is_sound)
