@@ -9,13 +9,10 @@ from pipekit.names import METHODS
 from pipekit.profiling.layer_profile import INPUT_PART
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
+from pipekit.schedules.ops import PASSES
 
-_PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
-"""Kinds of tasks that take time, each of as many stages as there are."""
 _ROUNDS = 8
 """Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
-_FLYING = {Op.FORWARD: 1, Op.BACKWARD: -1, Op.BACKWARD_WEIGHT: -1}
-"""How many more microbatches are in flight on a worker after a task."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,8 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
     for number in order:
         task = graph.tasks[number]
         needed, boundary, kind = max((need for need, _ in needs[number]), default=-1), -1, -1
-        if task.op in _PASSES:
-            kind = _PASSES.index(task.op) * stages + task.stage
+        if task.op in PASSES:
+            kind = PASSES.index(task.op) * stages + task.stage
             boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
         before = size if number in first else number - 1
         found.append((number, kind, before, needed if needed >= 0 else size, boundary))
@@ -156,7 +153,7 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
 @lru_cache(maxsize=512)
 def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
     lists = one_batch(method, stages, workers, microbatches).workers
-    return tuple(max(accumulate(_FLYING.get(task.op, 0) for task in own)) for own in lists)
+    return tuple(max(accumulate(task.op.in_flight for task in own)) for own in lists)
 
 
 @lru_cache(maxsize=512)
@@ -178,7 +175,7 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
         )
     one = schedule.take(1)
     ops = {task.op for task in chain(*one.workers)}
-    if one.chunks > 1 or not ops.issubset((*_PASSES, Op.UPDATE)):
+    if one.chunks > 1 or not ops.issubset((*PASSES, Op.UPDATE)):
         raise ValueError(
             f"{method} has more than passes of whole microbatches, which have no seconds here: "
             f"simulate it, with Costs of what else it does"
