@@ -10,7 +10,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long scripts properties lint models people parity networks devices gpu attack \
+.PHONY: help demo reproduce papers predictions test quick long tables scripts properties lint models people parity networks devices gpu attack \
   numbers lock \
   site browser axe chromium benchmark clean
 
@@ -42,6 +42,10 @@ quick: $(STAMP) ## run the tests only
 
 long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
 	.venv/bin/python -m pytest -m long $(PARALLEL) $$(grep -rl --include='test_*.py' 'mark\.long' tests)
+
+tables: $(STAMP) ## judge every table: all methods and ops, and each order of torch's messages (5 minutes)
+	.venv/bin/python -m pytest -m "long or not long" $(PARALLEL) tests/schedules tests/simulation
+	.venv/bin/python -m experiments.message_orders --output results/runs/messages
 
 scripts: $(STAMP) ## run the tests of what is run by hand: attacks, benchmarks, the comparison of commits
 	.venv/bin/python -m pytest -m scripts $(PARALLEL) tests/attacks tests/benchmarks tests/bits tests/gpu
