@@ -174,7 +174,9 @@ def test_a_stream_that_is_shorter_in_a_process_is_said_and_does_not_hang(
 
     def run() -> None:
         def said(stalled: Exception) -> None:
-            sign.write_text(str(stalled))
+            part = tmp_path / f"said by {rank()}"
+            part.write_text(str(stalled))
+            part.replace(sign)  # in one step, for who looks meanwhile
 
         torchrun._end = said  # in place of the process's end
         read = iter(batches(5 - 2 * (rank() == shorter)))
