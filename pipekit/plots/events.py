@@ -118,7 +118,7 @@ def beside(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
         if not (rows["end_s"] > rows["start_s"]).any():
             continue
         start, end = (rows[column].to_numpy() * scale for column in ("start_s", "end_s"))
-        worker = rows["source" if op.moves in op.takes else "destination"].to_numpy()
+        worker = rows["source" if op.leaves else "destination"].to_numpy()
         look, of_stage = style.of(op.name), op.moves is not None and op.moves.each == "stage"
         place = BESIDE + THIN * of_stage
         told = rows[["source", "destination", "stage", "microbatch", "bytes"]].to_numpy()

@@ -124,8 +124,7 @@ def graph_needs(graph: Dependencies) -> list[Need]:
         first = graph.first[graph.worker_of[number]]
         needs[number] = tuple(over[n] for n in graph.summed(number) if not first <= n < number)
     for number, others in graph.others.items():
-        apart = (n for n in others if not 0 <= n < number or lane[n] != lane[number])
-        needs[number] += tuple(map(over.__getitem__, apart))
+        needs[number] += tuple(map(over.__getitem__, others))
     return needs
 
 

@@ -5,7 +5,7 @@ the proof, the clock, what workers run, traces and the simulation.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
 from operator import itemgetter
@@ -69,7 +69,8 @@ class Dependencies:
         target: likewise the one that receives its message.
         partner: for each task the one that it runs together with, or NOTHING.
         ops: those of the tasks, passes and updates in any case, each with its place among them.
-        others: of tasks that need more than ``own`` and ``source``, the further ones.
+        others: of tasks that need more than ``own`` and ``source``, the further ones, but for those
+            that are before them in their own list.
         missing: items that are not there when a task needs them.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
             that run on other streams, a list each.
@@ -136,6 +137,7 @@ class Dependencies:
             self._follow_items(workers)
         if chunks > 1:
             self._follow_chunks(chunks)
+        self.others = {n: self._apart(n, others) for n, others in self.others.items()}
 
     @cached_property
     def lane(self) -> Numbers:
@@ -219,6 +221,12 @@ class Dependencies:
             return ()
         numbers: list[int] = np.flatnonzero(self.columns.whose(is_so)).tolist()
         return numbers
+
+    def _apart(self, number: int, others: Iterable[int]) -> list[int]:
+        """Return those of a task's ``others`` that are not over anyway when it comes."""
+        lane = self.lane
+        before = range(number)
+        return [n for n in others if n != NOTHING and not (n in before and lane[n] == lane[number])]
 
     def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
         """Return tasks with their workers, as a ScheduleError takes them."""

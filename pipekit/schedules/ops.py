@@ -195,6 +195,11 @@ class Op:
         return next(givers, None)
 
     @property
+    def leaves(self) -> bool:
+        """Whether the item that it moves leaves the worker."""
+        return self.moves in self.takes
+
+    @property
     def is_once(self) -> bool:
         """Whether a microbatch has it at most once on a stage."""
         return any(i.each == "microbatch" for i in (*self.needs, *self.takes, *self.gives))

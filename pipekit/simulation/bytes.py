@@ -150,7 +150,9 @@ def _changes(
     ) -> _Changes:
         """Return one of some tasks' changes, each task's at this place among its own."""
         tasks = np.flatnonzero(which)
-        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS])
+        sizes = np.zeros((len(OPS), len(costs)))
+        for op in schedule.dependencies.ops:
+            sizes[PLACES[op]] = [size(op, cost) for cost in costs]
         return _Changes(
             task.worker[tasks],
             _EACH * tasks + place,

@@ -168,7 +168,7 @@ class _LinkedRun:
             if self.waits and ready != _UNKNOWN:
                 self._arrive(worker, version, max(self.free[worker], ready))
         if number in self.graph.others and ready != _UNKNOWN:
-            over = [self.ends[n] for n in self.graph.others[number] if n != NOTHING]
+            over = [self.ends[n] for n in self.graph.others[number]]
             ready = _UNKNOWN if any(map(math.isnan, over)) else max(ready, *over, 0.0)
         if number in self.waits and ready != _UNKNOWN:
             last = self._all_arrived(worker, self.waits[number])

@@ -136,7 +136,7 @@ def _time_transfers(
         assert op.moves
         assert op.peer is not None
         ends = graph.worker_of[number], op.peer
-        path = paths.message(*(ends if op.moves in op.takes else reversed(ends)))
+        path = paths.message(*(ends if op.leaves else reversed(ends)))
         size = path.flow * costs[stage].item_bytes(op.moves)
         seconds[number] = path.latency_s + size / path.alone
 

@@ -23,7 +23,7 @@ def moved(
         op, stage, microbatch, _ = task
         if op.stream:
             peer = worker if op.peer is None else op.peer
-            ends = (worker, peer) if op.moves in op.takes else (peer, worker)
+            ends = (worker, peer) if op.leaves else (peer, worker)
             purpose = op.base_name.lower()
             rows.append((*ends, purpose, stage, microbatch, start, end, size(task)))
     return pd.DataFrame(rows, columns=TRANSFERS)

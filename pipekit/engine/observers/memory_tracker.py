@@ -167,15 +167,15 @@ class MemoryTracker(Observer):
 
     def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
         op, index, microbatch, _ = step.task
-        stage, leaves_here = self._stages[index], op.moves in op.takes
-        if leaves_here:
+        stage = self._stages[index]
+        if op.leaves:
             stage.leave(microbatch, memory)
         else:
             stage.keep(microbatch, (*memory,))
         if op.peer is not None:
             size = sum(row.nbytes for row in memory)
             when = time.perf_counter()
-            self.lent.append((when, op.peer, size if leaves_here else -size))
+            self.lent.append((when, op.peer, size if op.leaves else -size))
 
     def held_bytes(self) -> int:
         """Return how many bytes are held now."""
