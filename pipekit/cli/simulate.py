@@ -136,7 +136,7 @@ def _with_links(
     """Return a profile with what a schedule's transfers need; say which option is missing."""
     from pipekit.simulation import Costs, Shards
 
-    moved = {op.moves for op in schedule.dependencies.ops if op.moves and op.peer is None}
+    moved = {op.moves for op in schedule.ops if op.moves and op.peer is None}
     if host_bandwidth is None and any(item.each == "microbatch" for item in moved):
         raise ValueError(
             f"{schedule.title} offloads to the host: give --host-bandwidth, say 16e9 bytes/s"

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pipekit.engine.options import Execution, Updates
-from pipekit.engine.runnable import ops_of
 from pipekit.names import TRANSPORTS
 from pipekit.schedules import Op, Schedule, ScheduleError, check
 
@@ -153,7 +152,7 @@ def of_pipeline(
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
-    modes, ops = execution.recompute or (), ops_of(schedule)
+    modes, ops = execution.recompute or (), schedule.ops
     return features(
         {
             CLIP: updates.clip_norm is not None,

@@ -1,7 +1,5 @@
 """Which ops the engine runs: passes, updates, recomputation at a place, and moved activations."""
 
-from itertools import chain
-
 from pipekit.schedules import Op, Schedule, ScheduleError
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
 
@@ -17,11 +15,6 @@ def offloads(op: Op) -> bool:
 def loads(op: Op) -> bool:
     """Return whether an op brings them back from there."""
     return op.takes == (OFFLOADED,) and op.gives == (ACTIVATIONS,)
-
-
-def ops_of(schedule: Schedule) -> set[Op]:
-    """Return every op that a schedule has."""
-    return {task.op for task in chain(*schedule.head, *schedule.period)}
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
@@ -41,7 +34,7 @@ def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool 
                     f"check and simulate the schedule, or leave its {op.letter} out",
                     [(task, worker)],
                 )
-    is_split = Op.BACKWARD_INPUT in ops_of(schedule)
+    is_split = Op.BACKWARD_INPUT in schedule.ops
     if schedule.chunks > 1 and (is_split or not trains):
         how = "with backwards in two parts, " if is_split else ""
         raise ScheduleError(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pipekit.names import METHODS
@@ -174,8 +174,7 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
             f"{method} puts {stages} stages on {schedule.worker_count} workers, not {workers}"
         )
     one = schedule.take(1)
-    ops = {task.op for task in chain(*one.workers)}
-    if one.chunks > 1 or not ops.issubset((*PASSES, Op.UPDATE)):
+    if one.chunks > 1 or not one.ops.issubset((*PASSES, Op.UPDATE)):
         raise ValueError(
             f"{method} has more than passes of whole microbatches, which have no seconds here: "
             f"simulate it, with Costs of what else it does"

@@ -68,9 +68,14 @@ class Table:
         return printable(" ".join(self.name.split()))
 
     @cached_property
+    def ops(self) -> frozenset[Op]:
+        """What its tasks do."""
+        return frozenset(op for each in self._counts for op, _ in each)
+
+    @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(op.is_backward for each in self._counts for op, _ in each)
+        return any(op.is_backward for op in self.ops)
 
     @cached_property
     def known(self) -> dict[Any, Any]:

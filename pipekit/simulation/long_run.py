@@ -7,7 +7,7 @@ periods between may be left out: each adds the same seconds to the makespan.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ def long_run(
     varies = (
         given.microbatches
         or given.tasks
-        or any(task.op.stream for task in chain(*schedule.head, *schedule.period))
+        or any(op.stream for op in schedule.ops)
         or sums_between_workers(stage_costs(schedule, given.profile, plan))
     )
     reach, each = periods_under_way(schedule), len(schedule.batch_stops)
