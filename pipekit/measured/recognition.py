@@ -1,4 +1,7 @@
-"""Which method a trace was recorded of: the named one whose workers run tasks in the same order."""
+"""Which method a trace was recorded of: the named one whose workers run tasks in the same order.
+
+Transfers that were recorded tell apart the methods that have the same passes in the same order.
+"""
 
 from bisect import bisect_right
 from collections import Counter
@@ -8,10 +11,11 @@ from functools import partial
 
 import pandas as pd
 
-from pipekit.names import METHODS
-from pipekit.schedules import OPS, Op, Schedule, ScheduleError, seq1f1b, terapipe
-from pipekit.schedules.methods.by_name import METHODS as BY_NAME
+from pipekit.names import TABLES
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError
+from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
+from pipekit.traces.transfers import moved
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
@@ -23,6 +27,8 @@ _ENOUGH = 16
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]
 """For each worker (op, stage, microbatch) in order."""
+Move = tuple[str, int, int, int, int]
+"""What a transfer is for, from which worker to which, its stage and microbatch."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Recognition:
     Attributes:
         method: as ``pipekit schedule`` names it, or "unknown"; the first in the order of
             docs/methods.md of those that have this order.
-        also: the others: weight versions alone tell them apart.
+        also: the others: weight versions tell them apart, or transfers that were not recorded.
         schedule: the method's, of the microbatches of a step; None if it is unknown.
         stages: how many.
         workers: of one pipeline.
@@ -69,19 +75,22 @@ def recognise(trace: Trace) -> Recognition:
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
     updates = _updates(lists)
     batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
-    same: dict[int, list[tuple[str, Schedule]]] = {}
-    for name, schedule in _candidates(lists, stages, batch, trace.steps is not None):
-        order = _of(schedule.before(len(numbers)), bool(updates))
+    moves = _recorded_moves(trace)
+    same: dict[tuple[int, int], list[tuple[str, Schedule]]] = {}
+    for name, schedule in _candidates(lists, stages, batch, trace):
+        finite = schedule.before(len(numbers))
+        order = _of(finite, bool(updates))
         edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
-            same.setdefault(edits, []).append((name, schedule))
+            others = 0 if moves is None else len(moves ^ _moves(finite))
+            same.setdefault((edits, others), []).append((name, schedule))
     count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
     shape = (stages, len(lists), batch, count)
     if not same:
         return Recognition(UNKNOWN, (), None, *shape, 0, sum(sizes))
-    edits = min(same)
-    (method, schedule), *others = same[edits]
-    also = tuple(dict.fromkeys(name for name, _ in others if name != method))
+    nearest = edits, _ = min(same)
+    (method, schedule), *rest = same[nearest]
+    also = tuple(dict.fromkeys(name for name, _ in rest if name != method))
     return Recognition(method, also, schedule, *shape, edits, sum(sizes))
 
 
@@ -118,8 +127,28 @@ def _batch(updates: Sequence[int], microbatches: int) -> int:
     return updates[0] + 1 if updates else microbatches
 
 
+def _recorded_moves(trace: Trace) -> set[Move] | None:
+    """Return the transfers that are tasks, microbatches from 0; None if none are recorded."""
+    if trace.transfers is None:
+        return None
+    named = {op.base_name.lower() for op in OPS if op.stream}
+    rows = trace.transfers[trace.transfers["purpose"].isin(named)]
+    first = int(trace.frame["microbatch"].min())
+    return _places(rows.assign(microbatch=rows["microbatch"] - first))
+
+
+def _moves(schedule: Schedule) -> set[Move]:
+    tasks = ((w, task, 0.0, 0.0) for w, own in enumerate(schedule.workers) for task in own)
+    return _places(moved(tasks))
+
+
+def _places(rows: pd.DataFrame) -> set[Move]:
+    columns = ("purpose", "source", "destination", "stage", "microbatch")
+    return set(zip(*(rows[name].tolist() for name in columns), strict=True))
+
+
 def _candidates(
-    lists: Lists, stages: int, batch: int, flushed: bool
+    lists: Lists, stages: int, batch: int, trace: Trace
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield the named methods with so many stages and microbatches on so many workers."""
     homes: Mapping[int, set[int]] = {s: set() for s in range(stages)}
@@ -130,10 +159,17 @@ def _candidates(
     copies = max(replicas)
     counts: list[tuple[int | Sequence[int], int]] = [(stages, batch)]
     counts += [(replicas, max(1, batch // copies))] if copies > 1 else []
-    for name, entry in METHODS.items():
+    for name, entry in TABLES.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
-        if entry.takes_workers and stages > len(lists):
+        if "chunks" in entry.options:
+            parts = range(2, 1 + MOST_CHUNKS) if trace.chunks == 1 else [trace.chunks]
+            ways = [
+                partial(entry.load(), stages, batch // chunks, chunks=chunks)
+                for chunks in parts
+                if copies == 1 and batch % chunks == 0 and batch > chunks
+            ]
+        elif entry.takes_workers and stages > len(lists):
             ways = [partial(BY_NAME[name], stages, batch, workers=len(lists))]
         else:
             ways = [partial(BY_NAME[name], *each) for each in counts]
@@ -142,12 +178,9 @@ def _candidates(
                 schedule = way()
             except ScheduleError:  # not with these counts
                 continue
-            if schedule.worker_count == len(lists) and (schedule.is_closed or not flushed):
+            fits = schedule.worker_count == len(lists)
+            if fits and (schedule.is_closed or trace.steps is None):
                 yield name, schedule
-    for chunks in range(2, 1 + MOST_CHUNKS):
-        if copies == 1 and batch % chunks == 0 and batch > chunks:
-            yield "seq1f1b", seq1f1b(stages, batch // chunks, chunks=chunks)
-            yield "terapipe", terapipe(stages, batch // chunks, chunks=chunks)
 
 
 def _of(schedule: Schedule, updates: bool) -> Lists:

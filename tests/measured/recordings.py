@@ -12,7 +12,8 @@ import pipekit as pk
 from pipekit import clusters
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.simulation.costs import Costs
+from pipekit.schedules.ops import PASSES
+from pipekit.simulation.costs import Costs, Shards
 
 SECONDS: Mapping[Op, float] = {
     Op.FORWARD: 0.01,
@@ -20,6 +21,8 @@ SECONDS: Mapping[Op, float] = {
     Op.BACKWARD_INPUT: 0.01,
     Op.BACKWARD_WEIGHT: 0.01,
     Op.UPDATE: 0.002,
+    Op.named("CURVATURE"): 0.008,
+    Op.named("INVERSION"): 0.016,
 }
 BYTES, BANDWIDTH = 1e6, 1e9
 
@@ -38,6 +41,8 @@ def simulated(
     tasks = {}
     for worker, own in enumerate(schedule.workers):
         for op, stage, microbatch, _ in own:
+            if op.stream:
+                continue
             seconds = SECONDS[op] * chance.uniform(1 - jitter, 1 + jitter)
             seconds *= (workers or {}).get(worker, 1.0)
             if op is not Op.UPDATE:
@@ -45,8 +50,15 @@ def simulated(
             tasks[worker, op, stage, microbatch] = seconds
     layer = LayerProfile("", 0.01, 0.02, BYTES, backward_input_s=0.01, backward_weight_s=0.01)
     profile = Profile((layer,) * schedule.stages, rows=1)
-    links = clusters.flat(schedule.worker_count, bandwidth)
-    return pk.simulate(schedule, Costs(profile, tasks=tasks), cluster=links)
+    other = {op: seconds for op, seconds in SECONDS.items() if op not in (*PASSES, Op.UPDATE)}
+    costs = Costs(
+        profile,
+        tasks=tasks,
+        ops=other,
+        host_bytes_per_s=bandwidth,
+        shards=Shards(2, bandwidth),
+    )
+    return pk.simulate(schedule, costs, cluster=clusters.flat(schedule.worker_count, bandwidth))
 
 
 def passes(trace: pk.Trace) -> pd.DataFrame:

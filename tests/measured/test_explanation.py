@@ -24,7 +24,7 @@ def _run(*arguments: object) -> str:
 
 def test_some_lines_say_method_time_and_what_would_be_saved(tmp_path: Path) -> None:
     said = _run(recordings.kineto(SLOW, tmp_path / "ranks")).splitlines()
-    assert said[0] == "ranks: flush: 4 stages on 4 workers, 8 microbatches"
+    assert said[0] == "ranks: flush or bpipe: 4 stages on 4 workers, 8 microbatches"
     assert any(line.startswith("Stage 1 takes 5") and "would be saved" in line for line in said)
     assert len(said) <= 10
 

@@ -1,24 +1,26 @@
 """The order of tasks names the method, whatever the times; no other method is ever named."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from pipekit import schedules
 from pipekit.measured import recognise
-from pipekit.names import METHODS
+from pipekit.names import TABLES
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.schedules.methods.by_name import PER_MINIBATCH
+from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
 from tests.measured import recordings
 
 
+@cache
 def _taken(name: str, workers: int, microbatches: int) -> Schedule | None:
     """Return some batches of a method, if it can be had on so many workers."""
     try:
-        schedule = BY_NAME[name](workers * METHODS[name].stages_a_worker, microbatches)
+        schedule = BY_NAME[name](workers * TABLES[name].stages_a_worker, microbatches)
     except ScheduleError:
         return None
     if schedule.worker_count != workers:
@@ -26,39 +28,50 @@ def _taken(name: str, workers: int, microbatches: int) -> Schedule | None:
     return schedule.take(2 * microbatches if name in PER_MINIBATCH else 2)
 
 
-def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
+def _same_order(name: str, workers: int, microbatches: int, transfers: bool) -> list[str]:
     """Return the methods with the same tasks in the same order, as docs/methods.md lists them."""
     own = _taken(name, workers, microbatches)
     assert own is not None
 
     def order(schedule: Schedule | None) -> object:
-        return schedule and [[task[:3] for task in tasks] for tasks in schedule.workers]
+        return schedule and [
+            [(*task[:3], schedule.chunks) for task in tasks if transfers or not task.op.stream]
+            for tasks in schedule.workers
+        ]
 
     return [
         each
-        for each in METHODS
+        for each in TABLES
         if (each in PER_MINIBATCH) == (name in PER_MINIBATCH)
         and order(_taken(each, workers, microbatches)) == order(own)
     ]
 
 
 @pytest.mark.parametrize(
-    ("workers", "microbatches"),
-    [(2, 4), (3, 8), (4, 8), pytest.param(8, 16, marks=pytest.mark.long)],
+    ("workers", "microbatches", "transfers"),
+    [
+        (2, 4, True),
+        (3, 8, False),
+        (4, 8, True),
+        pytest.param(8, 16, True, marks=pytest.mark.long),
+        pytest.param(8, 16, False, marks=pytest.mark.long),
+    ],
 )
 def test_jittered_runs_are_named_with_all_that_have_their_order(
-    workers: int, microbatches: int
+    workers: int, microbatches: int, transfers: bool
 ) -> None:
-    for name in METHODS:
+    for name in TABLES:
         schedule = _taken(name, workers, microbatches)
         if schedule is None:
             continue
-        found = recognise(recordings.simulated(schedule, seed=workers, jitter=0.1))
-        assert [found.method, *found.also] == _same_order(name, workers, microbatches)
+        trace = recordings.simulated(schedule, seed=workers, jitter=0.1)
+        found = recognise(trace if transfers else replace(trace, transfers=None))
+        same = _same_order(name, workers, microbatches, transfers)
+        assert [found.method, *found.also] == same
         assert (found.workers, found.edits) == (workers, 0)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_shuffled_table_is_unknown(name: str) -> None:
     schedule = _taken(name, 4, 8)
     assert schedule is not None
@@ -110,6 +123,8 @@ def test_chunks_of_sequences_may_be_recorded_as_microbatches(name: str, chunks: 
     assert (found.method, found.microbatches, found.edits) == (name, 4 * chunks, 0)
 
 
-def test_what_runs_beside_the_passes_names_no_other_method() -> None:
-    found = recognise(Trace.from_schedule(schedules.bpipe(4, 8).take(1)))
-    assert (found.method, found.edits) == ("flush", 0)
+def test_transfers_of_other_microbatches_than_a_method_moves_name_the_nearest() -> None:
+    trace = Trace.from_schedule(schedules.bpipe(4, 8).take(1))
+    assert trace.transfers is not None
+    assert recognise(replace(trace, transfers=trace.transfers[2:])).method == "bpipe"
+    assert recognise(replace(trace, transfers=trace.transfers[:2])).method == "flush"
