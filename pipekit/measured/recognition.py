@@ -138,7 +138,7 @@ def _recorded_moves(trace: Trace) -> set[Move] | None:
 
 
 def _moves(schedule: Schedule) -> set[Move]:
-    tasks = ((w, task, 0.0, 0.0) for w, own in enumerate(schedule.workers) for task in own)
+    tasks = ((w, task, 0.0, 0.0, 0.0) for w, own in enumerate(schedule.workers) for task in own)
     return _places(moved(tasks))
 
 

@@ -1,7 +1,6 @@
 """What a schedule would take: seconds and bytes, with nothing run."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -136,13 +135,12 @@ def _events(
 
 def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
     """Return the messages, and what other streams move."""
-    graph, bytes_of = schedule.dependencies, partial(_moved_bytes, costs)
+    graph = schedule.dependencies
     beside = graph.of(lambda op: op.stream)
-    when = ((times.starts[number], times.ends[number]) for number in beside)
-    each = ((graph.worker_of[n], graph.tasks[n], *t) for n, t in zip(beside, when, strict=True))
     if not beside:
         return times.transfers
-    found = moved(each, bytes_of)
+    places = ((graph.worker_of[n], graph.tasks[n], times.starts[n], times.ends[n]) for n in beside)
+    found = moved((*place, _moved_bytes(costs, place[1])) for place in places)
     return found if times.transfers.empty else pd.concat([times.transfers, found])
 
 

@@ -34,8 +34,9 @@ class Trace(TraceRecord):
         name: what ran, for titles.
         workers: how many workers, idle ones counted.
         unit: "s", or "slots" for a schedule that was only drawn.
-        transfers: one row a message, if they were followed: source and destination (workers),
-            purpose ("activation", "gradient" or "weights"), the stage that made it, microbatch,
+        transfers: one row a message, if they were followed, and one a task that moves data: source
+            and destination (workers; of a move from or to the host its own), purpose ("activation",
+            "gradient", "weights", or the op's name: "offload"), the stage that made it, microbatch,
             start_s and end_s on the link, bytes.  An all-reduce of weights' gradients has a row for
             each of its workers, with what that one sends.
         memory: bytes over time, if they were followed.
@@ -87,7 +88,9 @@ class Trace(TraceRecord):
                 "bytes": 0,
             }
         )
-        beside = moved((*task, *when) for task, when in zip(tasks, times.tolist(), strict=True))
+        beside = moved(
+            (*task, *when, 0.0) for task, when in zip(tasks, times.tolist(), strict=True)
+        )
         own = frame[np.array([not task.op.stream for _, task in tasks], bool)].reset_index(
             drop=True
         )

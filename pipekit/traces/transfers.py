@@ -1,6 +1,6 @@
 """What runs beside the workers' own streams, as a trace's transfers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -8,22 +8,19 @@ from pipekit.schedules import Task
 from pipekit.traces.record import TRANSFERS
 
 
-def moved(
-    tasks: Iterable[tuple[int, Task, float, float]], size: Callable[[Task], float] = lambda _: 0.0
-) -> pd.DataFrame:
+def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFrame:
     """Return a row for each task of another stream; from the host and to it is from its worker.
 
     Args:
-        tasks: each with its worker, its start and its end; those of the workers' own streams are
-            left out.
-        size: the bytes of what it moves.
+        tasks: each with its worker, its start, its end and the bytes that it moves; those of the
+            workers' own streams are left out.
     """
     rows = []
-    for worker, task, start, end in tasks:
+    for worker, task, start, end, size in tasks:
         op, stage, microbatch, _ = task
         if op.stream:
             peer = worker if op.peer is None else op.peer
             ends = (worker, peer) if op.leaves else (peer, worker)
             purpose = op.base_name.lower()
-            rows.append((*ends, purpose, stage, microbatch, start, end, size(task)))
+            rows.append((*ends, purpose, stage, microbatch, start, end, size))
     return pd.DataFrame(rows, columns=TRANSFERS)

@@ -99,6 +99,11 @@ class MovedTensors:
         self._groups = [*shared.values()]
         self._memory: list[tuple[Tensor, Event]] = []
 
+    @property
+    def moves(self) -> list[Event]:
+        """The events that the last moves end."""
+        return [event for _, event in self._memory]
+
     def leave(self, target: torch.device) -> list[Tensor]:
         """Start the move to a device; return the memory that is left, uint8 [bytes] each."""
         left = []
@@ -114,7 +119,7 @@ class MovedTensors:
 
     def come_back(self) -> list[Tensor]:
         """Start the move back; return the memory that it takes, uint8 [bytes] each."""
-        self._memory = [self._mover.back(*each) for each in self._memory]
+        self._memory = [self._mover.back(row) for row, _ in self._memory]
         for (row, _), views in zip(self._memory, self._groups, strict=True):
             for view in views:
                 view.put(row, _begin(views))

@@ -58,6 +58,12 @@ class OffloadingStage:
         self._await(microbatch)
         return self._stage.backward_input(microbatch, slot, update, gradients)
 
+    def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
+        """Have this thread's work go to the stream in which a microbatch's tensors move."""
+        if leaves:
+            return self._mover.leaving()
+        return self._mover.returning(self._moved[microbatch].moves)
+
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._trained.weights.modules
@@ -96,6 +102,7 @@ def offloading(
     observers: Sequence[Observer],
 ) -> Execute:
     """Return what executes a step, and moves activations where the table has it."""
+    begin = listeners(observers, Observer.before_move, assignment.index)
     tell = listeners(observers, Observer.moved, assignment.index)
 
     def run(step: Step) -> None:
@@ -104,12 +111,12 @@ def offloading(
             execute(step)
             return
         stage, microbatch = stages[number], microbatch + first_microbatch
-        if offloads(op):
-            target = CPU if op.peer is None else assignment.devices[op.peer]
-            moved = stage.offload(microbatch, target)
-        else:
-            moved = stage.load(microbatch)
-        for each in tell:
-            each(step, moved)
+        target = CPU if op.peer is None else assignment.devices[op.peer]
+        with stage.moving(microbatch, op.leaves):
+            for each in begin:
+                each(step)
+            moved = stage.offload(microbatch, target) if op.leaves else stage.load(microbatch)
+            for each in tell:
+                each(step, moved)
 
     return run

@@ -95,11 +95,17 @@ class Observer:
         loss; of a backward, the gradients of the stage's inputs.
         """
 
-    def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
-        """A ``worker`` has begun to move a microbatch's activations away, or back.
+    def before_move(self, worker: int, step: Step) -> None:
+        """A ``worker`` begins to move a microbatch's activations away, or back.
 
-        The ``memory`` that they leave or take, uint8 [bytes] each; the op of the ``step`` says
-        which.
+        The op of the ``step`` says which.  On an accelerator this and :meth:`moved` are called in
+        the stream that moves them, of which marks of the worker's clock are then points.
+        """
+
+    def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
+        """A ``worker`` has moved a microbatch's activations, or issued that on an accelerator.
+
+        The ``memory`` that they leave or take, uint8 [bytes] each.
         """
 
     def sent(

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, unix_ns
 from pipekit.engine.observers.memory_tracker import NOTHING, HeldBytes, MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.options import Watch
 from pipekit.plans import Recompute
-from pipekit.schedules import Message, Step
+from pipekit.schedules import OPS, Message, Op, Step, Task
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
+from pipekit.traces.transfers import moved
 from pipekit.trees import Tree
 
 _HELD = ["worker", "time_s", *PARTS]
@@ -35,7 +37,7 @@ class Event(NamedTuple):
 
 
 class TraceRecorder(Observer):
-    """Records when one worker computed what, and how many bytes it sent of it."""
+    """Records when one worker computed what, and how many bytes it sent of it or moved."""
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
@@ -53,6 +55,13 @@ class TraceRecorder(Observer):
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
         self._marks.append((step, activity, self._start, self._now()))
         self._bytes.append(0)
+
+    def before_move(self, worker: int, step: Step) -> None:
+        self._start = self._now()
+
+    def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
+        self._marks.append((step, step.task.op.name, self._start, self._now()))
+        self._bytes.append(sum(row.nbytes for row in memory))
 
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
@@ -154,6 +163,11 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
     frame = table([(w, *event) for w, one in enumerate(records) for event in one.events], COLUMNS)
     frame["start_s"] -= origin
     frame["end_s"] -= origin
+    is_beside = frame["op"].isin([op.name for op in OPS if op.stream])
+    beside = moved(
+        (w, Task(Op.named(op), stage, microbatch, version), start, end, size)
+        for w, stage, op, microbatch, version, start, end, size in frame[is_beside].to_numpy()
+    )
     held = [
         (w, when - origin, *parts) for w in range(len(records)) for when, parts in _held(records, w)
     ]
@@ -161,10 +175,11 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
         w: one.allocated_bytes for w, one in enumerate(records) if one.allocated_bytes is not None
     }
     return Trace(
-        frame,
+        frame[~is_beside].reset_index(drop=True) if len(beside) else frame,
         label,
         name,
         len(records),
+        transfers=beside if len(beside) else None,
         memory=Memory(table(held, _HELD), label, allocated) if held else None,
         origin_ns=unix_ns(origin) if begins else None,
     )

@@ -16,6 +16,7 @@ import pipekit as pk
 from pipekit import Schedule, schedules
 from pipekit.engine import Observer
 from pipekit.engine.runnable import offloads
+from pipekit.measured import recognise
 from pipekit.schedules import Op, Step
 from pipekit.schedules.methods.offloading import bpipe, pipe_offload
 from pipekit.simulation import Costs
@@ -30,6 +31,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "interleaved": lambda: schedules.interleaved(2, 4, workers=1).take(BATCHES),
 }
 R = (Op.RECOMPUTE,)
+MOVE = ["purpose", "source", "destination", "stage", "microbatch"]
 OTHER_WAYS: list[dict[str, Any]] = [{"transport": "distributed"}, {"recompute": "always"}]
 TASKS = [R, AWAY_AND_BACK, (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
@@ -90,6 +92,26 @@ def test_published_methods_train_as_without_transfers(method: str) -> None:
     expected_run, expected = trained(plain, **one_a_layer)
     assert run.losses == expected_run.losses
     assert different(state, expected) == []
+    assert recognise(run.trace).method == method.replace("_", "-"), "by its recorded transfers"
+
+
+@pytest.mark.parametrize("peer", [None, 1])
+def test_a_measured_trace_has_the_moves_of_a_simulated_one(peer: int | None) -> None:
+    ops = AWAY_AND_BACK if peer is None else to(peer)
+    schedule = fill_and_drain(2, 4, [0, 1, 2], ops)
+    trace = trained(schedule)[0].trace
+    drawn = pk.Trace.from_schedule(schedule, batches=BATCHES).transfers
+    found = trace.transfers
+    assert found is not None
+    assert drawn is not None
+    assert set(found[MOVE].itertuples(index=False)) == set(drawn[MOVE].itertuples(index=False))
+    size = found.pivot(index="microbatch", columns="purpose", values="bytes")
+    assert (size["offload"] > 0).all()
+    assert size["offload"].equals(size["load"].rename("offload"))
+    for row in found.itertuples():
+        passes = trace.frame.query(f"stage == {row.stage} and microbatch == {row.microbatch}")
+        forward, backward = passes.sort_values("start_s").iloc[[0, -1]].itertuples()
+        assert forward.end_s <= row.start_s <= row.end_s <= backward.start_s
 
 
 def test_over_processes_with_modes_and_empty_microbatches() -> None:
