@@ -15,7 +15,7 @@ MADE = (
     "slides",
     "timeline",
     "report",
-    *(f"puzzles.html#level={n}" for n in (1, 7, 17, 18)),
+    *(f"puzzles.html#level={n}" for n in (1, 7, 15, 18, 19)),
 )
 MAIN = (
     *("index", "start", "play", "cost", "papers", "methods/index", "methods/zb-v"),

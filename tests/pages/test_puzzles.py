@@ -98,7 +98,7 @@ def test_keys_alone_play(opened: Open) -> None:
 
 
 def test_the_sandbox_recognises_methods_under_other_costs(opened: Open) -> None:
-    page = opened("puzzles.html#level=18")
+    page = opened("puzzles.html#level=19")
     page.get_by_label("Begin with").select_option("PipeDream-Flush")
     expect(page.locator(".verdict")).to_contain_text("You built PipeDream-Flush")
     page.get_by_role("slider", name="link").fill("2")
@@ -108,7 +108,7 @@ def test_the_sandbox_recognises_methods_under_other_costs(opened: Open) -> None:
 
 
 def test_the_trace_is_diagnosed_and_wrong_answers_have_reasons(opened: Open) -> None:
-    page = opened("puzzles.html#level=17")
+    page = opened("puzzles.html#level=18")
     expect(page.locator("canvas[data-explained=true]")).to_have_count(1)
     page.get_by_role("button", name="worker 0").click()
     expect(page.get_by_role("status").first).to_contain_text("Worker 0 takes 20")
@@ -126,7 +126,7 @@ def test_all_fits_and_has_room_for_fingers(
 ) -> None:
     folder = repository / "results" / "runs" / "browser"
     folder.mkdir(parents=True, exist_ok=True)
-    for number in (1, 7, 12, 17, 18):
+    for number in (1, 7, 12, 15, 18, 19):
         page = opened(f"puzzles.html#level={number}", width, theme, touch=width < 600)
         page.keyboard.press("h")
         assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -16,18 +16,19 @@ export function drawn(problem, rows, clock, choices, marks, act) {
     const refused = marks.refused?.worker === worker ? [ghost(problem, marks.refused, row, clock, at)] : [];
     return element("div", { class: "row", role: "group", "aria-label": `worker ${worker}` },
       element("div", { class: "name" }, `worker ${worker}`, kept(problem, row, worker)),
-      element("div", { class: "lane" }, ...waits(row, clock, at), ...bars, ...refused),
+      element("div", { class: "lane" }, ...waits(problem, row, clock, at), ...bars, ...refused),
       tray(problem, choices[worker], marks, act));
   });
   const ticks = Array.from({ length: Math.floor(shown / 5) + 1 }, (_, n) => (
     element("span", { style: `left: ${at(5 * n)}` }, `${5 * n}`)));
-  return element("div", { class: "board" },
+  const isWide = problem.best.flat().some(({ op }) => problem.rules.ops[op].stream);
+  return element("div", { class: `board${isWide ? " wide" : ""}` },
     ...lanes, element("div", { class: "axis", "aria-hidden": "true" }, ...ticks, goal));
 }
 
 function bar(problem, task, clock, at, marks, take) {
   const { start, end, exact } = clock, [from, to] = [start.get(task.id), end.get(task.id)];
-  const classes = ["task", task.op, exact.has(task.id) ? "" : "early", marks.tasks?.includes(task) ? "fault" : ""];
+  const classes = ["task", kind(problem, task), exact.has(task.id) ? "" : "early", marks.tasks?.includes(task) ? "fault" : ""];
   const when = exact.has(task.id) ? `slots ${from} to ${to}` : "waits for a task that is not placed yet";
   const says = `${told(task)}, ${when}; press to take it back`;
   return pressed(text(problem, task), take, {
@@ -36,14 +37,16 @@ function bar(problem, task, clock, at, marks, take) {
   });
 }
 
+const kind = (problem, { op }) => `${op} ${problem.rules.ops[op].stream && "beside"}`;
+
 function text(problem, task) {
   const several = problem.best[task.worker].some(({ stage }) => stage !== task.stage);
   return element("span", {}, problem.rules.ops[task.op].isPass ? title(task) : "^", several ? element("sub", {}, `${task.stage}`) : "");
 }
 
-function waits(row, clock, at) { // the gaps of a row, as far as they are certain
+function waits(problem, row, clock, at) { // the gaps between passes, as far as they are certain
   let free = 0;
-  return row.flatMap((task) => {
+  return row.filter(({ op }) => !problem.rules.ops[op].stream).flatMap((task) => {
     const from = free, to = clock.start.get(task.id);
     free = clock.end.get(task.id);
     if (to <= from || !clock.exact.has(task.id)) return [];
@@ -53,9 +56,11 @@ function waits(row, clock, at) { // the gaps of a row, as far as they are certai
 }
 
 function ghost(problem, task, row, clock, at) { // where a refused task would stand
-  const from = row.length ? clock.end.get(row.at(-1).id) : 0;
+  const stream = ({ op }) => problem.rules.ops[op].stream;
+  const before = row.filter((each) => ["", stream(task)].includes(stream(each)));
+  const from = Math.max(0, ...before.map(({ id }) => clock.end.get(id)));
   const style = `left: ${at(from)}; width: ${at(Math.max(0.5, problem.slots(task)))}`;
-  return element("div", { class: "refused", style }, title(task));
+  return element("div", { class: `refused ${kind(problem, task)}`, style }, title(task));
 }
 
 function kept(problem, row, worker) {

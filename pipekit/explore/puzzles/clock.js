@@ -1,16 +1,24 @@
 // When each task of a board runs, and the soonest that each task that is not placed yet can.
 //
-// Workers run their rows in order, each task as soon as its needs are over.  A task that is not
+// Workers run their rows in order, each task as soon as its needs are over; transfers run beside
+// the passes, each kind in order, behind the pass that stands before them.  A task that is not
 // placed comes behind its worker's row; so a circle among all of them is one that no further move
 // can mend: workers would wait for one another for ever.
 
 export function timed(problem, rows) {
-  const { tasks, needs, slots } = problem, before = new Map();
-  for (const row of rows) row.forEach((task, place) => before.set(task.id, place ? [[row[place - 1], 0]] : []));
-  const last = rows.map((row) => row.at(-1)), waits = new Map(), waiting = new Map(), readers = new Map();
+  const { tasks, needs, slots, rules } = problem, before = new Map();
+  const last = rows.map(() => ({})); // of each worker, the last task of each stream
+  const behind = ({ op, worker }) => {
+    const ends = new Set([last[worker][rules.ops[op].stream], last[worker][""]]);
+    return [...ends].filter(Boolean).map((each) => [each, 0]);
+  };
+  for (const task of rows.flat()) {
+    before.set(task.id, behind(task));
+    last[task.worker][rules.ops[task.op].stream] = task;
+  }
+  const waits = new Map(), waiting = new Map(), readers = new Map();
   for (const task of tasks.values()) {
-    const behind = before.get(task.id) ?? (last[task.worker] ? [[last[task.worker], 0]] : []);
-    waits.set(task.id, [...behind, ...needs.get(task.id)]);
+    waits.set(task.id, [...before.get(task.id) ?? behind(task), ...needs.get(task.id)]);
     waiting.set(task.id, waits.get(task.id).length);
     for (const [need] of waits.get(task.id)) readers.set(need.id, [...readers.get(need.id) ?? [], task]);
   }

@@ -9,11 +9,13 @@ from pipekit.explore.puzzles.levels import LEVELS, Puzzle
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
 from pipekit.plots.events import GAP_STYLES
-from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
+from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, ScheduleError, Task, check
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import CAUSES
 
+OPS = (*PASSES, Op.UPDATE, OFFLOAD, LOAD)
+NAMED = (*METHODS, "pipe-offload")
 SANDBOX_STAGES, SANDBOX_MICROBATCHES = (2, 3, 4), (4, 6)
 Tasks = frozenset[tuple[int, tuple[object, ...]]]
 
@@ -24,16 +26,18 @@ def rules() -> dict[str, Any]:
         "ops": {
             op.letter: {
                 "name": op.name,
-                "own": op.own and op.own.letter,
+                "own": _own(op),
                 "receives": op.receives and op.receives.value,
                 "sends": op.sends and op.sends.value,
                 "step": op.receives.step if op.receives else 0,
                 "adds": op.adds_gradient,
+                "inFlight": op.in_flight,
                 "isPass": op.is_pass,
+                "stream": op.stream,
                 "slots": op.slots,
-                "style": style.OPS[op.name]._asdict(),
+                "style": style.of(op.name)._asdict(),
             }
-            for op in (*PASSES, Op.UPDATE)
+            for op in OPS
         },
         "causes": [
             {
@@ -47,6 +51,14 @@ def rules() -> dict[str, Any]:
         "idle": style.IDLE,
         "grid": style.GRID,
     }
+
+
+def _own(op: Op) -> list[str]:
+    """Return the ops of the same microbatch and stage that it needs one of, the last first."""
+    if op.own is None:
+        return []
+    (item,) = (each for each in op.own.gives if each in (*op.takes, *op.needs))
+    return [each.letter for each in reversed(OPS) if item in each.gives and each.own is not op]
 
 
 def levels() -> list[dict[str, Any]]:
@@ -123,7 +135,7 @@ def _level(level: Puzzle) -> dict[str, Any]:
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
     """Yield every named method with so many microbatches in all, in batches of ``size``."""
-    for name in METHODS:
+    for name in NAMED:
         try:
             yield batches_of(name, stages, size, microbatches // size)
         except ScheduleError:  # not with these counts

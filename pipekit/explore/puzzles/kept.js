@@ -1,10 +1,9 @@
 // A worker keeps microbatches in flight and weight versions while it runs its row.
 
-export function inFlight(row, ops) { // after each task: forwards without their gradients
+export function inFlight(row, ops) { // after each task: microbatches whose activations it keeps
   let flying = 0;
   return row.map(({ op }) => {
-    const rule = ops[op];
-    flying += (rule.isPass && !rule.own) - rule.adds;
+    flying += ops[op].inFlight;
     return flying;
   });
 }

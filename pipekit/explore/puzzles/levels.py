@@ -1,7 +1,7 @@
 """The levels: the tasks of a schedule, to be put in an order by hand, and the best order known.
 
 A level's costs are in time slots: a forward takes one and a backward two, times the factor of its
-stage and of its worker; a message takes ``link`` slots.
+stage and of its worker; a message takes ``link`` slots.  A move to the host or back takes one.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from pipekit.schedules import (
     interleaved,
     model_parallel,
     parse,
+    pipe_offload,
     pipedream,
     two_bw,
     v_min,
@@ -235,6 +236,18 @@ LEVELS = (
         "Under a cap of one's own a search finds orders that no paper has.",
         "pk.search",
         TIGHT,
+    ),
+    Puzzle(
+        "Offload",
+        "Two stages on each worker, and activations may wait on the host: O takes a microbatch's "
+        "there, L brings them back before their backward. Both run beside the passes behind them. "
+        "No worker may keep more than two microbatches' activations itself.",
+        "Offload behind each forward of a worker's first stage, since its backward is far away, "
+        "and load during the backward before the one that needs it.",
+        "A transfer beside the passes makes room and costs no time, if it comes back early enough "
+        "and not too early.",
+        "Wan et al. (ICML '25), PipeOffload",
+        pipe_offload(4, 3, workers=2).take(1),
     ),
     Puzzle(
         "Weight versions",

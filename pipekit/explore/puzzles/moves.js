@@ -28,7 +28,8 @@ function lacking(problem, rows, task) { // a need of its own worker would come l
   if (!missing.length) return null;
   const [first] = missing, rule = ops[task.op];
   const names = missing.map(title).join(", ");
-  let why = `${title(task)} needs the tensors that ${title(first)} keeps on this worker`;
+  const source = ops[first.op], away = source.inFlight < 0 ? "takes to the host" : "brings back";
+  let why = `${title(task)} needs the tensors that ${title(first)} ${source.stream ? away : "keeps on this worker"}`;
   if (!rule.isPass) why = `an update adds up the gradients of all its microbatches, and ${names} would come too late`;
   else if (!ops[first.op].isPass) why = `${title(task)} reads weight version ${task.version}, which ${title(first)} makes`;
   else if (first.stage !== task.stage) why = `${title(task)} needs the output of stage ${first.stage} on this worker`;
@@ -36,14 +37,15 @@ function lacking(problem, rows, task) { // a need of its own worker would come l
 }
 
 function tooMany(problem, rows, task) {
-  const cap = problem.level.caps?.[task.worker];
-  const flying = inFlight([...rows[task.worker], task], problem.rules.ops).at(-1);
+  const { ops } = problem.rules, cap = problem.level.caps?.[task.worker], row = rows[task.worker];
+  const flying = inFlight([...row, task], ops).at(-1), change = ({ op }) => ops[op].inFlight;
   if (cap === undefined || cap === null || flying <= cap) return null;
-  const kept = rows[task.worker].filter(({ op }) => !problem.rules.ops[op].own && problem.rules.ops[op].isPass);
+  const frees = (later, { stage, microbatch }) => change(later) < 0 && later.stage === stage && later.microbatch === microbatch;
+  const leave = problem.best[task.worker].some((each) => change(each) < 0 && ops[each.op].stream);
   return {
     says: `Out of memory: with ${title(task)} worker ${task.worker} would keep ${flying} microbatches in flight, `
-      + `and ${cap} fit. A gradient has to be added first, to make room.`,
-    tasks: kept.slice(-flying + 1 || undefined),
+      + `and ${cap} fit. A gradient has to be added first${leave ? ", or activations have to leave" : ""}, to make room.`,
+    tasks: row.filter((each, place) => change(each) > 0 && !row.slice(place + 1).some((later) => frees(later, each))),
   };
 }
 

@@ -14,7 +14,7 @@ export function problemOf(level, rules) {
   function needsOf(task) { // of a pass: its own pass before it, the message, and the weights
     const rule = ops[task.op], { stage, microbatch, worker } = task;
     if (!rule.isPass) return summed(task).map((need) => [need, 0]);
-    const own = rule.own && find([rule.own], stage, microbatch);
+    const own = find(rule.own, stage, microbatch);
     const source = rule.receives && find(whose(({ sends }) => sends === rule.receives), stage - rule.step, microbatch);
     const maker = task.version && [...tasks.values()].find((each) => (
       each.worker === worker && each.stage === stage && !ops[each.op].isPass && each.version === task.version

@@ -20,7 +20,7 @@ def fewest_slots(level: Puzzle) -> float:
     keys = ["worker", "op", "stage", "microbatch"]
     took = {tuple(row[:4]): row[5] - row[4] for row in frame[[*keys, "start_s", "end_s"]].values}
     seconds = [
-        took[worker, task.op.name, task.stage, task.microbatch]
+        took.get((worker, task.op.name, task.stage, task.microbatch), task.op.slots)
         for worker, task in zip(graph.worker_of, graph.tasks, strict=True)
     ]
     makes = {
@@ -39,7 +39,7 @@ def fewest_slots(level: Puzzle) -> float:
             tails[need] = max(tails[need], tails[n] + seconds[n] + delay)
     least = max(map(sum, zip(heads, seconds, tails, strict=True)))
     for first, stop in pairwise(graph.first):
-        own = range(first, stop)
+        own = [n for n in range(first, stop) if not graph.tasks[n].op.stream]
         for head, tail in product({heads[n] for n in own}, {tails[n] for n in own}):
             work = sum(seconds[n] for n in own if heads[n] >= head and tails[n] >= tail)
             least = max(least, (head + work + tail) * bool(work))

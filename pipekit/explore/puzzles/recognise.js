@@ -32,7 +32,7 @@ function renumbered(rows, ops) {
   if (passes.some(({ version }) => version)) return rows;
   const number = new Map();
   for (const row of rows) {
-    const begun = row.filter(({ op, stage }) => ops[op].isPass && !ops[op].own && stage === 0).map(({ microbatch }) => microbatch);
+    const begun = row.filter(({ op, stage }) => ops[op].isPass && !ops[op].own.length && stage === 0).map(({ microbatch }) => microbatch);
     begun.toSorted((a, b) => a - b).forEach((smaller, place) => number.set(begun[place], smaller));
   }
   return rows.map((row) => row.map((task) => (ops[task.op].isPass ? { ...task, microbatch: number.get(task.microbatch) } : task)));

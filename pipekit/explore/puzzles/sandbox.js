@@ -5,7 +5,7 @@ import { element } from "./elements.js";
 import { problemOf } from "./problem.js";
 import { cell, parsed } from "./tables.js";
 
-const COSTS = { F: "forward", B: "backward", I: "backward, input", W: "backward, weights" };
+const COSTS = { F: "forward", B: "backward", I: "backward, input", W: "backward, weights", O: "offload", L: "load" };
 
 // A board with these costs: its goal is the best of the named methods.
 export function costed(board, rules) {

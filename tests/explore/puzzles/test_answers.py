@@ -28,6 +28,12 @@ LEVELS = {level["name"]: level for level in levels()}
         ("Zero bubble", ["F0", "", ""], 0, "W0", "W0 needs the tensors that I0 keeps"),
         ("Memory for two", ["F0 F1 I0", "", ""], 0, "F2", "3 microbatches in flight, and 2 fit"),
         ("Memory for two", ["F0 F1 I0 W0", "", ""], 0, "F2", None),
+        ("Offload", ["F0 O0 F1", ""], 0, "F2", None),
+        ("Offload", ["F0 F1", ""], 0, "F2", "2 fit. A gradient has to be added first, or activ"),
+        ("Offload", ["F0 O0 F1 F2", ""], 0, "L0", "with L0 worker 0 would keep 3"),
+        ("Offload", ["", ""], 0, "O0", "O0 needs the tensors that F0 keeps on this worker"),
+        ("Offload", ["F0", ""], 0, "L0", "L0 needs the tensors that O0 takes to the host"),
+        ("Offload", ["F0 O0", "F0"], 1, "B0", "B0 needs the tensors that L0 brings back"),
     ],
 )
 def test_a_move_is_refused_with_its_reason(
