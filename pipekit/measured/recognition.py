@@ -15,7 +15,7 @@ from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
-from pipekit.traces.transfers import moved
+from pipekit.traces.transfers import moved, tasks_of
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
@@ -131,8 +131,7 @@ def _recorded_moves(trace: Trace) -> set[Move] | None:
     """Return the transfers that are tasks, microbatches from 0; None if none are recorded."""
     if trace.transfers is None:
         return None
-    named = {op.base_name.lower() for op in OPS if op.stream}
-    rows = trace.transfers[trace.transfers["purpose"].isin(named)]
+    rows = tasks_of(trace.transfers)
     first = int(trace.frame["microbatch"].min())
     return _places(rows.assign(microbatch=rows["microbatch"] - first))
 

@@ -25,20 +25,21 @@ _BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}
 """What an event counts as, if not as computation."""
 
 
-def breakdown(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
-    """Split the time of a trace's events; see :meth:`pipekit.traces.Trace.breakdown`."""
-    if not makespan_s:
+def breakdown(events: pd.DataFrame, workers: int, ends_s: tuple[float, float]) -> pd.DataFrame:
+    """Split a run's time between its two ends; see :meth:`pipekit.traces.Trace.breakdown`."""
+    begin, end = ends_s
+    if begin == end:
         raise ValueError("no time can be split: no event of the trace takes any")
     run = event_graph(events)
     frame = run.frame
-    ends = (frame["end_s"] - frame["start_s"].min()).to_numpy()
+    ends = (frame["end_s"] - begin).to_numpy()
     frame = frame.assign(duration=frame["end_s"] - frame["start_s"])
     durations = frame["duration"].to_numpy()
     gaps = np.maximum(ends - durations - run.ready(ends), 0)
 
     # Each of these runs lacks one cause of idleness more than the one before it.
     runs = [
-        makespan_s,
+        end - begin,
         run.makespan(durations, np.where(run.foreign, gaps, 0)),
         run.makespan(durations),
         run.makespan(_mean(frame)),

@@ -50,7 +50,7 @@ class EventGraph(NamedTuple):
         ends = self.frame["end_s"].tolist()
         return [max(each, key=ends.__getitem__, default=NOTHING) for each in self.waits()]
 
-    def critical_path(self) -> pd.DataFrame:
+    def critical_path(self, begin_s: float) -> pd.DataFrame:
         """Return the events from the last one back, each time to the event that it waited for."""
         starts, ends = self.frame["start_s"].tolist(), self.frame["end_s"].tolist()
         latest = self.latest()
@@ -60,7 +60,7 @@ class EventGraph(NamedTuple):
             path.append(number)
             before = latest[number]
             waited.append(
-                max(0.0, starts[number] - (min(starts) if before == NOTHING else ends[before]))
+                max(0.0, starts[number] - (begin_s if before == NOTHING else ends[before]))
             )
             number = before
         rows = self.frame.loc[path[::-1], COLUMNS].reset_index(drop=True)

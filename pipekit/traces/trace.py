@@ -19,7 +19,7 @@ from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import TraceRecord
-from pipekit.traces.transfers import moved
+from pipekit.traces.transfers import moved, tasks_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Trace(TraceRecord):
     Attributes:
         frame: one row an event, sorted by worker and start: worker, stage, op (the name of a
             :class:`pipekit.schedules.Op`, or RECOMPUTE), microbatch, version, start_s, end_s (in
-            ``unit``, from the first event's start) and the bytes that it sent to other workers.
+            ``unit``, from the first task's start) and the bytes that it sent to other workers.
         label: what the times are: measured, emulated, simulated or exact.
         name: what ran, for titles.
         workers: how many workers, idle ones counted.
@@ -106,10 +106,24 @@ class Trace(TraceRecord):
 
     @property
     def makespan_s(self) -> float:
-        """Time from the first event's start to the last one's end, in ``unit``."""
+        """Time from the first task's start to the last one's end, in ``unit``.
+
+        Tasks beside the workers' own count, too: a batch that begins with a gather begins there.
+        """
+        begin, end = self._ends
+        return end - begin
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        """When the first task begins, and when the last one ends."""
         if self.frame.empty:
-            return 0.0
-        return float(self.frame["end_s"].max() - self.frame["start_s"].min())
+            return 0.0, 0.0
+        both = self.frame, tasks_of(self.transfers)
+        starts, ends = (
+            np.concatenate([each[name].to_numpy(float) for each in both])
+            for name in ("start_s", "end_s")
+        )
+        return float(starts.min()), float(ends.max())
 
     @property
     def bubble(self) -> float:
@@ -158,7 +172,7 @@ class Trace(TraceRecord):
     def bubbles(self) -> pd.DataFrame:
         """Return the three shares of time in which workers compute nothing, each between 0 and 1.
 
-        - ``makespan``: of the time from the run's first event to its last (:attr:`bubble`), which
+        - ``makespan``: of the time from the run's first task to its last (:attr:`bubble`), which
           is what a single batch costs;
         - ``span``: of the time from a worker's own first event to its own last, which is what the
           zero-bubble papers count: workers that begin one after the other may end so, too;
@@ -207,7 +221,7 @@ class Trace(TraceRecord):
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        return breakdown(self.frame, self.workers, self.makespan_s)
+        return breakdown(self.frame, self.workers, self._ends)
 
     def gaps(self) -> pd.DataFrame:
         """Return when each worker computes nothing, and why: a row a gap.
@@ -231,7 +245,7 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return pd.DataFrame(columns=[*GAPS, *ROWS])
-        return gaps(self._graph, self.workers)
+        return gaps(self._graph, self.workers, self._ends)
 
     def waited_for(self) -> NDArray[np.int32]:
         """Return what each event waited for, as rows of ``frame``: why it did not begin sooner.
@@ -263,7 +277,7 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
-        return self._graph.critical_path()
+        return self._graph.critical_path(self._ends[0])
 
     @cached_property
     def _graph(self) -> EventGraph:
@@ -285,7 +299,7 @@ class Trace(TraceRecord):
 
         Every worker is a process, with a thread that computes and, if messages were followed,
         threads that send and receive, and an arrow from each send to its receive.  Times are
-        microseconds from the first event; a slot of a drawn schedule is a second.
+        microseconds from the first task; a slot of a drawn schedule is a second.
 
         ``torch.profiler`` counts microseconds from a Unix time that stands in its file, and a run's
         trace knows its own (``origin_ns``), so that both can be laid over each other::

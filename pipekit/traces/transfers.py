@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from pipekit.schedules import Task
+from pipekit.schedules import OPS, Task
 from pipekit.traces.record import TRANSFERS
 
 
@@ -24,3 +24,10 @@ def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFram
             purpose = op.base_name.lower()
             rows.append((*ends, purpose, stage, microbatch, start, end, size))
     return pd.DataFrame(rows, columns=TRANSFERS)
+
+
+def tasks_of(transfers: pd.DataFrame | None) -> pd.DataFrame:
+    """Return those of a trace's transfers that are tasks of its schedule, and no messages."""
+    if transfers is None:
+        return pd.DataFrame(columns=TRANSFERS)
+    return transfers[transfers["purpose"].isin({op.base_name.lower() for op in OPS if op.stream})]

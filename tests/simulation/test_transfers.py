@@ -95,6 +95,23 @@ def test_gathered_weights_are_there_until_they_are_given_up() -> None:
     assert max(bytes_of(trace, 0, "optimizer").values()) == 10
 
 
+def test_a_makespan_begins_with_the_first_task_of_any_op() -> None:
+    costs = Costs(PROFILE, shards=Shards(4, 30.0))
+    trace = simulate(table("./G0 F0 F1 . B0 - B1 -"), costs)
+    assert trace.frame["start_s"].min() == 1  # behind the gather
+    assert trace.makespan_s == trace.frame["end_s"].max() == 10
+    busy = 12  # 2 workers, two microbatches of 3 seconds
+    assert trace.bubble == pytest.approx(1 - busy / 20)
+    idle = trace.gaps()
+    assert (idle["end_s"] - idle["start_s"]).sum() == pytest.approx(20 - busy)
+    assert idle.iloc[0][["worker", "start_s", "end_s"]].tolist() == [0, 0, 1]
+    path = trace.critical_path()
+    took = (path["end_s"] - path["start_s"]).sum() + path["waited_s"].sum()
+    assert took == pytest.approx(trace.makespan_s)
+    assert trace.breakdown().loc["all"].sum() == pytest.approx(100)
+    assert trace.breakdown().loc["all", "computation"] == pytest.approx(100 * busy / 20)
+
+
 def test_a_forward_runs_again_at_its_place() -> None:
     schedule = parse("worker 0 | F0 F1 . R0 B0 - R1 B1 -^\nworker 1 | F0 F1 B0 - B1 -^")
     trace = simulate(schedule, PROFILE)
