@@ -26,7 +26,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 import pipekit
-from pipekit.schedules.methods.by_name import METHODS
+from pipekit.schedules.methods.by_name import TABLES
 
 ROOT = Path(__file__).parents[2]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
@@ -174,13 +174,13 @@ def code_page(path: Path) -> str:
 def method_pages() -> None:
     """Write a page a method, and the one that sets them side by side."""
     guide, all_costs = (ROOT / "docs/methods.md").read_text(), costs.table()
-    for name in METHODS:
+    for name in TABLES:
         write(
             f"methods/{name}",
             linked(methods.page(name, all_costs, guide, SOURCE / "methods"), ROOT / "docs"),
         )
     choice = linked(methods.choice(all_costs, guide), ROOT / "docs")
-    write("methods/index", f"{choice}\n\n{toctree(list(METHODS))}")
+    write("methods/index", f"{choice}\n\n{toctree(list(TABLES))}")
 
 
 def api_modules() -> list[str]:

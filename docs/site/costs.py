@@ -1,8 +1,9 @@
 """What each method costs for the same work: the numbers beside "when to use it".
 
 One model on equal workers: a worker has the same layers whatever the method, so that with two
-stages a worker each pass is half as long and each activation half as large.  A forward takes a slot
-and a backward two, whole or in its two halves.
+stages a worker each pass is half as long and each activation half as large; a chunk of a sequence
+has its share of a microbatch's.  A forward takes a slot and a backward two, whole or in its two
+halves; a transfer to the host or of weights takes no time, other work as many slots as it is drawn.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,15 @@ from collections.abc import Iterable
 import pandas as pd
 
 from pipekit.clusters import flat
+from pipekit.engine.runnable import COMPUTED
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.methods.by_name import METHODS, batches_of, stages_a_worker
-from pipekit.simulation import simulate
+from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
+from pipekit.simulation import Costs, simulate
+from pipekit.traces.transfers import tasks_of
 
-WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
+WORKERS, MICROBATCHES, BATCHES = 4, 8, 6
 MESSAGE_SLOTS = 0.25
 """What an activation or a gradient takes on a link where links are slow."""
 
@@ -36,7 +39,7 @@ MEANING = {
 """Of the columns.  Of all but the last less is better."""
 
 
-def table(names: Iterable[str] = METHODS) -> pd.DataFrame:
+def table(names: Iterable[str] = TABLES) -> pd.DataFrame:
     """Return a row a method, by name, with the columns of :data:`MEANING`; exact but the last."""
     return pd.DataFrame({name: _row(name) for name in names}).T[list(MEANING)]
 
@@ -45,10 +48,9 @@ def at_least_as_good(costs: pd.DataFrame, name: str) -> list[str]:
     """Return the methods that train in the same way, cost no more in any column and less in one.
 
     In the same way: an update sums as much, by weights as old, and both passes read the same.
+    Methods with chunks or transfers are not among them: what these cost is in no column.
     """
-    alike = [
-        n for n in costs.index if n != name and _semantics(costs, n) == _semantics(costs, name)
-    ]
+    alike = [n for n in METHODS if n != name and _semantics(costs, n) == _semantics(costs, name)]
     theirs, own = costs.loc[alike].round(6), costs.loc[name].round(6)
     return list(theirs.index[(theirs <= own).all(axis=1) & (theirs < own).any(axis=1)])
 
@@ -72,20 +74,22 @@ def _row(name: str) -> dict[str, float]:
         backward_weight_s=1 / parts,
         output_bytes=1,
     )
-    profile = Profile((layer,) * schedule.stages, input_bytes=1)
-    report, free = check(schedule), simulate(schedule, profile)
-    linked = simulate(schedule, profile, cluster=flat(WORKERS, 1 / MESSAGE_SLOTS))
+    others = {op: op.slots * (not op.stream) for op in schedule.ops if op not in COMPUTED}
+    given = Costs(Profile((layer,) * schedule.stages, input_bytes=1), ops=others)
+    report, free = check(schedule), simulate(schedule, given)
+    linked = simulate(schedule, given, cluster=flat(WORKERS, 1 / MESSAGE_SLOTS))
     assert linked.transfers is not None
+    messages = len(linked.transfers) - len(tasks_of(linked.transfers))
     bubbles = 100 * free.bubbles().loc["all"]
     return {
         IDLE: bubbles["steady"],
         START: bubbles["makespan"],
-        KEPT: max(report.peak_in_flight) / parts,
+        KEPT: max(report.peak_in_flight) / parts / schedule.chunks,
         WEIGHTS: max(report.peak_versions) / parts,
-        SENT: len(linked.transfers) / schedule.microbatches,
+        SENT: messages * schedule.chunks / schedule.microbatches,
         SLOWER: 100 * (linked.makespan_s / free.makespan_s - 1),
         OLD: updates_behind(schedule),
-        EVERY: len(schedule.updates[0][0]),
+        EVERY: len(schedule.updates[0][0]) / schedule.chunks,
     }
 
 

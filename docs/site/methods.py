@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit import plots, schedules
 from pipekit.ledger import claims
 from pipekit.oracle.versions import VERSION_READ, Reads
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import PER_MINIBATCH, TABLES
 from pipekit.traces import Trace, describe_bubbles
 
 PAPERS = {
@@ -29,13 +29,15 @@ WORK = (
     f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
     "a forward one slot and a backward two"
 )
+BATCHES = {"2bw": 2, "pipefisher": 2}
+"""That show what is new; of others one is enough."""
 
 
 def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
     """Return a method's page, its links as in the guide; its picture is written into a folder."""
     workers, microbatches = DRAWN
-    batches = microbatches if name in PER_MINIBATCH else 1 + (name == "2bw")
-    schedule = METHODS[name](workers=workers, microbatches=microbatches).take(batches)
+    batches = microbatches if name in PER_MINIBATCH else BATCHES.get(name, 1)
+    schedule = TABLES[name](workers=workers, microbatches=microbatches).take(batches)
     trace, checked = Trace.from_schedule(schedule), schedules.check(schedule)
     picture = plots.save(plots.timeline(trace), folder / name, trace.frame)["svg"]
     text = [f"# {schedule.title}", f"![{schedule.title}](/methods/{picture.name})"]
@@ -48,6 +50,9 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         weights, versions, paper, file = cells
         text += [f"**Source:** {paper}. **A microbatch reads** {weights}; versions: {versions}."]
         text += [f"**File:** {file}"]
+    elif cells := change(name, guide):
+        new, paper, file = cells
+        text += [f"**Source:** {paper}. **New:** {new}.", f"**File:** {file}"]
     text += ["## When to use it", when(name, guide), *beside(name, all_costs)]
     text += ["## The table", f"```text\n{schedule}\n```"]
     text += ["## In words", _docstring(name)]
@@ -75,7 +80,9 @@ def choice(all_costs: pd.DataFrame, guide: str) -> str:
             "training computes come first, and of these the ones whose workers wait least.",
             markdown(_numbers(shown, names)),
             f"{WORK} (exact, but for links). A backward's two halves are taken to be no longer "
-            f"than the whole: of small layers they are, and all of ZB's methods pay.\n\n{meaning}",
+            f"than the whole: of small layers they are, and all of ZB's methods pay. A chunk of a "
+            f"sequence has its share of a microbatch's costs; moves to the host and gathers of "
+            f"weights take no time, as long as passes hide them.\n\n{meaning}",
             "Your own stages, links and memory change the order: `pk.plan`, `pk.simulate` and "
             "`pk.search` answer for them ([how](cost.md)).",
             "## In a sentence",
@@ -96,10 +103,10 @@ def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
     names = [title(name) for name in shown]
     better = [f"[{title(n)}](/methods/{n}.md)" for n in costs.at_least_as_good(all_costs, name)]
     said = (
-        "Of the methods here that train in the same way, what costs no more in any row, and less "
-        f"in at least one: {', '.join(better)}."
+        "Of the methods without chunks and transfers that train in the same way, what costs no "
+        f"more in any row, and less in at least one: {', '.join(better)}."
     )
-    none = "Every other method here that trains in the same way costs more in at least one row."
+    none = "Every other one that trains in the same way costs more in at least one row."
     numbers = _numbers(all_costs.loc[shown], names).set_index("method").T
     return [
         markdown(numbers.rename_axis(index="what it costs", columns=None).reset_index()),
@@ -115,9 +122,16 @@ def row(name: str, guide: str) -> tuple[str, ...] | None:
     return found and found.groups()
 
 
+def change(name: str, guide: str) -> tuple[str, ...] | None:
+    """Return a method's row in the guide's table of those with chunks and other ops, likewise."""
+    cells = rf"^\| `{name.replace('-', '_')}\(.*\)` \| (.+) \| (.+) \| (\[.+\.py\]\(.+\)) \|$"
+    found = re.search(cells, guide, re.MULTILINE)
+    return found and found.groups()
+
+
 def title(name: str) -> str:
     """Return a method's name as the papers write it."""
-    return METHODS[name](4, 8).name
+    return TABLES[name](4, 8).name
 
 
 def judge(name: str) -> str:

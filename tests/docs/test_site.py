@@ -13,7 +13,7 @@ import pytest
 
 from pipekit.explore.browser.picture import picture
 from pipekit.explore.timeline import see
-from pipekit.schedules.methods.by_name import METHODS
+from pipekit.schedules.methods.by_name import METHODS, TABLES
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,20 @@ def test_a_method_page_has_picture_use_costs_table_and_claims(
 
 def test_every_method_has_its_row_and_its_use_in_the_guide(build: ModuleType, guide: str) -> None:
     assert [name for name in METHODS if build.methods.row(name, guide) is None] == []
-    assert [name for name in METHODS if not build.methods.when(name, guide)] == []
+    others = [name for name in TABLES if name not in METHODS]
+    assert [name for name in others if build.methods.change(name, guide) is None] == []
+    assert [name for name in TABLES if not build.methods.when(name, guide)] == []
+
+
+def test_methods_with_chunks_and_transfers_have_a_page(
+    build: ModuleType, costs: pd.DataFrame, guide: str, tmp_path: Path
+) -> None:
+    for name in TABLES.keys() - METHODS.keys():
+        page = build.methods.page(name, costs, guide, tmp_path)
+        assert (tmp_path / f"{name}.svg").exists()
+        assert "**New:** " in page
+        assert f"| what it costs | {build.methods.title(name)} | PipeDream-Flush |" in page
+    assert "F0/O0" in build.methods.page("pipe-offload", costs, guide, tmp_path)
 
 
 def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFrame) -> None:
@@ -91,6 +104,14 @@ def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFram
         assert costs.loc[name, table.START] == pytest.approx(flushed)
         assert costs.loc[name, table.SENT] == 2 * (p - 1)
     assert costs.loc["model-parallel", table.START] == pytest.approx(100 * (p - 1) / p)
+    chunked = 100 * (p - 1) / 2 / (m + (p - 1) / 2)  # two chunks a microbatch
+    for name, kept in (("seq1f1b", (p + 1) / 2), ("terapipe", m)):
+        assert costs.loc[name, table.START] == pytest.approx(chunked)
+        assert costs.loc[name, table.KEPT] == kept
+    for name, plain in (("bpipe", "flush"), ("pipe-offload", "gis"), ("sharded-bfs", "looped-bfs")):
+        same = [table.START, table.IDLE, table.SENT, table.EVERY]
+        assert costs.loc[name, same].equals(costs.loc[plain, same])
+    assert costs.loc["bpipe", table.KEPT] == (p + 2) / 2  # section 3 of BPipe
     endless = 100 * (p - 1) / (m * n + p - 1)  # no flush: the pipeline fills and drains once
     assert costs.loc["pipedream", table.START] == pytest.approx(endless)
     assert costs.loc["pipedream", table.IDLE] == pytest.approx(0)
