@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
-    from pipekit.schedules import Schedule
     from pipekit.simulation import Costs
     from pipekit.traces import Trace
 
@@ -110,7 +109,7 @@ def simulate(
         links = chosen_cluster(cluster, asked, bandwidth, memory)
     simulated = partial(
         pipekit.simulate,
-        profile=_with_links(costs, schedule, links, host_bandwidth, shards),
+        profile=_with_links(costs, links, host_bandwidth, shards),
         plan=used,
         cluster=links,
         optimizer_states=optimizer_states,
@@ -127,27 +126,12 @@ def simulate(
 
 
 def _with_links(
-    profile: "Profile",
-    schedule: "Schedule",
-    links: "Cluster | None",
-    host_bandwidth: float | None,
-    shards: int | None,
+    profile: "Profile", links: "Cluster | None", host_bandwidth: float | None, shards: int | None
 ) -> "Costs":
-    """Return a profile with what a schedule's transfers need; say which option is missing."""
+    """Return a profile with what a schedule's transfers need."""
     from pipekit.simulation import Costs, Shards
 
-    moved = {op.moves for op in schedule.ops if op.moves and op.peer is None}
-    if host_bandwidth is None and any(item.each == "microbatch" for item in moved):
-        raise ValueError(
-            f"{schedule.title} offloads to the host: give --host-bandwidth, say 16e9 bytes/s"
-        )
-    if any(item.each == "stage" for item in moved) and (shards is None or links is None):
-        raise ValueError(
-            f"{schedule.title} gathers weights: give --shards, the workers that share them, and "
-            f"--bandwidth or --cluster for their links"
-        )
-    rate = links.levels[0].bandwidth if links else 0.0
-    shared = Shards(shards, rate) if shards and links else None
+    shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
     return Costs(profile, host_bytes_per_s=host_bandwidth, shards=shared)
 
 

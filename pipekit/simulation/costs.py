@@ -13,6 +13,12 @@ from pipekit.schedules.ops import PASSES
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.units import MOST
 
+_LINKS = {
+    "microbatch": ("host_bytes_per_s=..., or ", "; in a shell, --host-bandwidth"),
+    "stage": ("shards=Shards(...), or ", "; in a shell, --shards, and --bandwidth or --cluster"),
+}
+"""How the link is given on which an item moves, of a microbatch or of a stage."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -77,13 +83,12 @@ class Costs:
             return cost.item_bytes(op.moves) * self.shards.others / self.shards.bytes_per_s
         if op.moves and op.moves.each == "microbatch" and self.host_bytes_per_s:
             return cost.item_bytes(op.moves) / self.host_bytes_per_s
-        wanted = ""
+        wanted = shell = ""
         if op.moves:
-            of_stage = op.moves.each == "stage"
-            wanted = "shards=Shards(...), or " if of_stage else "host_bytes_per_s=..., or "
+            wanted, shell = _LINKS[op.moves.each]
         raise ValueError(
             f"{op.name} ({op.letter}) has no seconds in the profile: give Costs(profile, "
-            f"{wanted}ops={{op: seconds}})"
+            f"{wanted}ops={{op: seconds}}){shell}"
         )
 
     @classmethod

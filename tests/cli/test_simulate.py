@@ -126,8 +126,8 @@ def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) ->
 @pytest.mark.parametrize(
     ("method", "missing", "options"),
     [
-        ("pipe-offload", "give --host-bandwidth, say 16e9", "--host-bandwidth 1e9"),
-        ("sharded-bfs", "give --shards, the workers", "--shards 4 --bandwidth 1e9"),
+        ("pipe-offload", "in a shell, --host-bandwidth", "--host-bandwidth 1e9"),
+        ("sharded-bfs", "in a shell, --shards, and --bandwidth", "--shards 4 --bandwidth 1e9"),
     ],
 )
 def test_what_transfers_need_is_named(
