@@ -87,7 +87,7 @@ def grid(
     traces.append(_cells(framed, BEST) | {"hoverinfo": "skip"})
     layout = style.layout(row_px * len(down), f"{title} ({label})")
     longest = max(len(str(step)) for step in down)
-    layout["margin"] = style.MARGIN_PX | {"l": max(style.MARGIN_PX["l"], 32 + 8 * longest)}
+    layout["margin"]["l"] = max(style.MARGIN_PX["l"], 32 + 8 * longest)
     layout["barmode"] = "overlay"
     layout["xaxis"] = _steps(across, x_title or x, [-0.5, len(across) - 0.5])
     layout["yaxis"] = _steps(down, y_title or y, [len(down) - 0.5, -0.5])

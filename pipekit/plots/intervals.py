@@ -82,7 +82,7 @@ def intervals(
     end = min(most + REACH * spread, max([*shown, frame[high].max()]))
     figure.update_xaxes(range=[start - PAD * spread, end + PAD * spread])
     figure.update_yaxes(rows)
-    height = ROW_PX * len(names) + style.MARGIN_PX["t"] + BOTTOM_PX
+    height = ROW_PX * len(names) + figure.layout.margin.t + BOTTOM_PX
     longest = max(len(str(name)) for name in names)
     return figure.update_layout(height=height, margin={"l": 32 + CHARACTER_PX * longest})
 

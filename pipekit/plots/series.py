@@ -44,7 +44,7 @@ def series(
         showlegend=True,
         legend={**beside, "yanchor": "top"},
         margin={"r": 64 + CHARACTER_PX * longest, "b": BOTTOM_PX},
-        height=plot_px + style.MARGIN_PX["t"] + BOTTOM_PX,
+        height=plot_px + figure.layout.margin.t + BOTTOM_PX,
     )
     for position, (name, rows) in enumerate(frame.groupby(color, sort=False)):
         drawn = look(position)
@@ -199,7 +199,7 @@ def _diagonal(figure: go.Figure, ends: tuple[float, float], log: bool) -> None:
     )
     figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
     layout = figure.layout
-    title_px = CHARACTER_PX * len(layout.title.text)
+    title_px = CHARACTER_PX * len(style.whole(layout.title.text))
     layout.margin.r = max(layout.margin.r, 108, title_px - SQUARE_PX)
     layout.width = layout.margin.l + SQUARE_PX + layout.margin.r
 

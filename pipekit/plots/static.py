@@ -45,6 +45,7 @@ def draw(figure: go.Figure) -> Figure:
         ValueError: the figure holds something else, see :func:`.completion.check`.
     """
     figure = completed(figure)
+    _put_title_in_one_line(figure.layout)
     width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
@@ -62,6 +63,16 @@ def draw(figure: go.Figure) -> Figure:
     _texts(canvas, figure)
     _legend(canvas, figure)
     return canvas
+
+
+def _put_title_in_one_line(layout: Any) -> None:
+    """Undo the breaks for phones: a static picture is wide."""
+    breaks_px = style.TITLE_PX * (layout.title.text or "").count(style.BREAK)
+    if breaks_px:
+        layout.title.text = style.whole(layout.title.text)
+        layout.margin.t -= breaks_px
+        layout.title.pad.b -= breaks_px
+        layout.height -= breaks_px
 
 
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ so that a figure reads as well on JupyterLab's and GitHub's light pages as on th
 """
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -92,6 +93,8 @@ WIDTH_PX = 960
 """Of a static figure, and what a notebook gives a live one, nearly."""
 NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
 """For numbers in narrow bars."""
+BREAK, TITLE_CHARACTERS, TITLE_PX = "<br>", 36, 20
+"""Between lines of a title; what one has room for on a phone, beside the names of rows; height."""
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
 AXIS_PX = 46
 """Of an axis below the panels, with its numbers and its title."""
@@ -178,13 +181,21 @@ def pattern(look: Style) -> dict[str, Any]:
 
 
 def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
-    """Return the plotly layout of a figure whose panels are ``plot_px`` high in all."""
+    """Return the plotly layout of a figure whose panels are ``plot_px`` high in all.
+
+    The title sits on their upper left corner, in lines of which a phone shows the whole.
+    """
+    lines = wrapped(title or "")
+    breaks_px = TITLE_PX * lines.count(BREAK)
+    margin = MARGIN_PX | {"t": MARGIN_PX["t"] + breaks_px}
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper"}
+    place |= {"yanchor": "bottom", "pad": {"b": 8 + breaks_px}}
     return {
         "template": "none",
-        "title": heading(title) if title else None,
+        "title": {"text": lines, **place, "font": {"size": 15}} if title else None,
         "font": {"color": GREY, "size": FONT_PX},
-        "height": plot_px + MARGIN_PX["t"] + MARGIN_PX["b"],
-        "margin": MARGIN_PX,
+        "height": plot_px + margin["t"] + margin["b"],
+        "margin": margin,
         "paper_bgcolor": TRANSPARENT,
         "plot_bgcolor": TRANSPARENT,
         "legend": {
@@ -199,10 +210,14 @@ def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
     }
 
 
-def heading(text: str) -> dict[str, Any]:
-    """Return a plotly title that sits on the upper left corner of the panels."""
-    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper"}
-    return {"text": text, **place, "yanchor": "bottom", "pad": {"b": 8}, "font": {"size": 15}}
+def wrapped(title: str) -> str:
+    """Return a title in lines, as plotly breaks none."""
+    return BREAK.join(wrap(title, TITLE_CHARACTERS))
+
+
+def whole(title: str) -> str:
+    """Return a title in one line again."""
+    return title.replace(BREAK, " ")
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:

@@ -37,9 +37,7 @@ def timeline(
         ScheduleError: the schedule's workers would wait for one another for ever.
     """
     trace = _as_trace(source)
-    figure = _draw([trace], versions)
-    figure.update_layout(title=style.heading(summary(trace, title)))
-    return figure
+    return _draw([trace], versions, title=summary(trace, title))
 
 
 def compare(
@@ -62,11 +60,14 @@ def compare(
     if titles is not None and len(titles) != len(sources):
         raise ValueError(f"give one title a source: {len(sources)}, not {len(titles)}")
     traces = [_as_trace(source) for source in sources]
-    figure = _draw(traces, versions)
-    for row, trace in enumerate(traces, start=1):
+    names = titles or [None] * len(traces)
+    lines = [style.wrapped(summary(*each)) for each in zip(traces, names, strict=True)]
+    figure = _draw(traces, versions, max(text.count(style.BREAK) for text in lines))
+    for row, text in enumerate(lines, start=1):
         top = next(figure.select_yaxes(row=row)).domain[1]
         figure.add_annotation(
-            text=summary(trace, titles[row - 1] if titles else None),
+            text=text,
+            align="left",
             font={"size": 15},
             showarrow=False,
             **{"x": 0, "xref": "paper", "xanchor": "left"},
@@ -82,7 +83,9 @@ def _as_trace(source: Schedule | Trace) -> Trace:
     return trace
 
 
-def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
+def _draw(
+    traces: Sequence[Trace], versions: bool, breaks: int = 0, title: str | None = None
+) -> go.Figure:
     events = sum(len(trace.frame) for trace in traces)
     if events > MOST_EVENTS:
         raise ValueError(
@@ -90,13 +93,16 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
             f"or a slice: dataclasses.replace(trace, frame=trace.frame.query('start_s < 1'))"
         )
     heights = [trace.workers * max(20, min(44, 640 / trace.workers)) for trace in traces]
-    plot_px = sum(heights) + GAP_PX * (len(traces) - 1)
+    gap_px = GAP_PX + style.TITLE_PX * breaks
+    plot_px = sum(heights) + gap_px * (len(traces) - 1)
     figure = make_subplots(
         rows=len(traces),
         row_heights=[height / sum(heights) for height in heights],
-        vertical_spacing=GAP_PX / plot_px if len(traces) > 1 else 0,
+        vertical_spacing=gap_px / plot_px if len(traces) > 1 else 0,
     )
-    figure.update_layout(style.layout(plot_px), barmode="overlay")
+    figure.update_layout(style.layout(plot_px, title), barmode="overlay")
+    figure.layout.margin.t += style.TITLE_PX * breaks
+    figure.layout.height += style.TITLE_PX * breaks
     in_legend: set[str] = set()
     first_axis: dict[str, str] = {}
     for row, trace in enumerate(traces, start=1):
@@ -106,9 +112,8 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
             bar.showlegend = bar.showlegend is not False and bar.name not in in_legend
             in_legend.add(bar.name)
             figure.add_trace(bar, row=row, col=1)
-        start = min(peer.frame["start_s"].min() for peer in peers) * scale
-        start = min([start, *(bar.base.min() for bar in figure.select_traces(row=row))])
-        end = max(peer.frame["end_s"].max() for peer in peers) * scale
+        start = min(peer.span_s[0] for peer in peers) * scale
+        end = max(peer.span_s[1] for peer in peers) * scale
         pad = 0.004 * (end - start)
         step = 1 if trace.unit == "slots" and end - start <= 30 else None
         figure.update_xaxes(

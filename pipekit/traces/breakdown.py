@@ -25,9 +25,9 @@ _BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}
 """What an event counts as, if not as computation."""
 
 
-def breakdown(events: pd.DataFrame, workers: int, ends_s: tuple[float, float]) -> pd.DataFrame:
+def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -> pd.DataFrame:
     """Split a run's time between its two ends; see :meth:`pipekit.traces.Trace.breakdown`."""
-    begin, end = ends_s
+    begin, end = span_s
     if begin == end:
         raise ValueError("no time can be split: no event of the trace takes any")
     run = event_graph(events)

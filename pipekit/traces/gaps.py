@@ -53,12 +53,12 @@ def _waiting_for(op: Op) -> Cause:
     return Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
 
 
-def gaps(graph: EventGraph, workers: int, ends_s: tuple[float, float]) -> pd.DataFrame:
+def gaps(graph: EventGraph, workers: int, span_s: tuple[float, float]) -> pd.DataFrame:
     """Return when workers compute nothing between the two ends of a run, and why.
 
     See :meth:`pipekit.traces.Trace.gaps`.
     """
-    run = _TracedRun(graph, ends_s)
+    run = _TracedRun(graph, span_s)
     found = [gap for worker in range(workers) for gap in run.gaps_of(worker)]
     worker, start, end, cause, source, before = zip(*found, strict=True) if found else [()] * 6
     # NOTHING is the last place.
@@ -94,7 +94,7 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
 class _TracedRun:
     """A trace's events as lists, each in an order in which they can run."""
 
-    def __init__(self, graph: EventGraph, ends_s: tuple[float, float]) -> None:
+    def __init__(self, graph: EventGraph, span_s: tuple[float, float]) -> None:
         self.needs, self.rows = graph.needs, graph.rows
         numbers = ["worker", "stage", "microbatch", "version"]
         # Whole numbers may have become floats, where frames were joined.
@@ -107,7 +107,7 @@ class _TracedRun:
         self.own: dict[int, list[int]] = defaultdict(list)
         for number, worker in enumerate(self.worker):
             self.own[worker].append(number)
-        self.first, self.last = ends_s
+        self.first, self.last = span_s
         self.least = _LEAST * (self.last - self.first)
         self.stops = dict(self._stops(version))
 

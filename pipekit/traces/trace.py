@@ -110,12 +110,12 @@ class Trace(TraceRecord):
 
         Tasks beside the workers' own count, too: a batch that begins with a gather begins there.
         """
-        begin, end = self._ends
+        begin, end = self.span_s
         return end - begin
 
     @cached_property
-    def _ends(self) -> tuple[float, float]:
-        """When the first task begins, and when the last one ends."""
+    def span_s(self) -> tuple[float, float]:
+        """When the first task begins, and when the last one ends, in ``unit``."""
         if self.frame.empty:
             return 0.0, 0.0
         both = self.frame, tasks_of(self.transfers)
@@ -221,7 +221,7 @@ class Trace(TraceRecord):
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        return breakdown(self.frame, self.workers, self._ends)
+        return breakdown(self.frame, self.workers, self.span_s)
 
     def gaps(self) -> pd.DataFrame:
         """Return when each worker computes nothing, and why: a row a gap.
@@ -245,7 +245,7 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return pd.DataFrame(columns=[*GAPS, *ROWS])
-        return gaps(self._graph, self.workers, self._ends)
+        return gaps(self._graph, self.workers, self.span_s)
 
     def waited_for(self) -> NDArray[np.int32]:
         """Return what each event waited for, as rows of ``frame``: why it did not begin sooner.
@@ -277,7 +277,7 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
-        return self._graph.critical_path(self._ends[0])
+        return self._graph.critical_path(self.span_s[0])
 
     @cached_property
     def _graph(self) -> EventGraph:

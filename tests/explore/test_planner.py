@@ -6,6 +6,7 @@ from pipekit.explore.networks import estimated
 from pipekit.explore.page.view import View
 from pipekit.explore.planner import see
 from pipekit.planning import parallel_pipelines, sweep
+from pipekit.plots import style
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> 
     assert {*shown.index} == {*every.set_index(["width", "depth"]).index}
     fitting = shown[shown["fits"]]["throughput"]
     np.testing.assert_allclose(fitting.sort_index(), best.sort_index())
-    title = view.plots["throughput"].figure.layout.title.text
+    title = style.whole(view.plots["throughput"].figure.layout.title.text)
     assert f" of 8 workers and {best.max():,.4g} rows/s (simulated)" in title
 
 

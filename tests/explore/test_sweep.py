@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from pipekit.explore import sweep
+from pipekit.plots import style
 
 TABLE = pd.DataFrame(
     [
@@ -32,7 +33,7 @@ def test_a_cell_is_the_mean_of_its_rows_and_the_best_is_named() -> None:
     assert "2 of 5 rows" in one
     with pytest.raises(ValueError, match="did you mean 'seed'"):
         sweep.see(TABLE, "measured", **SETTING, only="seeds = 0")
-    title = view.plots["sweep"].figure.layout.title.text
+    title = style.whole(view.plots["sweep"].figure.layout.title.text)
     assert title == "loss, mean of all rows (measured)"
 
 

@@ -1,7 +1,8 @@
 from itertools import pairwise
 
-from pipekit.plots import style
-from pipekit.schedules import Op
+from pipekit.plots import style, svg, timeline
+from pipekit.plots.static import draw
+from pipekit.schedules import Op, gpipe
 from pipekit.schedules.ops import PASSES
 
 
@@ -20,6 +21,20 @@ def test_seven_lines_have_seven_colours_and_neighbours_differ_also_in_greyscale(
     assert len({line["color"] for line in lines[:7]}) == 7
     assert len({(line["color"], line["dash"]) for line in lines[:35]}) == 35
     assert all(a["dash"] != b["dash"] for a, b in pairwise(lines))
+
+
+def test_a_phone_shows_a_title_in_lines_and_a_static_picture_in_one() -> None:
+    figure = timeline(gpipe(4, 4).take(1), title="a name of some length in front of all numbers")
+    lines = figure.layout.title.text.split(style.BREAK)
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= style.TITLE_CHARACTERS
+    short = timeline(gpipe(4, 4).take(1), title="a")
+    assert (
+        figure.layout.height - short.layout.height == figure.layout.margin.t - style.MARGIN_PX["t"]
+    )
+    height = [draw(each).get_figheight() for each in (figure, short)]
+    assert height[0] == height[1]
+    assert " ".join(lines) in svg(figure)
 
 
 def test_seven_markers_have_seven_colours_and_neighbours_differ_also_in_greyscale() -> None:

@@ -119,7 +119,7 @@ class _Clock:
 
     def __init__(self, trace: Trace, longest: float) -> None:
         self.longest = max(longest, trace.makespan_s)
-        self.since = trace.frame["start_s"].min()
+        self.since = trace.span_s[0]
         self.scale, self.unit = time_scale(trace.unit, self.longest)
 
     def of(self, times: pd.Series) -> NDArray[np.float32]:
