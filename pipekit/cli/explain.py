@@ -64,8 +64,7 @@ def explain(
         typer.echo(("\n" if number else "") + str(explanation))
     if len(found) == 2:
         typer.echo("\n" + compared(*found))
-    if json is not None:
-        save_text(json, found[0].to_json())
+    save_text(json, found[0].to_json())
     if html is not None:
         from pipekit.explore.why_page import html as page
 

@@ -9,9 +9,11 @@ from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
     MemoryBytes,
+    OptimizerStates,
     Quiet,
     Workers,
     chosen_cluster,
+    save,
 )
 
 
@@ -43,13 +45,7 @@ def plan(
         int | None,
         typer.Option(help="For balance and interleaved: number in a batch, 1 by default."),
     ] = None,
-    optimizer_states: Annotated[
-        float | None,
-        typer.Option(
-            help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
-            "SGD, 1 with momentum, 2 for Adam."
-        ),
-    ] = None,
+    optimizer_states: OptimizerStates = 0,
     quiet: Quiet = False,
     output: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write the plan to this .json file.")
@@ -79,7 +75,7 @@ def plan(
         "stages": stages,
         "chunks": chunks,
         "microbatches": microbatches,
-        "optimizer_states": optimizer_states,
+        "optimizer_states": optimizer_states or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     used = chosen_cluster(cluster, workers, bandwidth, memory)
@@ -93,6 +89,4 @@ def plan(
     if method == "interleaved":
         typer.echo(f"  --pipeline-model-parallel-layout {best.to_megatron_layout()}")
         typer.echo(f"  parallelism.module_fqns_per_model_part = {best.to_torchtitan()}")
-    if output is not None:
-        best.save(output)
-        typer.echo(f"wrote {output}")
+    save(output, best.save)

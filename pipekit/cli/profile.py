@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.common.options import PUBLISHED, TRAINED, Data, LossName, Quiet, print_table
+from pipekit.cli.common.options import (
+    PUBLISHED,
+    TRAINED,
+    Data,
+    LossName,
+    Quiet,
+    print_table,
+    save,
+)
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
 from pipekit.units import bytes_text
@@ -97,9 +105,7 @@ def profile(
         for warning in caught:
             typer.secho(f"warning: {warning.message}", fg="yellow", err=True)
     _print(model, made)
-    if output is not None:
-        made.save(output)
-        typer.echo(f"wrote {output}")
+    save(output, made.save)
 
 
 def _make(

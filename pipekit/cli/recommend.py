@@ -1,11 +1,12 @@
 """``pipekit recommend``: which parallelism trains a model fastest on some GPUs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import require_suffix
+from pipekit.cli.common.options import require_suffix, save
 
 
 def recommend(
@@ -54,7 +55,4 @@ def recommend(
     typer.echo(found)
     typer.echo(f"\nFor {framework}, candidate {rank}:\n")
     typer.echo(flags.FRAMEWORKS[framework](found.candidates[rank - 1].run))
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        found.frame().to_csv(output, index=False)
-        typer.echo(f"\nwrote {output}")
+    save(output, partial(found.frame().to_csv, index=False))

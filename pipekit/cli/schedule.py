@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_timelines
-from pipekit.names import METHODS, TABLES
+from pipekit.cli.common.options import (
+    STAGES,
+    TABLE,
+    Replicas,
+    require_suffix,
+    save,
+    save_text,
+    save_timelines,
+)
+from pipekit.names import TABLES
 from pipekit.references import load, require_module
 
 if TYPE_CHECKING:
@@ -71,13 +79,12 @@ def schedule(
     split = stages if replicas is None else parse_replicas(replicas)
     shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
-    paths = _write(shown, output, versions, moving) if output is not None else []
+    if output is not None:
+        _write(shown, output, versions, moving)
     for number, schedule in enumerate(shown):
         if output is None:
             typer.echo(("\n" if number else "") + str(schedule))
         typer.echo(facts[number])
-    for path in paths:
-        typer.echo(f"wrote {path}")
 
 
 def chosen_schedule(
@@ -102,7 +109,7 @@ def require_method(name: str) -> None:
     if ":" in name:
         require_module(name)
     elif not Path(name).is_file():
-        METHODS.require(name)
+        TABLES.require(name)
 
 
 def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "Schedule":
@@ -146,20 +153,18 @@ def _facts(schedule: "Schedule") -> str:
     )
 
 
-def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> list[Path]:
-    """Write schedules in the form that the suffix names; return the paths written."""
-    output.parent.mkdir(parents=True, exist_ok=True)
+def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> None:
+    """Write schedules in the form that the suffix names."""
     if output.suffix == ".csv":
-        shown[0].to_csv(output)
+        save(output, shown[0].to_csv)
     elif moving:
         from pipekit import plots
 
-        output.write_text(plots.moving(*shown), encoding="utf-8")
+        save_text(output, plots.moving(*shown))
     elif output.suffix == ".txt":
-        output.write_text(f"{shown[0]}\n", encoding="utf-8")
+        save_text(output, f"{shown[0]}\n")
     else:
         from pipekit.traces import Trace
 
         traces = [Trace.from_schedule(schedule) for schedule in shown]
-        return save_timelines(traces, output, versions=versions)
-    return [output]
+        save_timelines(traces, output, versions=versions)

@@ -11,11 +11,13 @@ from pipekit.cli.common.options import (
     OptimizerStates,
     PlanFile,
     PlanMicrobatches,
-    chosen_cluster,
+    chosen_links,
     chosen_microbatches,
     chosen_plan,
     print_table,
     require_suffix,
+    save,
+    save_text,
     save_timelines,
 )
 
@@ -75,9 +77,7 @@ def search(
     homes = None if placement is None else _workers(placement)
     costs = Profile.load(profile)
     used = chosen_plan(costs, plan, stages)
-    links = None
-    if cluster is not None or bandwidth is not None:
-        links = chosen_cluster(cluster, workers or len(used.stages), bandwidth, None)
+    links = chosen_links(cluster, workers or len(used.stages), bandwidth)
     found = pipekit.search(
         costs,
         used,
@@ -91,18 +91,12 @@ def search(
         seed=seed,
     )
     _print(found)
-    if output is None:
-        return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    paths = [output]
-    if output.suffix == ".csv":
-        found.schedule.to_csv(output)
+    if output is None or output.suffix == ".csv":
+        save(output, found.schedule.to_csv)
     elif output.suffix == ".json":
-        output.write_text(found.to_json(), encoding="utf-8")
+        save_text(output, found.to_json())
     else:
-        paths = save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
-    for path in paths:
-        typer.echo(f"wrote {path}")
+        save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
 
 
 def _workers(text: str) -> list[int]:

@@ -15,11 +15,12 @@ from pipekit.cli.common.options import (
     PlanFile,
     PlanMicrobatches,
     Workers,
-    chosen_cluster,
+    chosen_links,
     chosen_microbatches,
     chosen_plan,
     print_table,
     require_suffix,
+    save,
     save_timelines,
 )
 from pipekit.cli.schedule import chosen_schedule
@@ -103,10 +104,8 @@ def simulate(
     schedule = chosen_schedule(method, replicas, count, batches, None)
     if method in TABLES:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
-    links = None
-    if cluster is not None or bandwidth is not None:
-        asked = workers or (used.workers if bandwidth is not None else None)
-        links = chosen_cluster(cluster, asked, bandwidth, memory)
+    asked = workers or (used.workers if bandwidth is not None else None)
+    links = chosen_links(cluster, asked, bandwidth, memory)
     simulated = partial(
         pipekit.simulate,
         profile=_with_links(costs, links, host_bandwidth, shards),
@@ -121,8 +120,10 @@ def simulate(
     if used.predicted_s and method in TABLES and plan is not None:
         longer = chosen_schedule(method, replicas, count, 2 * batches, None)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
-    for path in _write(trace, output) if output is not None else []:
-        typer.echo(f"wrote {path}")
+    if output is not None and output.suffix != ".json":
+        save_timelines([trace], output)
+    else:
+        save(output, trace.to_perfetto)
 
 
 def _with_links(
@@ -188,11 +189,3 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
             ]
         )
     print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
-
-
-def _write(trace: "Trace", output: Path) -> list[Path]:
-    """Write the trace for Perfetto, or draw it; return the paths."""
-    if output.suffix == ".json":
-        trace.to_perfetto(output)
-        return [output]
-    return save_timelines([trace], output)

@@ -176,7 +176,6 @@ def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
 
     A slice of a run has the background only: its events do not say why its workers wait.
     """
-    frame = trace.frame
     start, end = trace.span_s
     everywhere = pd.DataFrame({"worker": range(trace.workers), "start_s": start, "end_s": end})
     found = [_quiet(everywhere, style.IDLE_STYLE, scale, hoverinfo="skip")]

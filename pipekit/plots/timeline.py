@@ -60,7 +60,7 @@ def compare(
     if titles is not None and len(titles) != len(sources):
         raise ValueError(f"give one title a source: {len(sources)}, not {len(titles)}")
     traces = [_as_trace(source) for source in sources]
-    names = titles or [None] * len(traces)
+    names: Sequence[str | None] = titles or [None] * len(traces)
     lines = [style.wrapped(summary(*each)) for each in zip(traces, names, strict=True)]
     figure = _draw(traces, versions, max(text.count(style.BREAK) for text in lines))
     for row, text in enumerate(lines, start=1):

@@ -1,7 +1,7 @@
 """Options that several commands share, and how they print tables and write pictures."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +122,15 @@ def chosen_cluster(
     return flat(workers, bandwidth, memory)
 
 
+def chosen_links(
+    name: str | None, workers: int | None, bandwidth: float | None, memory: float | None = None
+) -> "Cluster | None":
+    """Return the cluster likewise, or None for links that cost nothing."""
+    if name is None and bandwidth is None:
+        return None
+    return chosen_cluster(name, workers, bandwidth, memory)
+
+
 def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
     """Return the plan of a file, or so many stages of equal time."""
     import pipekit
@@ -172,28 +181,31 @@ def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
-def save_text(path: Path, text: str) -> None:
-    """Write a text and say so; its folder is made if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    typer.echo(f"wrote {path}")
+def save(path: Path | None, write: Callable[[Path], object]) -> None:
+    """Write a file, if one is wanted, and say so; its folder is made if it is missing."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+        typer.echo(f"wrote {path}")
 
 
-def save_timelines(
-    traces: Sequence["Trace"], output: Path, *, versions: bool = False
-) -> list[Path]:
-    """Draw traces into a live .html, or a .svg with the .csv of their events; return the paths."""
-    output.parent.mkdir(parents=True, exist_ok=True)
+def save_text(path: Path | None, text: str) -> None:
+    """Write a text likewise."""
+    save(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def save_timelines(traces: Sequence["Trace"], output: Path, *, versions: bool = False) -> None:
+    """Draw traces into a live .html, or a .svg with the .csv of their events, and say so."""
     if output.suffix == ".html":
         from pipekit.explore.browser.standalone import page
 
-        title = " and ".join(trace.name for trace in traces)
-        output.write_text(page(title, traces), encoding="utf-8")
-        return [output]
+        save_text(output, page(" and ".join(trace.name for trace in traces), traces))
+        return
     import pandas as pd
 
     from pipekit import plots
 
     figure = plots.compare(*traces, versions=versions)
     events = pd.concat([trace.frame.assign(schedule=trace.name) for trace in traces])
-    return [*plots.save(figure, output.with_suffix(""), events).values()]
+    for path in plots.save(figure, output.with_suffix(""), events).values():
+        typer.echo(f"wrote {path}")

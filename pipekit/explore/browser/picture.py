@@ -97,7 +97,17 @@ def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
         "waits": gaps["waits_for_row"].to_numpy(np.int32),
         "before": gaps["before_row"].to_numpy(np.int32),
     }
-    causes = [
+    return {
+        "shares": describe_gaps(gaps, trace.makespan_s, trace.workers),
+        "causes": causes(),
+        "columns": _sent(columns),
+        "waited": waited.tobytes(),
+    }
+
+
+def causes() -> list[dict[str, Any]]:
+    """Return the causes of idle time, each with its meaning and its looks."""
+    return [
         {
             "name": cause.value,
             "meaning": meaning,
@@ -106,12 +116,6 @@ def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
         }
         for cause, meaning in CAUSES.items()
     ]
-    return {
-        "shares": describe_gaps(gaps, trace.makespan_s, trace.workers),
-        "causes": causes,
-        "columns": _sent(columns),
-        "waited": waited.tobytes(),
-    }
 
 
 class _Clock:

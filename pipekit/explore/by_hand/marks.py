@@ -4,12 +4,10 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from pipekit.schedules import ScheduleError
+from pipekit.schedules import ScheduleError, parse
 
 _ROW = re.compile(r"\s*worker (\d+)(?: stage (\d+))?\s*\|")
-_TASK = re.compile(r"(?:(?<=/)|^)([A-Z])(\d+)(?:\.(\d+))?(>\d+)?(?:@(\d+))?(?::\d+)?")
-_CHUNKS = re.compile(r"; (\d+) chunks a microbatch")
-_UPDATE = re.compile(r"\^\d*(?:@(\d+))?")
+_WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
 Place = tuple[int, int]
 """The characters from the first to the one before the second."""
 
@@ -72,23 +70,14 @@ def _lines(picture: str) -> list[tuple[int, str]]:
 
 
 def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
-    """Yield the label, stage and worker of each pass and update, and its place."""
-    found = _CHUNKS.search(picture)
-    chunks = int(found[1]) if found else 1
+    """Yield the label, stage and worker of each task of a picture that can be read, and its place.
+
+    A row has its tasks in the order of their letters, and of updates' carets.
+    """
+    workers = parse(picture).workers
     for start, line in _lines(picture):
-        row = _ROW.match(line)
-        if not row:
-            continue
-        worker, own = int(row[1]), int(row[2] or row[1])
-        updates: dict[int, int] = {}
-        for cell in re.finditer(r"\S+", line[row.end() :]):
-            at = start + row.end() + cell.start()
-            for found in _TASK.finditer(cell[0]):
-                number = int(found[2]) * chunks + int(found[3] or 0)
-                label = f"{found[1]}{number}{found[4] or ''}"
-                yield (label, int(found[5] or own), worker), (at + found.start(), at + found.end())
-            for update in _UPDATE.finditer(cell[0]):
-                stage = int(update[1] or own)
-                updates[stage] = updates.get(stage, 0) + 1
-                place = at + update.start(), at + update.end()
-                yield (f"U{updates[stage]}", stage, worker), place
+        if row := _ROW.match(line):
+            worker = int(row[1])
+            written = _WRITTEN.finditer(line, row.end())
+            for task, cell in zip(workers[worker], written, strict=True):
+                yield (task.label, task.stage, worker), (start + cell.start(), start + cell.end())

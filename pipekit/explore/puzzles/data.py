@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from pipekit.explore.browser.picture import causes
 from pipekit.explore.puzzles.levels import LEVELS, Puzzle
 from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
-from pipekit.plots.events import GAP_STYLES
 from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, ScheduleError, Task, check
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 from pipekit.schedules.ops import PASSES
-from pipekit.traces import CAUSES
 
 OPS = (*PASSES, Op.UPDATE, OFFLOAD, LOAD)
 NAMED = (*METHODS, "pipe-offload")
@@ -39,15 +38,7 @@ def rules() -> dict[str, Any]:
             }
             for op in OPS
         },
-        "causes": [
-            {
-                "name": cause.value,
-                "meaning": meaning,
-                "style": GAP_STYLES[cause]._asdict(),
-                "own": style.CAUSES[cause.value]._asdict(),
-            }
-            for cause, meaning in CAUSES.items()
-        ],
+        "causes": causes(),
         "idle": style.IDLE,
         "grid": style.GRID,
     }
