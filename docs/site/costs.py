@@ -7,14 +7,14 @@ halves; a transfer to the host or of weights takes no time, other work as many s
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 import pandas as pd
 
 from pipekit.clusters import flat
 from pipekit.engine.runnable import COMPUTED
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, check
-from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
 from pipekit.simulation import Costs, simulate
 from pipekit.traces.transfers import tasks_of
@@ -95,11 +95,8 @@ def _row(name: str) -> dict[str, float]:
 
 def updates_behind(schedule: Schedule) -> int:
     """Return how many updates a forward's weights are behind at its gradient's, at most."""
-    graph, behind = schedule.dependencies, 0
-    for number, task in enumerate(graph.tasks):
-        for summed in () if task.op.is_pass else graph.summed(number):
-            forward = summed
-            while graph.own[forward] != NOTHING:
-                forward = graph.own[forward]
-            behind = max(behind, task.version - 1 - graph.tasks[forward].version)
-    return behind
+    return max(
+        schedule.update_of[stage][microbatch] - 1 - version
+        for op, stage, microbatch, version in chain(*schedule.workers)
+        if op is Op.FORWARD
+    )

@@ -11,8 +11,8 @@ from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
 from pipekit.performance.step import one_batch
-from pipekit.profiling import Profile
-from pipekit.simulation import Costs, simulate
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 DTYPES = "bfloat16", "float16", "float8", "float4"
@@ -73,13 +73,5 @@ def _timeline(chosen: RankedLayout) -> Trace:
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
-    seconds = {
-        (worker, task.op, task.stage, task.microbatch): (
-            made.backward_s if task.op.own else made.forward_s
-        )[task.stage]
-        for worker, tasks in enumerate(schedule.workers)
-        for task in tasks
-        if task.op.is_pass
-    }
-    layers = Profile.uniform(layout.stages, 1.0, 2.0)
-    return simulate(schedule, Costs(layers, tasks=seconds))
+    passes = zip(made.forward_s, made.backward_s, strict=True)
+    return simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))
