@@ -8,6 +8,7 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    HostBandwidth,
     OptimizerStates,
     PlanFile,
     PlanMicrobatches,
@@ -38,6 +39,7 @@ def search(
     memory: Annotated[
         float | None, typer.Option(help="Bytes of each worker; by default the cluster's.")
     ] = None,
+    host_bandwidth: HostBandwidth = None,
     placement: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +62,7 @@ def search(
 
     All named methods that fit are simulated first, so that the result is never longer than the best
     of them; more seconds never make it worse.  Without --cluster or --bandwidth, links cost
-    nothing.
+    nothing.  With --host-bandwidth what does not fit into --memory may offload activations.
 
     \b
     [b]Examples[/b]
@@ -70,6 +72,7 @@ def search(
     """
     import pipekit
     from pipekit.profiling import Profile
+    from pipekit.simulation import Costs
 
     require_suffix(output, SUFFIXES)
     homes = None if placement is None else _workers(placement)
@@ -88,6 +91,7 @@ def search(
         placement=homes,
         seconds=seconds,
         optimizer_states=optimizer_states,
+        host_bytes_per_s=host_bandwidth,
         seed=seed,
     )
     _print(found)
@@ -100,7 +104,8 @@ def search(
     elif output.suffix == ".json":
         output.write_text(found.to_json(), encoding="utf-8")
     else:
-        paths = save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
+        timed = Costs(costs, host_bytes_per_s=host_bandwidth)
+        paths = save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
     for path in paths:
         typer.echo(f"wrote {path}")
 
