@@ -27,7 +27,8 @@ reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; 
 
 papers: $(STAMP) ## the notebooks of all papers, and the report
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml experiments/gpipe.yaml \
-	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml experiments/megatron.yaml --jobs 2; \
+	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml experiments/megatron.yaml \
+	  experiments/memory.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status
 
 predictions: $(STAMP) ## compare what the simulator predicts with emulated and real runs

@@ -20,6 +20,7 @@ TITLES = {
     "torchgpipe": "torchgpipe",
     "pipedream_2bw": "PipeDream-2BW and -Flush",
     "megatron": "Megatron-LM's interleaved schedule",
+    "memory": "Activations elsewhere, or shorter",
     "schedules": "All schedules",
     "staleness": "What delayed gradients cost",
 }

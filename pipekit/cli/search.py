@@ -8,6 +8,7 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    HostBandwidth,
     OptimizerStates,
     PlanFile,
     PlanMicrobatches,
@@ -40,6 +41,7 @@ def search(
     memory: Annotated[
         float | None, typer.Option(help="Bytes of each worker; by default the cluster's.")
     ] = None,
+    host_bandwidth: HostBandwidth = None,
     placement: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +64,7 @@ def search(
 
     All named methods that fit are simulated first, so that the result is never longer than the best
     of them; more seconds never make it worse.  Without --cluster or --bandwidth, links cost
-    nothing.
+    nothing.  With --host-bandwidth what does not fit into --memory may offload activations.
 
     \b
     [b]Examples[/b]
@@ -72,6 +74,7 @@ def search(
     """
     import pipekit
     from pipekit.profiling import Profile
+    from pipekit.simulation import Costs
 
     require_suffix(output, SUFFIXES)
     homes = None if placement is None else _workers(placement)
@@ -88,6 +91,7 @@ def search(
         placement=homes,
         seconds=seconds,
         optimizer_states=optimizer_states,
+        host_bytes_per_s=host_bandwidth,
         seed=seed,
     )
     _print(found)
@@ -96,7 +100,8 @@ def search(
     elif output.suffix == ".json":
         save_text(output, found.to_json())
     else:
-        save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
+        timed = Costs(costs, host_bytes_per_s=host_bandwidth)
+        save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
 
 
 def _workers(text: str) -> list[int]:

@@ -9,6 +9,7 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    HostBandwidth,
     MemoryBytes,
     MitigationName,
     OptimizerStates,
@@ -54,10 +55,7 @@ def simulate(
     workers: Workers = None,
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
-    host_bandwidth: Annotated[
-        float | None,
-        typer.Option(min=1, help="Bytes/s between a worker and its host, for what offloads."),
-    ] = None,
+    host_bandwidth: HostBandwidth = None,
     shards: Annotated[
         int | None,
         typer.Option(min=2, help="Workers that share a stage's weights, for what gathers them."),

@@ -30,7 +30,7 @@ class Claim:
 
     Attributes:
         id: what :func:`pipekit.claims.record` names it by.
-        paper: pipedream, gpipe, torchgpipe, pipedream-2bw or megatron.
+        paper: one of the keys of :data:`.TITLES`.
         where: its section, table or figure.
         kind: of claim, say throughput or memory.
         claim: in a sentence.

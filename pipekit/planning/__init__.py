@@ -4,6 +4,7 @@ from pipekit.planning.balance import balance, balanced
 from pipekit.planning.interleaved import interleaved
 from pipekit.planning.pipedream import pipedream
 from pipekit.planning.plan import PLANNERS, plan
+from pipekit.planning.recomputation import layers_to_recompute
 from pipekit.planning.sweep import parallel_pipelines, sweep
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "balance",
     "balanced",
     "interleaved",
+    "layers_to_recompute",
     "parallel_pipelines",
     "pipedream",
     "plan",

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from pipekit.profiling.layer_profile import (
     require_bytes,
 )
 from pipekit.reading import read_json
+from pipekit.schedules import Op
 
 if TYPE_CHECKING:
     from torch import nn
@@ -243,6 +244,31 @@ class Profile:
         return replace(
             self, layers=layers, rows=rows, input_bytes=input_bytes, skips=skips, values=values
         )
+
+    def recomputing(self, layers: Iterable[int]) -> "Profile":
+        """Return the costs if some layers keep no more than their input, and run forward again.
+
+        Each is a checkpoint of its own (Chen et al., arXiv 1604.06174), say by
+        ``torch.utils.checkpoint``: its backward begins with its forward, and its input is kept if
+        no backward needed it.  What such a layer makes for the moment of its backward is not
+        counted.
+        """
+        changed = list(self.layers)
+        for number in layers:
+            layer, before = changed[number], changed[number - 1] if number else None
+            kept = min(layer.saved_bytes, layer.output_bytes) if layer.saves_output else 0.0
+            changed[number] = replace(
+                layer,
+                backward_s=layer.backward_s + layer.forward_s,
+                backward_input_s=layer.seconds(Op.BACKWARD_INPUT) + layer.forward_s,
+                backward_weight_s=layer.seconds(Op.BACKWARD_WEIGHT),
+                saved_bytes=kept,
+                input_only_bytes=min(kept, layer.input_only_bytes),
+            )
+            if before and not before.saves_output:
+                saved = before.saved_bytes + before.output_bytes
+                changed[number - 1] = replace(before, saved_bytes=saved, saves_output=True)
+        return replace(self, layers=tuple(changed))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a layer, with the columns of :class:`LayerProfile`."""

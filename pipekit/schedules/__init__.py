@@ -16,7 +16,7 @@ from pipekit.schedules.methods.looped import (
     interleaved_zero_bubble,
     looped_bfs,
 )
-from pipekit.schedules.methods.offloading import bpipe, pipe_offload
+from pipekit.schedules.methods.offloading import bpipe, offloaded, pipe_offload
 from pipekit.schedules.methods.one_f_one_b import alternate, eager, flush, zb_h1, zb_h2
 from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
 from pipekit.schedules.methods.pipefisher import pipefisher
@@ -70,6 +70,7 @@ __all__ = [
     "looped_bfs",
     "lower",
     "model_parallel",
+    "offloaded",
     "optimal_in_flight",
     "paci",
     "parse",

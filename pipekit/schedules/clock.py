@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
-from pipekit.schedules.ops import PASSES, Op, senders
+from pipekit.schedules.ops import Op, senders
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 Need = tuple[tuple[int, float], ...]
 """What must be over before a thing begins, each with how long before."""
 
-PAPER_SLOTS: Mapping[Op, float] = {op: op.slots for op in (*PASSES, Op.UPDATE)}
-"""A backward takes two slots, whole or in parts, and an update none."""
+PAPER_SLOTS: Mapping[Op, float] = MappingProxyType({})
+"""Each op takes its own slots: a backward two, whole or in parts, and an update none."""
 
 
 class Walk:
@@ -339,7 +339,7 @@ def slots(
         ScheduleError: the workers would wait for one another for ever.
     """
     graph = schedule.dependencies
-    seconds = [durations.get(op, op.slots) for op, *_ in graph.tasks]
+    seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
     needs = graph_needs(graph)
     if overlap is not None:
         together(graph, seconds, needs, overlap)

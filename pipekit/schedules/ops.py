@@ -9,7 +9,7 @@ A method of your own may need an op of its own: constructing an :class:`Op` adds
 """
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
@@ -113,7 +113,8 @@ class Op:
         peer: the worker to which it transfers, or from which; None: the host, or all of a group.
 
     Raises:
-        ValueError: the letter is no single capital letter, or another op has it or the name.
+        ValueError: the letter is no single capital letter, or another op has it or the name.  The
+            same row may be made again, as by a notebook's cell.
     """
 
     letter: str
@@ -147,7 +148,12 @@ class Op:
                     f"{self.name} ({self.letter}) and {other.name} ({other.letter}) need a letter "
                     f"and a name of their own"
                 )
-            if all(same) and other.peer == self.peer:  # a notebook's cell runs again
+            if all(same) and other.peer == self.peer:
+                if other._row != self._row:
+                    raise ValueError(
+                        f"{self.name} ({self.letter}) is there with another row, which tables may "
+                        f"have: give this one a letter and a name of its own, or begin anew"
+                    )
                 OPS[place], PLACES[self] = self, place
                 break
         else:
@@ -159,7 +165,11 @@ class Op:
         return f"<Op {self.letter} {self.name}>"
 
     def __reduce__(self) -> tuple[Callable[..., "Op"], tuple[object, ...]]:
-        return _unpickled, (self.name, tuple(getattr(self, each.name) for each in fields(self)))
+        return _unpickled, (self.name, self._row)
+
+    @property
+    def _row(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, each.name) for each in fields(self))
 
     @staticmethod
     def named(name: str) -> "Op":
@@ -193,6 +203,10 @@ class Op:
         wanted = [item for item in (*self.takes, *self.needs) if item.each == "microbatch"]
         givers = (op for op in OPS if wanted and wanted[0] in op.gives)
         return next(givers, None)
+
+    def slots_in(self, durations: Mapping["Op", float]) -> float:
+        """Return how long it takes: what ``durations`` say, or its own slots."""
+        return durations.get(self, self.slots)
 
     @property
     def leaves(self) -> bool:

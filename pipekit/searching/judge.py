@@ -1,5 +1,6 @@
 """What a schedule takes, simulated, and the problem that leads to it: searches read both here."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,11 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, model_parallel
+from pipekit.schedules import Schedule, model_parallel, offloaded
 from pipekit.searching.problem import Homes, Orders, Problem
 from pipekit.searching.versions import WeightReads, stream
 from pipekit.simulation import simulate
-from pipekit.simulation.costs import StageCosts, stage_costs
+from pipekit.simulation.costs import Costs, StageCosts, stage_costs
 from pipekit.traces.memory import PARTS
 
 
@@ -35,7 +36,11 @@ class Found:
 
 
 class Judge:
-    """Simulates schedules of a profile's layers, and says which of them fit into memory."""
+    """Simulates schedules of a profile's layers, and says which of them fit into memory.
+
+    With a link to the host, orders are made as if memory were endless, and what does not fit
+    offloads activations.
+    """
 
     def __init__(
         self,
@@ -45,19 +50,36 @@ class Judge:
         memory_cap: float | Sequence[float] | None,
         workers: int,
         optimizer_states: float,
+        host_bytes_per_s: float | None = None,
     ) -> None:
         self.caps = _caps(memory_cap, workers)
         self._profile, self.plan, self._cluster = profile, plan, cluster
-        self._states = optimizer_states
+        self._states, self._host = optimizer_states, host_bytes_per_s
 
     def found(self, schedule: Schedule) -> Found:
-        """Return a schedule with what it takes.
+        """Return a schedule with what it takes, offloading where it does not fit.
+
+        Each worker that is too full offloads its first stages, which wait longest, one by one.
+        """
+        found, away = self.simulated(schedule), set[int]()
+        while self._host and not self.fits(found):
+            own = [{task.stage for task in tasks} - away for tasks in schedule.workers]
+            full = [peak > cap for peak, cap in zip(found.peak_bytes, self.caps, strict=True)]
+            more = {min(left) for left, is_full in zip(own, full, strict=True) if is_full and left}
+            if not more:
+                break
+            away |= more
+            found = self.simulated(offloaded(schedule, away))
+        return found
+
+    def simulated(self, schedule: Schedule) -> Found:
+        """Return a schedule with what it takes as it stands.
 
         A stage may be on more workers than the plan says, as in a schedule with two directions.
         """
         trace = simulate(
             schedule,
-            self._profile,
+            Costs(self._profile, host_bytes_per_s=self._host),
             self._placed(schedule),
             self._cluster,
             optimizer_states=self._states,
@@ -84,7 +106,8 @@ class Judge:
             for worker in set(row):
                 weights = (count + self._states) * cost.whole.parameter_bytes
                 constant[worker] += weights + cost.whole.buffer_bytes
-        rooms = [cap - other for cap, other in zip(self.caps, constant, strict=True)]
+        caps = [math.inf] * len(self.caps) if self._host else self.caps
+        rooms = [cap - other for cap, other in zip(caps, constant, strict=True)]
         return Problem.of(homes, self._costs, self._cluster, rooms, reads)
 
     def placed(

@@ -255,7 +255,7 @@ class Problem:
     def orders(self, schedule: Schedule) -> Orders:
         """Return the orders of a schedule's passes."""
         return [
-            [self.number(op, stage, k) for op, stage, k, _ in tasks if op.is_pass]
+            [self.number(op, stage, k) for op, stage, k, _ in tasks if op in KINDS]
             for tasks in schedule.workers
         ]
 

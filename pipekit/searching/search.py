@@ -83,6 +83,7 @@ def search(
     placement: Sequence[int] | None = None,
     seconds: float = 10.0,
     optimizer_states: float = 0.0,
+    host_bytes_per_s: float | None = None,
     seed: int = 0,
 ) -> Searched:
     """Return the shortest schedule found that fits into memory.
@@ -111,6 +112,8 @@ def search(
         placement: the worker of each stage, if that is given; by default it is searched for, too.
         seconds: on a core, after the named methods have been simulated.
         optimizer_states: see :func:`pipekit.simulate`.
+        host_bytes_per_s: of the link between each worker and its host, to which activations may
+            then be offloaded where a schedule with a flush does not fit; None: they stay.
         seed: of the random choices; the same seed may find another schedule on a faster machine.
 
     Raises:
@@ -122,26 +125,29 @@ def search(
     rules: tuple[Versions, ...] = (versions,) if isinstance(versions, str) else tuple(versions)
     _require_counts(len(plan.stages), workers, m, placement)
     require_versions(rules, m)
-    judge = Judge(profile, plan, cluster, memory_cap, workers, optimizer_states)
+    about = profile, plan, cluster, memory_cap, workers, optimizer_states
+    stays, leaves = Judge(*about), Judge(*about, host_bytes_per_s)
+    may_leave = memory_cap is not None and host_bytes_per_s is not None
     asked = [
-        question
+        (judge, question)
         for rule in rules
+        for judge in ((stays, leaves) if may_leave and rule == "1" else (stays,))
         for question in _questions(judge, rule, m, batches, two_directions, placement)
     ]
     budget, found = Budget(), list[Searched]()
-    leasts = [_least(judge, each, batches, two_directions) for each in asked]
-    for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
+    leasts = [_least(*each, batches, two_directions) for each in asked]
+    for number, ((judge, question), least) in enumerate(zip(asked, leasts, strict=True)):
         budget.allow(1 / (len(asked) - number), seconds)
         rounds = SearchRounds(judge, question, budget, seed)
         rounds.run(least)
         if (best := rounds.best) is None:
             continue
         if batches > 1 and not question.reads:
-            best = judge.found(best.schedule.repeat().take(batches))
+            best = judge.simulated(best.schedule.repeat().take(batches))
         made = best.schedule, best.makespan_s, best.peak_bytes
         found.append(Searched(*made, min(*leasts, best.makespan_s), rounds.step, rounds.seconds))
     if not found:
-        named = [max(each.peak_bytes) for question in asked for each in question.named]
+        named = [max(each.peak_bytes) for _, question in asked for each in question.named]
         raise ScheduleError(
             f"no schedule was found that fits: the most frugal method needs "
             f"{min(named, default=math.inf):.4g} bytes on a worker; cut the model into more "

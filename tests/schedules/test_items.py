@@ -210,6 +210,11 @@ def test_an_op_of_ones_own_is_a_row() -> None:
         check(one_worker("F0 B0 - Q0 -"))
     with pytest.raises(ValueError, match="need a letter and a name of their own"):
         Op("P", "PEELING")
+    with pytest.raises(ValueError, match=r"QUANTILES \(Q\) is there with another row"):
+        Op("Q", "QUANTILES", takes=(statistics,), slots=3)
+    again = Op("Q", "QUANTILES", takes=(Item("statistics"),), slots=2)  # a cell that runs twice
+    assert one_worker("F0 P0 B0 - Q0 -").workers[0][3].op is again
+    check(table)
     assert pickle.loads(pickle.dumps(probe)) is probe
 
 

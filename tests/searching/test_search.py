@@ -1,14 +1,17 @@
 """Schedules found: never longer than a named method's under the same cap, proved and trained."""
 
 import random
+from functools import partial
+from itertools import chain
 
 import pytest
 
 import pipekit as pk
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import ScheduleError, check
+from pipekit.schedules import OFFLOAD, ScheduleError, check
 from pipekit.schedules.methods.by_name import named_schedules
+from pipekit.simulation import Costs
 from tests.engine.methods.test_methods import both, network
 
 
@@ -71,6 +74,26 @@ def test_it_is_trained_like_any_other() -> None:
         seconds=0.2,
     )
     both(found.schedule, network(4), [1] * 4, "threads")
+
+
+def test_what_does_not_fit_may_be_offloaded() -> None:
+    """Two stages a worker in 60 bytes, of which each microbatch keeps 11 on a stage."""
+    layer = LayerProfile(
+        "layer", 1.0, 2.0, output_bytes=1, saved_bytes=10, saves_output=True, parameter_bytes=3
+    )
+    profile, plan = Profile((layer,) * 8, input_bytes=1), Plan.by_hand([1] * 8)
+    search = partial(pk.search, profile, plan, microbatches=8, workers=4, seconds=0.0)
+    stays, leaves = search(memory_cap=60), search(memory_cap=60, host_bytes_per_s=11)
+    assert not any(task.op is OFFLOAD for task in chain(*stays.schedule.workers))
+    assert any(task.op is OFFLOAD for task in chain(*leaves.schedule.workers))
+    assert leaves.makespan_s < 0.9 * stays.makespan_s
+    check(leaves.schedule)
+    trace = pk.simulate(leaves.schedule, Costs(profile, host_bytes_per_s=11), plan)
+    assert trace.memory is not None
+    assert trace.makespan_s == leaves.makespan_s
+    assert max(trace.memory.peak_bytes) <= 60
+    roomy = search(host_bytes_per_s=11)
+    assert not any(task.op is OFFLOAD for task in chain(*roomy.schedule.workers))
 
 
 def test_what_fits_nowhere_is_refused() -> None:

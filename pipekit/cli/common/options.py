@@ -74,6 +74,14 @@ PlanMicrobatches = Annotated[
         help="Number in a batch; by default the plan's, if it cuts batches, or 8.",
     ),
 ]
+HostBandwidth = Annotated[
+    float | None,
+    typer.Option(
+        "--host-bandwidth",
+        min=1,
+        help="Bytes/s between a worker and its host, for activations that are offloaded.",
+    ),
+]
 OptimizerStates = Annotated[
     float,
     typer.Option(

@@ -17,6 +17,9 @@ TITLES = {
     "torchgpipe": "torchgpipe",
     "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
     "megatron": "Megatron-LM's interleaved schedule",
+    "pipeoffload": "PipeOffload",
+    "seq1f1b": "Seq1F1B",
+    "bpipe": "BPipe",
 }
 
 NAMED_CAUSES = 3

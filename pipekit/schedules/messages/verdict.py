@@ -99,7 +99,7 @@ def check_messages(
     """
 
     def lasting(each: Task | Message) -> float:
-        return durations.get(each.op, each.op.slots) if isinstance(each, Task) else link
+        return each.op.slots_in(durations) if isinstance(each, Task) else link
 
     events = Events(program, channel, lasting)
     least = max(replayed(program.table, durations, link).ends)
@@ -126,7 +126,7 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
             needs[number] = tuple(
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
-    seconds = [durations.get(op, op.slots) for op, *_ in graph.tasks]
+    seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
     clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     if not clock.is_done:
         Replay(graph).require_done()  # says who waits for whom

@@ -40,7 +40,7 @@ def filled(
         waiting: deque[Task] = deque()
         newest = dict.fromkeys((task.stage for task in tasks), 0)
         for task, left in zip((*tasks, None), next(idle), strict=True):
-            while waiting and (length := _length(waiting[0], durations)) * _SHORTER <= left:
+            while waiting and (length := waiting[0].op.slots_in(durations)) * _SHORTER <= left:
                 left -= length
                 work = waiting.popleft()
                 waiting.extend(behind(work))
@@ -87,7 +87,7 @@ def recomputed(
                 forward[task[1:]] = n
             elif task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
                 work = task._replace(op=Op.RECOMPUTE)
-                length = _length(work, durations)
+                length = work.op.slots_in(durations)
                 places = range(n, forward[task[1:]], -1)
                 fits = (place for place in places if left[place] >= length * _SHORTER)
                 place = next(fits, n - (task in second))
@@ -99,10 +99,6 @@ def recomputed(
 
     made = each_list(schedule, change)
     return replace(made, name=f"{schedule.name}, recomputing early")
-
-
-def _length(task: Task, durations: Mapping[Op, float]) -> float:
-    return durations.get(task.op, task.op.slots)
 
 
 def _idle(schedule: Schedule, durations: Mapping[Op, float]) -> list[list[float]]:

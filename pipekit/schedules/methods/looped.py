@@ -78,6 +78,29 @@ def generalized(
     return (_interleaved(own, microbatches, workers, ahead=1, group=group) for own in loop)
 
 
+def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]]:
+    """Yield each worker's passes of GIS-H's block, repeated for each microbatch in even steps.
+
+    Where interleaving runs a round of microbatches through a stage, here microbatches follow one
+    another in steps of one forward and one backward on each of a worker's stages, so that a stage's
+    activations are as many as they wait long (PipeOffload, section 2).
+    """
+    half = -(-workers // 2)
+
+    def turns(own: range) -> Iterator[tuple[int, bool, Pass]]:
+        count, behind = len(own), workers - 1 - own[0]
+        # Steps from one stage to the next, and one more wherever two would want the same.
+        lag = [half * n + n // (count // math.gcd(count, half)) for n in range(count)]
+        for n, stage in enumerate(own):
+            back = lag[-1] + behind + lag[-1 - n]
+            for k in range(microbatches):
+                yield count * k + lag[n], False, (Op.FORWARD, stage, k)
+                yield count * k + back, True, (Op.BACKWARD, stage, k)
+
+    for own in _loop(stages, microbatches, workers, "interleaved", "flush"):
+        yield [each for *_, each in sorted(turns(own), key=lambda turn: turn[:2])]
+
+
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return interleaved 1F1B with backwards in two parts, on one version a batch.
 

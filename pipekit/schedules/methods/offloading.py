@@ -1,13 +1,15 @@
 """Activations that lie elsewhere between forward and backward: with a partner, or on the host."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from pipekit.schedules.methods.flushed import flushed, require_positive
-from pipekit.schedules.methods.looped import generalized
-from pipekit.schedules.methods.one_f_one_b import alternate
-from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Pass, Schedule
-from pipekit.schedules.task import ScheduleError
+from pipekit.schedules.methods.flushed import each_list, flushed
+from pipekit.schedules.methods.looped import uniform
+from pipekit.schedules.methods.one_f_one_b import flush, split_backwards
+from pipekit.schedules.ops import ACTIVATIONS, Op
+from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.table import Tasks
+from pipekit.schedules.task import ScheduleError, Task
 from pipekit.schedules.transfers import LOAD, OFFLOAD
 
 Place = tuple[int, int]
@@ -26,18 +28,17 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
     Args:
         stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
-    require_positive(stages=stages, microbatches=microbatches)
 
-    def passes(worker: int) -> Iterator[Pass]:
-        whole = [(op, worker, k) for op, k in alternate(range(microbatches), stages - worker)]
-        return offloaded(whole, _evicted(whole, worker, stages), stages - 1 - worker)
+    def change(tasks: Tasks) -> Iterator[Task]:
+        worker = tasks[0].stage
+        return _moved(tasks, _evicted(tasks, worker, stages), stages - 1 - worker)
 
-    return flushed("BPipe", map(passes, range(stages)))
+    return replace(each_list(flush(stages, microbatches), change), name="BPipe")
 
 
-def _evicted(passes: Sequence[Pass], worker: int, stages: int) -> dict[Place, int]:
-    """Return what a worker evicts, and behind which of its passes it loads each again."""
-    backwards = [n for n, (op, *_) in enumerate(passes) if op is Op.BACKWARD]
+def _evicted(tasks: Tasks, worker: int, stages: int) -> dict[Place, int]:
+    """Return what a worker evicts, and behind which of its tasks it loads each again."""
+    backwards = _backwards(tasks)
     room, most = (stages + 3) // 2, min(stages - worker, len(backwards))
     if most <= room:
         return {}
@@ -50,57 +51,91 @@ def _evicted(passes: Sequence[Pass], worker: int, stages: int) -> dict[Place, in
 def pipe_offload(
     stages: int, microbatches: int, *, workers: int, offloaded_stages: int | None = None
 ) -> Schedule:
-    """Return PipeOffload's schedule: :func:`.gis`, with activations on the host meanwhile.
+    """Return PipeOffload's schedule: interleaved evenly in time, with activations on the host.
 
     Offloaded are those of each worker's first stages, which wait longest for their backwards (Wan
-    et al., PipeOffload, ICML 2025, arXiv 2503.01328: selective offload; ``offload_chunk_num`` in
-    its code).  They go right behind the forward, and come back when the last backward but one
-    before theirs is over; what would hardly be away stays.
+    et al., PipeOffload, ICML 2025, arXiv 2503.01328, sections 2 and 3.2).  With half of ``v``
+    stages offloaded a worker of ``p`` keeps about ``p (v + 2) / 8`` passes' activations, and four
+    passes' with all of them; GIS keeps ``p v``.  The bubble is less than 1F1B's.
 
     Args:
         stages, microbatches: how many stages, and microbatches a batch.
         workers: how many share the stages, each two or more.
-        offloaded_stages: of each worker; None: half of them, rounded down.
+        offloaded_stages: of each worker; None: half of them, rounded up (PO-H); all is PO-F.
 
     Raises:
         ScheduleError: a count is below 1, or the stages cannot be shared so.
     """
-    each = [*map(list, generalized(stages, microbatches, workers, workers))]
+    each = [[*split_backwards(own, 0)] for own in uniform(stages, microbatches, workers)]
     mine = stages // workers
-    count = mine // 2 if offloaded_stages is None else offloaded_stages
+    count = -(-mine // 2) if offloaded_stages is None else offloaded_stages
     if not 0 <= count <= mine:
         raise ScheduleError(f"offloaded_stages must be from 0 to a worker's {mine}, not {count}")
-    first = count * workers
-    return flushed("PipeOffload", (offloaded(passes, _away(passes, first)) for passes in each))
+    made = offloaded(flushed("PipeOffload", each), range(count * workers))
+    return replace(made, name="PipeOffload")
 
 
-def _away(passes: Sequence[Pass], stages: int) -> dict[Place, int]:
-    """Return what of the first stages goes to the host, and behind which pass it comes back."""
-    forwards = {(stage, k): n for n, (op, stage, k) in enumerate(passes) if op is Op.FORWARD}
-    backwards = [n for n, (op, *_) in enumerate(passes) if op is Op.BACKWARD]
+def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
+    """Return a schedule in which some stages' activations are on the host between their passes.
+
+    They go right behind the forward, and come back when the last backward but one before theirs is
+    over; what would hardly be away stays.
+
+    Args:
+        schedule: by a method that flushes.
+        stages: those that offload; with several stages a worker its first ones save most, since
+            they wait longest.
+
+    Raises:
+        ScheduleError: the batches do not end with a flush.
+    """
+    second = {other for _, other in schedule.overlaps}
+    made = each_list(schedule, lambda tasks: _moved(tasks, _away(tasks, stages), second=second))
+    return replace(made, name=f"{schedule.name}, offloading")
+
+
+def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
+    """Return what goes to the host, and behind which of a worker's tasks it comes back."""
+    forwards = {task[1:3]: n for n, task in enumerate(tasks) if task.op is Op.FORWARD}
     loads: dict[Place, int] = {}
+    backwards = _backwards(tasks)
     for before, n in zip(backwards, backwards[2:], strict=False):
-        _, stage, k = passes[n]
-        if stage < stages and before - forwards[stage, k] > 2:
-            loads[stage, k] = before
+        place = tasks[n][1:3]
+        if place[0] in stages and before - forwards[place] > 2:
+            loads[place] = before
     return loads
 
 
-def offloaded(
-    passes: Sequence[Pass], loads: Mapping[Place, int], peer: int | None = None
-) -> Iterator[Pass]:
-    """Yield a worker's passes, and between them transfers: away behind a forward, and back.
+def _backwards(tasks: Tasks) -> list[int]:
+    """Return the numbers of the tasks that use activations up."""
+    return [n for n, task in enumerate(tasks) if ACTIVATIONS in task.op.takes]
+
+
+def _moved(
+    tasks: Sequence[Task],
+    loads: Mapping[Place, int],
+    peer: int | None = None,
+    second: Collection[Task] = (),
+) -> Iterator[Task]:
+    """Yield a worker's tasks, and between them transfers: away behind a forward, and back.
 
     Args:
-        passes: of the worker.
+        tasks: of the worker.
         loads: behind which of them the activations of a stage and microbatch come back.
         peer: the worker that keeps them meanwhile; None: the host.
+        second: tasks that run together with the one before, which no transfer parts from it.
     """
     away, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
     places = {n: place for place, n in loads.items()}
-    for n, (op, stage, k) in enumerate(passes):
-        yield op, stage, k
-        if op is Op.FORWARD and (stage, k) in loads:
-            yield away, stage, k
+    left: dict[Place, Task] = {}
+    transfers: list[Task] = []
+    for n, (task, behind) in enumerate(zip(tasks, (*tasks[1:], None), strict=True)):
+        yield task
+        if task.op is Op.FORWARD and task[1:3] in loads:
+            left[task[1:3]] = task
+            transfers.append(task._replace(op=away))
         if n in places:
-            yield back, *places[n]
+            transfers.append(left[places[n]]._replace(op=back))
+        if behind not in second:
+            yield from transfers
+            transfers.clear()

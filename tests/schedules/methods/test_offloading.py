@@ -15,8 +15,10 @@ from pipekit.schedules import (
     ScheduleError,
     bpipe,
     check,
+    dualpipe,
     flush,
     gis,
+    offloaded,
     parse,
     pipe_offload,
     read_csv,
@@ -39,6 +41,10 @@ def taking(slots_each: float, workers: int) -> Mapping[Op, float]:
     peers = range(workers)
     ops = (OFFLOAD, LOAD, *(op.to(peer) for op in (OFFLOAD, LOAD) for peer in peers))
     return dict.fromkeys(ops, slots_each)
+
+
+def end(schedule: Schedule, durations: Mapping[Op, float]) -> float:
+    return max(float(each[:, 1].max()) for each in slots(schedule, {Op.UPDATE: 0, **durations}))
 
 
 def passes(schedule: Schedule) -> Schedule:
@@ -84,32 +90,73 @@ def test_bpipe_takes_1f1bs_time_in_half_its_memory(p: int, m: int, transfer: flo
 @cases
 @pytest.mark.parametrize("share", [1, 2])
 @pytest.mark.parametrize("transfer", [0.0, 1.0])
-def test_pipe_offload_takes_gis_time_in_half_its_memory(
-    p: int, m: int, share: int, transfer: float
-) -> None:
-    """Half of it with half of the stages on the host, and four passes with all of them."""
-    v, durations = 2, taking(transfer, 1)
-    schedule = pipe_offload(v * p, m, workers=p, offloaded_stages=share).take(2)
-    plain = gis(v * p, m, workers=p).take(2)
+def test_offloading_costs_gis_no_time(p: int, m: int, share: int, transfer: float) -> None:
+    """Half of its memory with half of the stages on the host, and four passes with all of them."""
+    durations, plain = taking(transfer, 1), gis(2 * p, m, workers=p)
+    schedule = offloaded(plain, range(share * p)).take(2)
+    plain = plain.take(2)
     check(schedule, joint_updates=True)
     require_same_times(schedule, plain, durations)
     found, whole = (max(peaks_over_time(each, durations)) for each in (schedule, plain))
     assert found <= whole
     if p > 1 and m % p == 0:
         assert found <= (max(4, whole / 2) if share == 1 else 4)
-    assert parse(str(schedule)) == schedule == read_csv(schedule.to_csv())
+
+
+@cases
+@pytest.mark.parametrize("v", [2, 3])
+@pytest.mark.parametrize("transfer", [0.0, 1.0])
+def test_pipe_offload_has_table_1s_memory_and_bubble(
+    p: int, m: int, v: int, transfer: float
+) -> None:
+    """About p (v + 2) / 8 passes with half of the stages on the host; less idle than 1F1B."""
+    durations = taking(transfer, 1)
+
+    def table(share: int) -> Schedule:
+        return pipe_offload(v * p, m, workers=p, offloaded_stages=share).take(1)
+
+    plain, half, full = map(table, (0, (v + 1) // 2, v))
+    assert half == pipe_offload(v * p, m, workers=p).take(1)
+    assert end(half, durations) == end(full, durations) == end(plain, durations)
+    assert end(plain, durations) <= v * end(flush(p, m).take(1), durations)
+    assert max(peaks_over_time(half, durations)) <= p * (v + 2) / 8 + 3
+    assert max(peaks_over_time(full, durations)) <= 4
+    for schedule in half, full:
+        check(schedule)
+        assert passes(schedule).workers == plain.workers
+        assert parse(str(schedule)) == schedule == read_csv(schedule.to_csv())
+
+
+def test_four_workers_repeat_the_papers_block() -> None:
+    """Slots of the authors' code (group_interleaved_1f1b.py), for four workers of two stages."""
+    schedule = pipe_offload(8, 8, workers=4, offloaded_stages=0).take(1)
+    for w, tasks in enumerate(schedule.workers):
+        block = {(Op.FORWARD, w): w, (Op.FORWARD, 4 + w): 9 + w}
+        for stage, back in ((4 + w, 19 - 2 * w), (w, 28 - 2 * w)):
+            block |= {(Op.BACKWARD_INPUT, stage): back, (Op.BACKWARD_WEIGHT, stage): back + 1}
+        at = {slot + 6 * k: (*each, k) for k in range(8) for each, slot in block.items()}
+        assert [task[:3] for task in tasks if task.op.is_pass] == [at[slot] for slot in sorted(at)]
 
 
 def test_slower_links_to_the_host_cost_memory_before_time() -> None:
     def run(transfer: float) -> tuple[float, int]:
-        schedule, durations = pipe_offload(16, 16, workers=8).take(1), taking(transfer, 1)
-        end = max(float(each[:, 1].max()) for each in slots(schedule, durations))
-        return end, max(peaks_over_time(schedule, durations))
+        durations = taking(transfer, 1)
+        schedule = offloaded(gis(16, 16, workers=8), range(8)).take(1)
+        return end(schedule, durations), max(peaks_over_time(schedule, durations))
 
     fast, slow, slowest = map(run, (1, 2, 4))
     assert fast == (117, 8)
     assert slow[0] == 117 < slowest[0]
     assert fast[1] < slow[1] < slowest[1] < 16
+
+
+def test_no_transfer_parts_what_runs_together() -> None:
+    plain = dualpipe(4, 16).take(1)
+    schedule = offloaded(plain, [0, 1])
+    check(schedule)
+    assert passes(schedule).workers == plain.workers
+    assert any(task.op is OFFLOAD for task in schedule.workers[0])
+    assert end(schedule, taking(0.0, 1)) == end(plain, {})
 
 
 @pytest.mark.parametrize(

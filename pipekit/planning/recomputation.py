@@ -1,0 +1,126 @@
+"""Which layers of each stage to recompute, so that every worker has room."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes
+from pipekit.plans import Plan, StagePlan
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, check
+from pipekit.schedules.beginning import beginning
+from pipekit.schedules.table import Tasks
+
+
+def layers_to_recompute(
+    profile: Profile,
+    plan: Plan,
+    schedule: Schedule,
+    memory_bytes: float,
+    *,
+    optimizer_states: float = 1,
+) -> tuple[int, ...]:
+    """Return the layers to recompute: workers fit, and compute again as little as they can.
+
+    A worker's choice is a knapsack: the layers whose forwards take longest keep their activations,
+    as often as microbatches are in flight at once (adaptive recomputation in AdaPipe, Sun et al.,
+    ASPLOS 2024).  So early stages recompute more.  What a layer frees is there again for the moment
+    of its backward; if anything is recomputed, there is room for the largest.
+    ``profile.recomputing(layers)`` has the costs of the choice.
+
+    Args:
+        profile: costs of a microbatch of the plan's rows.
+        plan: the stages.
+        schedule: by which they train.
+        memory_bytes: of each worker.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+
+    Raises:
+        ValueError: a worker has no room even if it recomputes all its layers.
+    """
+    some = beginning(schedule, 3) if schedule.is_endless else schedule
+    ranges, versions = LayerRanges(profile), check(schedule).peak_versions
+    chosen: list[int] = []
+    for worker, tasks in enumerate(some.workers):
+        stages = sorted({task.stage for task in tasks})
+        cuts = [plan.stages[stage] for stage in stages]
+        in_flight = _in_flight(tasks, stages)
+        held = _held(ranges, cuts, in_flight, versions[worker] / len(stages), optimizer_states)
+        if held.max() <= memory_bytes:
+            continue
+        pairs = [(layer, cut) for cut in cuts for layer in range(cut.first, cut.stop)]
+        seconds = np.array([profile.layers[layer].forward_s for layer, _ in pairs])
+        each = np.array([_freed(profile, *pair) for pair in pairs])
+        freed = each * np.repeat(in_flight, [cut.stop - cut.first for cut in cuts], axis=1)
+        needed = held + each.max() - memory_bytes
+        again = _cheapest(seconds, freed, needed)
+        if again is None:
+            least = memory_bytes + (needed - freed.clip(0).sum(axis=1)).max()
+            raise ValueError(
+                f"worker {worker} has no room for its layers in {exact_bytes(memory_bytes)} if it "
+                f"recomputes them all: give it {exact_bytes(least)}, or cut the model into more "
+                f"stages or its batches into smaller microbatches"
+            )
+        chosen += [layer for (layer, _), is_again in zip(pairs, again, strict=True) if is_again]
+    return tuple(sorted(chosen))
+
+
+def _in_flight(tasks: Tasks, stages: Sequence[int]) -> NDArray[np.int64]:
+    """Return which numbers of microbatches are in flight on the stages together: a row each."""
+    more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
+    return np.unique(np.cumsum(more, axis=0), axis=0)
+
+
+def _held(
+    ranges: LayerRanges,
+    cuts: Sequence[StagePlan],
+    in_flight: NDArray[np.int64],
+    versions: float,
+    states: float,
+) -> Floats:
+    """Return a worker's bytes with so many microbatches in flight, nothing being recomputed."""
+    each = (
+        ranges.worker_bytes(
+            cut.first,
+            cut.stop,
+            versions=versions,
+            optimizer_states=states,
+            in_flight=count,
+            kept=count,
+            gradients=ranges.parameter_bytes(cut.first, cut.stop),
+        )
+        for cut, count in zip(cuts, in_flight.T, strict=True)
+    )
+    held: Floats = np.sum([*each], axis=0)
+    return held
+
+
+def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
+    """Return by how much less its stage keeps of a microbatch if a layer is recomputed."""
+    kept = (
+        sum(costs.layers[number].saved_bytes for number in range(cut.first, cut.stop))
+        for costs in (profile, profile.recomputing([layer]))
+    )
+    return next(kept) - next(kept)
+
+
+def _cheapest(seconds: Floats, freed: Floats, needed: Floats) -> NDArray[np.bool_] | None:
+    """Return the layers of the least seconds that free what is needed; None: all do not.
+
+    Args:
+        seconds: of each layer, ``[layers]``.
+        freed: bytes by each layer, in every row for another moment, ``[moments, layers]``.
+        needed: bytes at each moment, ``[moments]``.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes a second
+
+    scale = np.abs(freed).max() or 1.0
+    found = milp(
+        seconds,
+        integrality=[1] * len(seconds),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(freed / scale, lb=needed / scale),
+        options={"mip_rel_gap": 0.0},
+    )
+    return None if found.x is None else found.x > 0.5
