@@ -28,7 +28,6 @@ from tqdm import tqdm
 from transformers.models.auto import modeling_auto
 
 import pipekit as pk
-from experiments.which_networks import write_page
 from pipekit import schedules
 from pipekit.host.provenance import provenance, write
 from pipekit.partition.recording import batch as batches
@@ -147,7 +146,7 @@ def times(model: nn.Module, layers: nn.Module, batch: Any) -> tuple[float, float
     for _ in range(REPEATS + 1):
         for own, one in zip(found, (model, layers), strict=True):
             one.train()
-            sample = batches.differentiable_copy(batch)
+            sample = batches.copied(batch, tracked=[])
             start = time.perf_counter()
             output = batches.call(one, sample) if one is model else one(sample)
             loss(output, torch.zeros(1)).backward()  # type: ignore[no-untyped-call]
@@ -224,7 +223,6 @@ def main(
             "transformers": transformers.__version__,
         }
         write(output / "provenance.json", record | libraries)
-        write_page(output)
     print(pd.DataFrame(rows).drop(columns="sentence", errors="ignore").to_string())
 
 
