@@ -37,7 +37,8 @@ from tests.engine.examples import data, mlp
 from tests.losses import test_checks
 from tests.partition import test_original, test_record_refusals
 from tests.partition.networks import NETWORKS, Network, build, without_dropout
-from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop
+from tests.partition.test_recorded_networks import OPTIMIZER, loss
+from tests.people.plain import plain_loop
 
 SEED, REPEATS = 2024, 5
 LOSS = nn.functional.mse_loss
@@ -163,7 +164,7 @@ def trains_alike(judge: nn.Module, layers: nn.Sequential, batch: Any) -> bool:
     count = min(2, len(layers))
     pipeline = pk.Pipeline(layers, schedules.flush(count, 1), optimizer=OPTIMIZER, loss=loss)
     losses = pipeline.train(steps).losses
-    equal = losses == plain_loop(judge, steps)
+    equal = losses == plain_loop(judge, OPTIMIZER, loss, steps)
     trained = pipeline.state_dict()
     return equal and all(torch.equal(trained[k], t) for k, t in judge.state_dict().items())
 

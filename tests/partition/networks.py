@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pipekit import Pipeline, Schedule
 from tests.engine.examples import different, values
+from tests.people.plain import plain_loop
 
 CLASSES = 5
 
@@ -39,14 +40,7 @@ def require_as_in_a_plain_loop(
     pipeline = Pipeline(layers, schedule, loss=loss, **values(**settings))
     losses, state = pipeline.train(batches).losses, pipeline.state_dict()
     pipeline.close()
-    optimizer, expected = settings["optimizer"](judge.parameters()), []
-    for batch, target in batches:
-        optimizer.zero_grad()
-        value = loss(judge(batch), target)
-        value.backward()
-        optimizer.step()
-        expected.append(value.item())
-    assert losses == expected
+    assert losses == plain_loop(judge, settings["optimizer"], loss, batches)
     assert different(state, dict(judge.state_dict())) == []
 
 
@@ -80,15 +74,7 @@ def in_turn(model: Any, x: Any) -> Any:
 
 Factory = Callable[[], Network]
 NETWORKS: dict[str, Factory] = {}
-FAST = {
-    "vit",
-    "gpt2",
-    "lstm",
-    "twice",
-    "tied",
-    "unet",
-    "in place",
-}
+FAST = {"vit", "gpt2", "lstm", "twice", "tied", "unet", "in place"}
 
 
 def network(name: str) -> Callable[[Factory], Factory]:
@@ -194,32 +180,42 @@ _timm("swin_tiny_patch4_window7_224", 56, img_size=56, embed_dim=16, depths=(1, 
 
 NO_DROPOUT = dict.fromkeys(
     (
-        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "dropout"),
-        *(
-            "dropout_rate",
-            "embd_pdrop",
-            "hidden_dropout_prob",
-            "resid_pdrop",
-            "seq_classif_dropout",
-        ),
+        *("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
+        *("dropout", "dropout_rate", "embd_pdrop", "hidden_dropout", "hidden_dropout_prob"),
+        *("resid_pdrop", "seq_classif_dropout"),
+        *("layerdrop", "encoder_layerdrop", "decoder_layerdrop"),
     ),
     0.0,
 )
+HEADS = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100}
+TEXT = HEADS | {"intermediate_size": 64, "max_position_embeddings": 32}
+GROUPED = TEXT | {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+OPT = TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32}
+GPT = {"n_layer": 3, "n_head": 4, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
+DISTILBERT = {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100}
+PAIR = {
+    **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
+    **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"decoder_start_token_id": 0, "pad_token_id": 0},
+}
+T5 = {
+    **{"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100},
+    **{"decoder_start_token_id": 0, "pad_token_id": 0},
+}
+"""Sizes of small transformers, as the configurations of their kinds call them."""
 
 
-def _hugging_face(
-    name: str, class_name: str, config_name: str, batch: Callable[[], dict[str, Any]], **sizes: Any
-) -> None:
+def hugging_face(model: str, batch: Callable[[], Any], **sizes: Any) -> Factory:
+    """Return what makes a network of transformers', without dropout or cache, and its batch."""
+
     def factory() -> Network:
-        transformers = pytest.importorskip("transformers")
-        config_class = getattr(transformers, config_name)
-        known = vars(config_class())
-        rates = {key: rate for key, rate in NO_DROPOUT.items() if key in known}
-        config = config_class(**(rates | sizes))
+        kind = getattr(pytest.importorskip("transformers"), model)
+        config = kind.config_class(**NO_DROPOUT, **sizes)
         config.use_cache = False
-        return Network(getattr(transformers, class_name)(config), batch())
+        return Network(kind(config), batch())
 
-    NETWORKS[name] = factory
+    return factory
 
 
 def _text() -> dict[str, Any]:
@@ -228,59 +224,36 @@ def _text() -> dict[str, Any]:
 
 def _masked_text() -> dict[str, Any]:
     lengths = torch.tensor([10, 6, 8, 9])
-    return {
-        "input_ids": tokens(),
-        "attention_mask": (torch.arange(10) < lengths[:, None]).long(),
-    }
+    return _text() | {"attention_mask": (torch.arange(10) < lengths[:, None]).long()}
 
 
 def _text_pair() -> dict[str, Any]:
-    return {"input_ids": tokens(), "decoder_input_ids": tokens(7)}
+    return _text() | {"decoder_input_ids": tokens(7)}
 
 
-_WIDTH = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-_CODER = _WIDTH | {"intermediate_size": 64}
-_TEXT = _CODER | {"vocab_size": 100}
-_GROUPED = _TEXT | {"num_key_value_heads": 2}
-_GPT2 = {"n_layer": 3, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
-_DISTILBERT = {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100}
-_T5 = {"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100}
-_OPT = _WIDTH | {"ffn_dim": 64, "vocab_size": 100, "word_embed_proj_dim": 32}
-_BART = {
-    **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
-    **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+def _picture() -> dict[str, Any]:
+    return {"pixel_values": images(32)}
+
+
+NETWORKS |= {
+    "gpt2": hugging_face("GPT2LMHeadModel", _text, **GPT),
+    "llama": hugging_face("LlamaForCausalLM", _text, **GROUPED),
+    "mistral": hugging_face("MistralForCausalLM", _text, **GROUPED, sliding_window=4),
+    "qwen2": hugging_face("Qwen2ForCausalLM", _text, **GROUPED),
+    "mixtral": hugging_face("MixtralForCausalLM", _text, **GROUPED, num_local_experts=4),
+    "opt": hugging_face("OPTForCausalLM", _text, **OPT),
+    "bert": hugging_face("BertForSequenceClassification", _text, **TEXT),
+    "roberta": hugging_face("RobertaForMaskedLM", _text, **TEXT),
+    "llama, masked": hugging_face(
+        "LlamaForCausalLM", _masked_text, **GROUPED, attn_implementation="eager"
+    ),
+    "distilbert": hugging_face("DistilBertForMaskedLM", _text, **DISTILBERT),
+    "t5": hugging_face("T5ForConditionalGeneration", _text_pair, **T5),
+    "bart": hugging_face("BartForConditionalGeneration", _text_pair, **PAIR),
+    "hf vit": hugging_face(
+        "ViTForImageClassification", _picture, **TEXT, image_size=32, patch_size=8
+    ),
 }
-_hugging_face("gpt2", "GPT2LMHeadModel", "GPT2Config", _text, **_GPT2)
-_hugging_face("llama", "LlamaForCausalLM", "LlamaConfig", _text, **_GROUPED)
-_hugging_face("mistral", "MistralForCausalLM", "MistralConfig", _text, **_GROUPED, sliding_window=4)
-_hugging_face("qwen2", "Qwen2ForCausalLM", "Qwen2Config", _text, **_GROUPED)
-_hugging_face(
-    "mixtral", "MixtralForCausalLM", "MixtralConfig", _text, **_GROUPED, num_local_experts=4
-)
-_hugging_face("opt", "OPTForCausalLM", "OPTConfig", _text, **_OPT)
-_hugging_face("bert", "BertForSequenceClassification", "BertConfig", _text, **_TEXT)
-_hugging_face("roberta", "RobertaForMaskedLM", "RobertaConfig", _text, **_TEXT)
-_hugging_face(
-    "llama, masked",
-    "LlamaForCausalLM",
-    "LlamaConfig",
-    _masked_text,
-    **_GROUPED,
-    attn_implementation="eager",
-)
-_hugging_face("distilbert", "DistilBertForMaskedLM", "DistilBertConfig", _text, **_DISTILBERT)
-_hugging_face("t5", "T5ForConditionalGeneration", "T5Config", _text_pair, **_T5)
-_hugging_face("bart", "BartForConditionalGeneration", "BartConfig", _text_pair, **_BART)
-_hugging_face(
-    "hf vit",
-    "ViTForImageClassification",
-    "ViTConfig",
-    lambda: {"pixel_values": images(32)},
-    **_CODER,
-    image_size=32,
-    patch_size=8,
-)
 
 
 class Lstm(nn.Module):

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.trees import tree_map
+
 
 def plain_loop(
     model: nn.Module,
@@ -14,16 +16,25 @@ def plain_loop(
     batches: Iterable[Any],
     microbatches: int = 1,
 ) -> list[float]:
-    """Train on pairs of input and target; return the losses, each the mean over microbatches."""
+    """Train on pairs of input and target; return the losses, each the mean over microbatches.
+
+    The input is what the forward takes: alone, or a tuple, or by name in a dict.
+    """
     stepper, losses = optimizer(model.parameters()), []
-    for inputs, target in batches:
+    for batch in batches:
         stepper.zero_grad()
-        parts = zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True)
         total = 0.0
-        for x, y in parts:
-            value = loss(model(x), y) / microbatches
+        for k in range(microbatches):
+            x, y = tree_map(lambda tensor, k=k: tensor.chunk(microbatches)[k], tuple(batch))
+            value = loss(_called(model, x), y) / microbatches
             value.backward()
             total += value.item()
         stepper.step()
         losses.append(total)
     return losses
+
+
+def _called(model: nn.Module, given: Any) -> Any:
+    if isinstance(given, dict):
+        return model(**given)
+    return model(*given) if isinstance(given, tuple) else model(given)
