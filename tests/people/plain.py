@@ -1,6 +1,7 @@
 """The plain loop that a user would write, which a pipeline's training equals."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,13 +26,17 @@ def plain_loop(
         stepper.zero_grad()
         total = 0.0
         for k in range(microbatches):
-            x, y = tree_map(lambda tensor, k=k: tensor.chunk(microbatches)[k], tuple(batch))
+            x, y = tree_map(partial(_part, k, microbatches), tuple(batch))
             value = loss(_called(model, x), y) / microbatches
             value.backward()
             total += value.item()
         stepper.step()
         losses.append(total)
     return losses
+
+
+def _part(number: int, parts: int, tensor: Tensor) -> Tensor:
+    return tensor.chunk(parts)[number]
 
 
 def _called(model: nn.Module, given: Any) -> Any:
