@@ -78,8 +78,10 @@ def plainly(data: list[tuple[Tensor, Tensor]]) -> tuple[list[float], nn.Sequenti
     return losses, judge
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("microbatches", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("microbatches", "transport"),
+    [(1, "threads"), (2, "threads"), (3, "threads"), (3, "distributed")],
+)
 def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport: str) -> None:
     losses, pipeline = trained(schedules.flush(2, microbatches), transport)
     expected, judge = plainly(DATA)
