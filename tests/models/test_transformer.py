@@ -1,6 +1,5 @@
-"""GPT, BERT, the head that classifies, and the loss of tokens."""
+"""GPT, BERT, and the loss of tokens."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
-from pipekit.models import LAYOUTS, bert_large, classifier, gpt, token_loss
+from pipekit.models import LAYOUTS, bert_large, gpt, token_loss
 
 V, S = 51_200, 512
 
@@ -97,22 +96,6 @@ def test_impossible_sizes_are_refused() -> None:
         small_gpt(heads=3)
     with pytest.raises(ValueError, match="make the model with sequence=9"):
         small_gpt()(torch.zeros(1, 9, dtype=torch.int64))
-    with pytest.raises(ValueError, match="blocks; there is none"):
-        classifier(nn.Sequential(nn.Linear(2, 2)), classes=2)
-
-
-@pytest.mark.parametrize(("make", "trunk"), [(small_bert, 3), (small_gpt, 4)])
-def test_the_trunk_is_a_copy_of_the_pre_trained_layers_under_the_same_names(
-    make: Callable[..., nn.Sequential], trunk: int
-) -> None:
-    model = make()
-    tuned = classifier(model, classes=5)
-    loaded = tuned.state_dict()
-    kept = {name: w for name, w in model.state_dict().items() if int(name.split(".")[0]) < trunk}
-    assert all(torch.equal(loaded[name], weight) for name, weight in kept.items())
-    assert len(tuned) == trunk + 5
-    tuned[0].get_parameter(next(n for n, _ in tuned[0].named_parameters())).data.zero_()
-    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in kept.items())
 
 
 def test_places_with_minus_100_do_not_count() -> None:
