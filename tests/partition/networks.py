@@ -73,16 +73,7 @@ def in_turn(model: Any, x: Any) -> Any:
 
 
 Factory = Callable[[], Network]
-NETWORKS: dict[str, Factory] = {}
 FAST = {"vit", "gpt2", "lstm", "twice", "tied", "unet", "in place"}
-
-
-def network(name: str) -> Callable[[Factory], Factory]:
-    def register(factory: Factory) -> Factory:
-        NETWORKS[name] = factory
-        return factory
-
-    return register
 
 
 def without_dropout(model: nn.Module) -> None:
@@ -109,73 +100,36 @@ def tokens(length: int = 10, rows: int = 4) -> Tensor:
     return torch.randint(5, 100, (rows, length))
 
 
-def _vision(name: str, size: int = 32, **options: Any) -> None:
+def torchvision(name: str, *options: Any, size: int = 32, **named: Any) -> Factory:
+    """Return what makes a classifier of torchvision's, by its module's name, and images."""
+
     def factory() -> Network:
-        models = pytest.importorskip("torchvision").models
-        return Network(getattr(models, name)(num_classes=CLASSES, **options), images(size))
+        model = getattr(pytest.importorskip("torchvision").models, name)
+        return Network(model(*options, num_classes=CLASSES, **named), images(size))
 
-    NETWORKS[name] = factory
-
-
-for _name in (
-    *("resnet18", "vgg11_bn", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
-    *("efficientnet_b0", "regnet_y_400mf", "resnext50_32x4d"),
-):
-    _vision(_name)
-_vision("alexnet", 64)
-_vision("squeezenet1_1", 64)
-_vision("googlenet", 64, init_weights=False)
+    return factory
 
 
-@network("vit")
 def vit() -> Network:
-    models = pytest.importorskip("torchvision").models
-    model = models.VisionTransformer(32, 8, 3, 2, 32, 64, num_classes=CLASSES)
-    nn.init.normal_(model.heads.head.weight)  # which begins as zeros
-    return Network(model, images(32))
+    model, batch = torchvision("VisionTransformer", 32, 8, 3, 2, 32, 64)()
+    nn.init.normal_(model.heads.head.weight)  # type: ignore[union-attr,arg-type]  # begins as zeros
+    return Network(model, batch)
 
 
-@network("swin")
-def swin() -> Network:
-    models = pytest.importorskip("torchvision").models
-    model = models.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=CLASSES)
-    return Network(model, images(32))
-
-
-@network("convnext")
 def convnext() -> Network:
     convnext = pytest.importorskip("torchvision").models.convnext
     blocks = [convnext.CNBlockConfig(16, 32, 2), convnext.CNBlockConfig(32, None, 3)]
     return Network(convnext.ConvNeXt(blocks, num_classes=CLASSES), images(32))
 
 
-@network("densenet")
-def densenet() -> Network:
-    models = pytest.importorskip("torchvision").models
-    return Network(models.DenseNet(8, (2, 3), 16, num_classes=CLASSES), images(32))
+def timm(name: str, size: int, **options: Any) -> Factory:
+    """Return what makes a classifier of timm's, and images."""
 
-
-@network("maxvit")
-def maxvit() -> Network:
-    maxvit = pytest.importorskip("torchvision").models.maxvit
-    model = maxvit.MaxVit((64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, num_classes=CLASSES)
-    return Network(model, images(64))
-
-
-def _timm(name: str, size: int, **options: Any) -> None:
     def factory() -> Network:
-        timm = pytest.importorskip("timm")
-        return Network(timm.create_model(name, num_classes=CLASSES, **options), images(size))
+        library = pytest.importorskip("timm")
+        return Network(library.create_model(name, num_classes=CLASSES, **options), images(size))
 
-    NETWORKS[f"timm {name}"] = factory
-
-
-_timm("vit_tiny_patch16_224", 32, img_size=32, depth=3, embed_dim=32, num_heads=2)
-_timm("mixer_s32_224", 64, img_size=64)
-_timm("mobilevit_xxs", 64)
-_timm("convnext_atto", 32)
-_timm("resnet10t", 64)
-_timm("swin_tiny_patch4_window7_224", 56, img_size=56, embed_dim=16, depths=(1, 2, 2, 1))
+    return factory
 
 
 NO_DROPOUT = dict.fromkeys(
@@ -235,27 +189,6 @@ def _picture() -> dict[str, Any]:
     return {"pixel_values": images(32)}
 
 
-NETWORKS |= {
-    "gpt2": hugging_face("GPT2LMHeadModel", _text, **GPT),
-    "llama": hugging_face("LlamaForCausalLM", _text, **GROUPED),
-    "mistral": hugging_face("MistralForCausalLM", _text, **GROUPED, sliding_window=4),
-    "qwen2": hugging_face("Qwen2ForCausalLM", _text, **GROUPED),
-    "mixtral": hugging_face("MixtralForCausalLM", _text, **GROUPED, num_local_experts=4),
-    "opt": hugging_face("OPTForCausalLM", _text, **OPT),
-    "bert": hugging_face("BertForSequenceClassification", _text, **TEXT),
-    "roberta": hugging_face("RobertaForMaskedLM", _text, **TEXT),
-    "llama, masked": hugging_face(
-        "LlamaForCausalLM", _masked_text, **GROUPED, attn_implementation="eager"
-    ),
-    "distilbert": hugging_face("DistilBertForMaskedLM", _text, **DISTILBERT),
-    "t5": hugging_face("T5ForConditionalGeneration", _text_pair, **T5),
-    "bart": hugging_face("BartForConditionalGeneration", _text_pair, **PAIR),
-    "hf vit": hugging_face(
-        "ViTForImageClassification", _picture, **TEXT, image_size=32, patch_size=8
-    ),
-}
-
-
 class Lstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -266,11 +199,6 @@ class Lstm(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         output, (hidden, _) = self.lstm(self.embedding(text))
         return self.head(output.mean(1) + hidden[-1])  # type: ignore[no-any-return]
-
-
-@network("lstm")
-def lstm() -> Network:
-    return Network(Lstm(), tokens())
 
 
 class Twice(nn.Module):
@@ -285,11 +213,6 @@ class Twice(nn.Module):
         for number in (0, 1, 0, 2):
             x = x + self.blocks[number](x)
         return self.head(x)  # type: ignore[no-any-return]
-
-
-@network("twice")
-def twice() -> Network:
-    return Network(Twice(), torch.randn(6, 16))
 
 
 class Tied(nn.Module):
@@ -312,11 +235,6 @@ class Tied(nn.Module):
         for block in self.blocks:
             x = x + torch.tanh(block(x)) * self.scale
         return F.linear(x, self.embedding.weight)
-
-
-@network("tied")
-def tied() -> Network:
-    return Network(Tied(), torch.randint(50, (4, 7)))
 
 
 class UNet(nn.Module):
@@ -345,11 +263,6 @@ class UNet(nn.Module):
         return {"logits": self.last(torch.cat([x, image], dim=1))}
 
 
-@network("unet")
-def unet() -> Network:
-    return Network(UNet(), images(16, channels=1))
-
-
 class InPlace(nn.Module):
     """Edits in place what modules gave, and what views show."""
 
@@ -366,11 +279,6 @@ class InPlace(nn.Module):
         x[:, 0] *= 2
         x.view(-1, 4, 4).add_(1)
         return self.head(x)  # type: ignore[no-any-return]
-
-
-@network("in place")
-def in_place() -> Network:
-    return Network(InPlace(), torch.randn(6, 16))
 
 
 class PackedLstm(nn.Module):
@@ -397,11 +305,6 @@ class PackedLstm(nn.Module):
         return self.head(self.encoder(self.embedding(text), lengths))  # type: ignore[no-any-return]
 
 
-@network("packed lstm")
-def packed_lstm() -> Network:
-    return Network(PackedLstm(), (tokens(), torch.tensor([10, 7, 3, 9])))
-
-
 class Attends(nn.Module):
     """Blocks of ``nn.MultiheadAttention``, whose weights are returned, too."""
 
@@ -420,11 +323,6 @@ class Attends(nn.Module):
         return self.head(x), total
 
 
-@network("attention")
-def attention() -> Network:
-    return Network(Attends(), torch.randn(4, 7, 16))
-
-
 class Translates(nn.Module):
     """``nn.Transformer``: an encoder, and a decoder that reads its output in each layer."""
 
@@ -438,6 +336,64 @@ class Translates(nn.Module):
         return self.head(self.transformer(source, target, tgt_mask=mask))  # type: ignore[no-any-return]
 
 
-@network("transformer")
-def transformer() -> Network:
-    return Network(Translates(), (torch.randn(4, 7, 16), torch.randn(4, 5, 16)))
+NETWORKS: dict[str, Factory] = {
+    **{
+        name: torchvision(name)
+        for name in (
+            *("resnet18", "vgg11_bn", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
+            *("efficientnet_b0", "regnet_y_400mf", "resnext50_32x4d"),
+        )
+    },
+    "alexnet": torchvision("alexnet", size=64),
+    "squeezenet1_1": torchvision("squeezenet1_1", size=64),
+    "googlenet": torchvision("googlenet", size=64, init_weights=False),
+    "vit": vit,
+    "swin": torchvision("SwinTransformer", [2, 2], 16, [2, 2], [2, 4], [4, 4]),
+    "convnext": convnext,
+    "densenet": torchvision("DenseNet", 8, (2, 3), 16),
+    "maxvit": torchvision("MaxVit", (64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, size=64),
+    **{
+        f"timm {name}": timm(name, size, **options)
+        for name, size, options in (
+            (
+                "vit_tiny_patch16_224",
+                32,
+                {"img_size": 32, "depth": 3, "embed_dim": 32, "num_heads": 2},
+            ),
+            ("mixer_s32_224", 64, {"img_size": 64}),
+            ("mobilevit_xxs", 64, {}),
+            ("convnext_atto", 32, {}),
+            ("resnet10t", 64, {}),
+            (
+                "swin_tiny_patch4_window7_224",
+                56,
+                {"img_size": 56, "embed_dim": 16, "depths": (1, 2, 2, 1)},
+            ),
+        )
+    },
+    "gpt2": hugging_face("GPT2LMHeadModel", _text, **GPT),
+    "llama": hugging_face("LlamaForCausalLM", _text, **GROUPED),
+    "mistral": hugging_face("MistralForCausalLM", _text, **GROUPED, sliding_window=4),
+    "qwen2": hugging_face("Qwen2ForCausalLM", _text, **GROUPED),
+    "mixtral": hugging_face("MixtralForCausalLM", _text, **GROUPED, num_local_experts=4),
+    "opt": hugging_face("OPTForCausalLM", _text, **OPT),
+    "bert": hugging_face("BertForSequenceClassification", _text, **TEXT),
+    "roberta": hugging_face("RobertaForMaskedLM", _text, **TEXT),
+    "llama, masked": hugging_face(
+        "LlamaForCausalLM", _masked_text, **GROUPED, attn_implementation="eager"
+    ),
+    "distilbert": hugging_face("DistilBertForMaskedLM", _text, **DISTILBERT),
+    "t5": hugging_face("T5ForConditionalGeneration", _text_pair, **T5),
+    "bart": hugging_face("BartForConditionalGeneration", _text_pair, **PAIR),
+    "hf vit": hugging_face(
+        "ViTForImageClassification", _picture, **TEXT, image_size=32, patch_size=8
+    ),
+    "lstm": lambda: Network(Lstm(), tokens()),
+    "twice": lambda: Network(Twice(), torch.randn(6, 16)),
+    "tied": lambda: Network(Tied(), torch.randint(50, (4, 7))),
+    "unet": lambda: Network(UNet(), images(16, channels=1)),
+    "in place": lambda: Network(InPlace(), torch.randn(6, 16)),
+    "packed lstm": lambda: Network(PackedLstm(), (tokens(), torch.tensor([10, 7, 3, 9]))),
+    "attention": lambda: Network(Attends(), torch.randn(4, 7, 16)),
+    "transformer": lambda: Network(Translates(), (torch.randn(4, 7, 16), torch.randn(4, 5, 16))),
+}
