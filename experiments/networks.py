@@ -28,7 +28,6 @@ from tqdm import tqdm
 from transformers.models.auto import modeling_auto
 
 import pipekit as pk
-from experiments.which_networks import write_page
 from pipekit import schedules
 from pipekit.host.provenance import provenance, write
 from pipekit.partition.recording import batch as batches
@@ -38,7 +37,8 @@ from tests.engine.examples import data, mlp
 from tests.losses import test_checks
 from tests.partition import test_original, test_record_refusals
 from tests.partition.networks import NETWORKS, Network, build, without_dropout
-from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop
+from tests.partition.test_recorded_networks import OPTIMIZER, loss
+from tests.people.plain import plain_loop
 
 SEED, REPEATS = 2024, 5
 LOSS = nn.functional.mse_loss
@@ -147,7 +147,7 @@ def times(model: nn.Module, layers: nn.Module, batch: Any) -> tuple[float, float
     for _ in range(REPEATS + 1):
         for own, one in zip(found, (model, layers), strict=True):
             one.train()
-            sample = batches.differentiable_copy(batch)
+            sample = batches.copied(batch, tracked=[])
             start = time.perf_counter()
             output = batches.call(one, sample) if one is model else one(sample)
             loss(output, torch.zeros(1)).backward()  # type: ignore[no-untyped-call]
@@ -164,7 +164,7 @@ def trains_alike(judge: nn.Module, layers: nn.Sequential, batch: Any) -> bool:
     count = min(2, len(layers))
     pipeline = pk.Pipeline(layers, schedules.flush(count, 1), optimizer=OPTIMIZER, loss=loss)
     losses = pipeline.train(steps).losses
-    equal = losses == plain_loop(judge, steps)
+    equal = losses == plain_loop(judge, OPTIMIZER, loss, steps)
     trained = pipeline.state_dict()
     return equal and all(torch.equal(trained[k], t) for k, t in judge.state_dict().items())
 
@@ -224,7 +224,6 @@ def main(
             "transformers": transformers.__version__,
         }
         write(output / "provenance.json", record | libraries)
-        write_page(output)
     print(pd.DataFrame(rows).drop(columns="sentence", errors="ignore").to_string())
 
 

@@ -7,13 +7,11 @@ Each commit trains on this machine in a process of its own, one operator thread 
 each loss, weight, buffer, optimizer state and output that differs; the status is 1 if any does, or
 if either fails.
 
-The cases are data (``cases.py``, ``models.py``), the same for both commits.  ``adapter.py`` makes
-pipelines of them, and each commit brings its own.
+Each commit brings its cases, too; those are compared whose names both have.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,8 +28,6 @@ from experiments.bits.cases import cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ADAPTER = f"{HERE.relative_to(ROOT)}/adapter.py"
-SHARED = ("cases.py", "models.py", "drive.py")
 SHOWN = 5
 """Differences told of a case."""
 
@@ -56,25 +52,20 @@ def checked_out(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
-def trained(
-    checkout: Path, adapter: str, names: Sequence[str], bar: "tqdm[Any]"
-) -> dict[str, Outcome]:
-    """Train the cases of these names with a checkout's pipekit; return what came of each."""
-    with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
-        for name in SHARED:
-            shutil.copy(HERE / name, folder)
-        Path(folder, "adapter.py").write_text(adapter)
-        with subprocess.Popen(
-            [sys.executable, str(Path(folder, "drive.py")), *names],
-            env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
-            cwd=folder,  # worker processes look for pipekit here before anywhere else
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as driver:
-            found = {}
-            for line in driver.stdout or ():
-                name, found[name] = json.loads(line)
-                bar.update()
+def trained(checkout: Path, names: Sequence[str], bar: "tqdm[Any]") -> dict[str, Outcome]:
+    """Train a checkout's cases of these names with its pipekit; return what came of each."""
+    folder = checkout / HERE.relative_to(ROOT)
+    with subprocess.Popen(
+        [sys.executable, str(folder / "drive.py"), *names],
+        env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+        cwd=folder,  # worker processes look for pipekit here before anywhere else
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        found = {}
+        for line in driver.stdout or ():
+            name, found[name] = json.loads(line)
+            bar.update()
     if driver.returncode:
         raise SystemExit(f"the trainings with {checkout} ended with status {driver.returncode}")
     return found
@@ -106,10 +97,10 @@ def main(
         tqdm(total=2 * len(names), unit="training") as bar,
         ThreadPoolExecutor() as both,
     ):
-        here = both.submit(trained, ROOT, (ROOT / ADAPTER).read_text(), names, bar)
-        before = trained(tree, git("show", f"{commit}:{ADAPTER}"), names, bar)
+        here = both.submit(trained, ROOT, names, bar)
+        before = trained(tree, names, bar)
         now = here.result()
-    new = [name for name in names if "error" in before[name] and "error" not in now[name]]
+    new = [n for n in names if "error" in before.get(n, ["error"]) and "error" not in now[n]]
     compared = {name: differences(before[name], now[name]) for name in names if name not in new}
     wrong = {name: places for name, places in compared.items() if places}
     for name, places in wrong.items():
@@ -117,7 +108,7 @@ def main(
         print(f"{name}: {', '.join(places[:SHOWN])}{more}")
     print(f"{len(compared)} trainings, {len(wrong)} differ from {older}")
     if new:
-        print(f"{len(new)} fail there and not here: {', '.join(new)}")
+        print(f"{len(new)} fail or are missing there and not here: {', '.join(new)}")
     raise typer.Exit(bool(wrong))
 
 

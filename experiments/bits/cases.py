@@ -1,6 +1,6 @@
-"""What is trained to compare two commits: data alone, in terms that no API has to share.
+"""What is trained to compare two commits: data alone.
 
-A setting goes by the name of the feature.  ``adapter.py`` says what that is to pipekit.
+A setting goes by the name of the feature; ``drive.py`` says what that is to pipekit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +123,7 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "no seed": (("gpipe",), {"stages": 1, "seed": None}),
     "other seed": (FEW, {"seed": 7}),
     "balance auto": (FEW, {"balance": "auto"}),
-    "fewer": (CUT, {"model": "tanh", "calls": (train(4, last_rows=3, short_batches="fewer"),)}),
+    "fewer": (CUT, {"model": "tanh", "calls": (train(4, last_rows=3),)}),
     "stream": (
         BY_NAME,
         {"calls": (train(9, stream=True, steps=7), train(9, stream=True, steps=2))},

@@ -1,6 +1,6 @@
-"""Trains cases with the pipekit on the path: a line of JSON each, with a hash of all that came out.
+"""Trains cases with this checkout's pipekit: a line of JSON each, with a hash of all that came out.
 
-``__main__.py`` starts it once for each commit, beside the adapter of that commit.
+``__main__.py`` starts it once for each commit, which brings its own.
 """
 
 import hashlib
@@ -10,14 +10,27 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import adapter
 import torch
 from cases import Case, cases
 from models import FUNCTIONS, MODELS, OPTIMIZERS, ROWS
-from torch import Tensor
+from torch import Tensor, nn
+
+import pipekit as pk
+from experiments.torchgpipe.cells import as_drawn
+from pipekit import schedules
+from pipekit.schedules.methods.by_name import METHODS
+
+CHECKOUT = Path(pk.__file__).parents[1]
+KEPT = (
+    *("losses", "microbatch_losses", "outputs", "loss_scales", "skipped_updates"),
+    *("weight_slots", "peak_in_flight"),
+)
+"""What of a run is compared."""
+METRICS = {"mse": nn.MSELoss(), "l1": nn.L1Loss()}
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -41,6 +54,33 @@ def bits(value: Any) -> str:
     return struct.pack("<d", value).hex() if isinstance(value, float) else repr(value)
 
 
+def schedule(case: Case) -> pk.Schedule:
+    """Return a case's schedule."""
+    options = dict(case.options)
+    replicas, finite = options.pop("replicas", 1), options.pop("finite", None)
+    match case.method:
+        case "asp":
+            made = schedules.asp(**options)
+        case "pipedream":
+            made = schedules.pipedream(case.stages, **options)
+        case "2bw" if options:
+            made = schedules.two_bw(case.stages, case.microbatches, **options)
+        case "interleaved" if options:
+            made = schedules.interleaved(case.stages, case.microbatches, **options)
+        case "reversed gpipe":  # a table of a user's own
+            made = as_drawn(case.stages, case.microbatches).repeat()
+        case named:
+            made = METHODS[named](case.stages, case.microbatches)
+    made = made if replicas == 1 else schedules.replicate(made, replicas)
+    return made if finite is None else made.take(finite)
+
+
+def of_kind(kind: Any, settings: dict[str, Any]) -> Any:
+    """Return a value of options, with the settings that are its fields; they are taken away."""
+    names = [field.name for field in fields(kind) if field.name in settings]
+    return kind(**{name: settings.pop(name) for name in names})
+
+
 class Training:
     """A case under way."""
 
@@ -54,17 +94,24 @@ class Training:
         self._balance: Any = [len(self._layers) // stages] * stages if is_even else "auto"
         self._pipeline = self._build()
 
-    def _build(self) -> Any:
+    def _build(self) -> pk.Pipeline:
         """Return the pipeline at its beginning."""
-        case = self._case
-        settings = {"balance": self._balance, **case.settings}
+        settings = {"balance": self._balance, **self._case.settings, "short_batches": "fewer"}
         for name in {"lr_scheduler", "groups"} & settings.keys():
             settings[name] = FUNCTIONS[settings[name]]
         if "autocast" in settings:
             settings["autocast"] = getattr(torch, settings["autocast"])
-        table = adapter.schedule(case.method, case.stages, case.microbatches, **case.options)
-        optimizer = OPTIMIZERS[case.optimizer]
-        return adapter.pipeline(self._layers, table, optimizer, self._model.loss, settings)
+        if isinstance(settings.get("loss_scale"), Mapping):
+            settings["loss_scale"] = pk.LossScale(**settings["loss_scale"])
+        return pk.Pipeline(
+            self._layers,
+            schedule(self._case),
+            optimizer=OPTIMIZERS[self._case.optimizer],
+            loss=self._model.loss,
+            updates=of_kind(pk.Updates, settings),
+            execution=of_kind(pk.Execution, settings),
+            **settings,
+        )
 
     def _batches(self, count: int = 2, last_rows: int = ROWS) -> list[Any]:
         with torch.random.fork_rng():
@@ -77,21 +124,31 @@ class Training:
         stream: bool = False,
         last_rows: int = ROWS,
         checkpoints: bool = False,
+        every: int | None = None,
+        stop_after: int | None = None,
         only_losses: bool = False,
         **how: Any,
     ) -> Any:
-        if checkpoints:
-            how["checkpoints"] = self._folder
-        data: Any = self._batches(batches, last_rows)
+        """Train; how far it gets that stops "after" so many batches is the machine's to say."""
         told: list[Any] = []
-        run = adapter.train(self._pipeline, iter(data) if stream else data, told, **how)
-        if "stop_after" in how:  # how far it gets then is the machine's to say
+
+        def on_batch(done: Any) -> bool:
+            told.append((done.loss, done.learning_rates, done.gradient_norm))
+            return len(told) == stop_after
+
+        if checkpoints:
+            how["checkpoints"] = pk.Checkpoints(self._folder, every)
+        data: Any = self._batches(batches, last_rows)
+        how["watch"] = of_kind(pk.Watch, how)
+        run = self._pipeline.train(iter(data) if stream else data, on_batch=on_batch, **how)
+        if stop_after is not None:
             return None
-        return run["losses"] if only_losses else {**run, "told": told}
+        return run.losses if only_losses else {n: getattr(run, n) for n in KEPT} | {"told": told}
 
     def _module(self, steps: int, **how: Any) -> Any:
         """Train in a loop of one's own."""
-        module = adapter.module(self._layers, self._balance, self._case.microbatches, **how)
+        chunks = self._case.microbatches
+        module = pk.PipelinedModule(self._layers, self._balance, chunks=chunks, **how)
         optimizer = OPTIMIZERS[self._case.optimizer](module.parameters())
         losses = []
         for x, y in self._batches(steps):
@@ -114,19 +171,23 @@ class Training:
                 self._pipeline = self._build()
                 return None
             case "resume":
-                return adapter.perform(self._pipeline, call, self._folder)
+                return self._pipeline.resume(self._folder)
             case "load":
-                return adapter.perform(self._pipeline, call, self._layers.state_dict())
-            case "evaluate" | "predict":
-                return adapter.perform(self._pipeline, call, self._batches(), **how)
-            case _:
-                return adapter.perform(self._pipeline, call, **how)
+                return self._pipeline.load_state_dict(self._layers.state_dict())
+            case "predict":
+                return self._pipeline.predict([x for x, _ in self._batches()])
+            case "evaluate":
+                return self._pipeline.evaluate(self._batches(), METRICS if how else None)
+            case "rate":
+                return self._pipeline.set_learning_rate(**how)
+            case _:  # step_lr
+                return getattr(self._pipeline, call)(**how)
 
     def state(self) -> Any:
-        """Return what is left at the end."""
-        found = adapter.state(self._pipeline)
+        """Return what is left at the end: weights, buffers, and what the optimizers keep."""
+        state, optimizers = self._pipeline.state_dict(), self._pipeline.optimizer_state()
         self._pipeline.close()
-        return found
+        return {"weights": state, "optimizer": optimizers}
 
 
 def outcome(case: Case) -> dict[str, str]:
@@ -141,8 +202,8 @@ def outcome(case: Case) -> dict[str, str]:
 def main() -> None:
     """Train the cases that the command line names."""
     checkout = Path(os.environ["PYTHONPATH"])
-    if not adapter.CHECKOUT.samefile(checkout):
-        raise SystemExit(f"this is the pipekit of {adapter.CHECKOUT}, and not of {checkout}")
+    if not CHECKOUT.samefile(checkout):
+        raise SystemExit(f"this is the pipekit of {CHECKOUT}, and not of {checkout}")
     for case in cases():
         if case.name in sys.argv[1:]:
             try:

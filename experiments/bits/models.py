@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import adapter
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import pipekit as pk
 
 ROWS, WIDTH, OUT, WORDS = 32, 6, 3, 11
 PADDING = -100
 
 
-class Stash(adapter.Skippable):
+class Stash(pk.skips.Skippable):
     """Leaves what comes in for a layer far behind."""
 
     stashes = ("skip",)
@@ -23,7 +24,7 @@ class Stash(adapter.Skippable):
         return 2 * x
 
 
-class Pop(adapter.Skippable):
+class Pop(pk.skips.Skippable):
     """Adds what was left."""
 
     pops = ("skip",)
@@ -83,7 +84,7 @@ def skipping(stages: int) -> nn.Sequential:
 def recorded(stages: int) -> nn.Module:
     """Any module, as layers."""
     words = {"words": torch.zeros(2, 5, dtype=torch.long), "mask": torch.ones(2, 5)}
-    return adapter.stages(Reads(), words)
+    return pk.stages(Reads(), words)
 
 
 def rows(last: int = ROWS) -> tuple[Tensor, Tensor]:
@@ -112,7 +113,7 @@ class Model(NamedTuple):
 
 MODELS = {
     "mixed": Model(mixed),
-    "deferred": Model(partial(mixed, norm=adapter.DeferredBatchNorm)),
+    "deferred": Model(partial(mixed, norm=pk.DeferredBatchNorm)),
     "tanh": Model(tanh),
     "tied": Model(tied),
     "skipping": Model(skipping),
@@ -120,7 +121,7 @@ MODELS = {
     "padded": Model(
         recorded,
         texts,
-        adapter.MeanOver(
+        pk.MeanOver(
             partial(word_loss, reduction="sum"), lambda batch: (batch["labels"] != PADDING).sum()
         ),
     ),
@@ -129,7 +130,7 @@ MODELS = {
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
     "adam": partial(torch.optim.Adam, lr=0.01),
-    "basis rotation": partial(adapter.BasisRotation, lr=0.01, every=2),
+    "basis rotation": partial(pk.staleness.BasisRotation, lr=0.01, every=2),
 }
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ from torch import nn
 
 from pipekit.models import gpt
 from pipekit.models.transformer import GPTLayout
-from pipekit.profiling.work import CountWork
+from pipekit.profiling.work import counted_work
 
 V, S = 51_200, 2_048
 """Tokens of the vocabulary and of a sequence (section 5.1)."""
@@ -77,8 +77,8 @@ def _one_block(network: GPTLayout) -> nn.Sequential:
 @cache
 def _flops(layer: nn.Module, hidden: int) -> tuple[int, int]:
     x = torch.empty(1, S, hidden, device="meta", requires_grad=True)
-    with CountWork() as forward:
+    with counted_work() as forward:
         y = layer(x)
-    with CountWork() as backward:
+    with counted_work() as backward:
         y.sum().backward()
-    return forward.work.flops, backward.work.flops
+    return forward.flops, backward.flops

@@ -3,7 +3,7 @@
 from pipekit.datasets.dataset import Batch, Dataset
 from pipekit.datasets.images import ShiftedImages, digits, handwriting, image_folder, mnist
 from pipekit.datasets.masking import MaskedText, masked
-from pipekit.datasets.text import installed_text, python_snippets, python_source, text_file
+from pipekit.datasets.text import installed_text, python_source, text_file
 
 __all__ = [
     "Batch",
@@ -16,7 +16,6 @@ __all__ = [
     "installed_text",
     "masked",
     "mnist",
-    "python_snippets",
     "python_source",
     "text_file",
 ]

@@ -5,11 +5,9 @@ import hashlib
 import platform
 import sys
 import sysconfig
-from collections.abc import Sequence
 from importlib.metadata import Distribution, distributions
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,8 +48,7 @@ def python_source(
     Raises:
         ValueError: the library is too short, or no row is left for training.
     """
-    train, test = (b"".join(file.text for file in files) for files in library())
-    return _language("python_source", RELEASE, (train, test), sequence, rows, test_rows, seed)
+    return _language("python_source", RELEASE, _source(), sequence, rows, test_rows, seed)
 
 
 def text_file(
@@ -96,81 +93,35 @@ def installed_text(
     return _language("installed_text", source, (train, test), sequence, rows, test_rows, seed)
 
 
-def python_snippets(
-    sequence: int = 128, classes: int = 8, rows: int = 2400, test_rows: int = 800, seed: int = 0
-) -> Dataset:
-    """Return pieces of the standard library's packages, each with its package as class.
-
-    The classes are the packages that have the most text in their smaller part, training or test;
-    all have equally many rows.  The files to test on are those of :func:`python_source`, so that a
-    model trained on either has seen none of them.  Snippets do not overlap.
-
-    Args:
-        sequence: T, bytes a snippet.
-        classes: how many packages.
-        rows: snippets in all, training and test; a multiple of ``classes``, as ``test_rows``.
-        test_rows: how many of them to test on.
-        seed: chooses the snippets.
-
-    Raises:
-        ValueError: there are not so many packages or snippets, or they cannot be shared equally.
-    """
-    if rows % classes or test_rows % classes:
-        raise ValueError(
-            f"{rows} rows, {test_rows} of them to test on, cannot be shared by {classes} classes: "
-            f"use multiples of {classes}"
-        )
-    generator = torch.Generator().manual_seed(seed)
-    parts = library()
-    packages = sorted({file.package for file in parts[0]} - {""})
-    texts = {p: [_snippets(part, p, sequence) for part in parts] for p in packages}
-    sizes = {p: min(map(len, both)) for p, both in texts.items()}
-    check_rows("classes", classes, len(packages), "packages")
-    chosen = sorted(sorted(packages, key=lambda p: -sizes[p])[:classes])
-    each_train, each_test = (rows - test_rows) // classes, test_rows // classes
-    sets: list[Tensor] = []
-    for part, each, name in [(0, each_train, "rows"), (1, each_test, "test_rows")]:
-        ours = [texts[p][part] for p in chosen]
-        what = f"snippets of {sequence} bytes"
-        check_rows(f"{name} a class", each, min(map(len, ours)), what)
-        sets.append(torch.cat([_draw(text, each, generator) for text in ours]))
-        sets.append(torch.arange(classes).repeat_interleave(each))
-    return Dataset("python_snippets", f"{RELEASE}: {', '.join(chosen)}", *sets)
-
-
-class SourceFile(NamedTuple):
-    """A module's text, and the package that it belongs to ("" for a module of its own)."""
-
-    path: Path
-    package: str
-    text: bytes
-
-
-@functools.cache  # reads eight megabytes
-def library() -> tuple[list[SourceFile], list[SourceFile]]:
-    """Return the library to learn from and to test on: a fifth of each folder's files."""
-    found: tuple[list[SourceFile], list[SourceFile]] = ([], [])
+def library() -> tuple[list[Path], list[Path]]:
+    """Return the library's files to learn from and to test on: a fifth of each folder's."""
+    found: tuple[list[Path], list[Path]] = ([], [])
     root = Path(sysconfig.get_path("stdlib"))
     # Only the documented modules: distributions add files of their own to this folder.
     modules = sys.stdlib_module_names - _TABLES - _PARTIAL - _TESTS
-    paths = sorted(root.rglob("*.py"), key=lambda path: (path.parent, path.name))
-    files = [(path, path.relative_to(root).parts) for path in paths]
-    kept = [
-        (path, parts)
-        for path, parts in files
+    files = [
+        path
+        for path in sorted(root.rglob("*.py"), key=lambda path: (path.parent, path.name))
+        for parts in [path.relative_to(root).parts]
         if parts[0].removesuffix(".py") in modules and not _TESTS.intersection(parts)
     ]
-    for _, folder in groupby(kept, key=lambda file: file[0].parent):
-        for number, (path, parts) in enumerate(folder):
-            file = SourceFile(path, parts[0] if len(parts) > 1 else "", path.read_bytes())
-            found[number % _EACH_FIFTH == 1].append(file)
+    for _, folder in groupby(files, key=lambda path: path.parent):
+        for number, path in enumerate(folder):
+            found[number % _EACH_FIFTH == 1].append(path)
     return found
+
+
+@functools.cache  # reads eight megabytes
+def _source() -> tuple[bytes, bytes]:
+    """Return the library's text to learn from and to test on."""
+    train, test = (b"".join(path.read_bytes() for path in paths) for paths in library())
+    return train, test
 
 
 @functools.cache  # reads some hundred megabytes
 def _texts() -> tuple[bytes, bytes, int]:
     """Return the texts to learn from and to test on, and how many packages they are from."""
-    parts = [[file.text for file in files] for files in library()]
+    parts = [[text] for text in _source()]
     found = sorted(distributions(), key=lambda package: package.name.lower())
     texts = [text for text in map(_text, found) if text]
     for number, text in enumerate(texts):
@@ -182,12 +133,6 @@ def _texts() -> tuple[bytes, bytes, int]:
 def _text(package: Distribution) -> bytes:
     files = (Path(str(file.locate())) for file in package.files or [] if file.suffix in _TEXTS)
     return b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
-
-
-def _snippets(files: Sequence[SourceFile], package: str, length: int) -> Tensor:
-    """Return uint8 ``[N, T]``, none of which reaches from one file into another."""
-    own = [_windows(file.text, length, length) for file in files if file.package == package]
-    return torch.cat(own) if own else torch.empty(0, length, dtype=torch.uint8)
 
 
 def _windows(text: bytes, length: int, step: int) -> Tensor:

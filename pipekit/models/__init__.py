@@ -5,7 +5,7 @@ from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
 from pipekit.models.small import convnet, image_mlp, mlp
-from pipekit.models.transformer import LAYOUTS, GPTLayout, bert_large, classifier, gpt
+from pipekit.models.transformer import LAYOUTS, GPTLayout, bert_large, gpt
 from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 
@@ -17,7 +17,6 @@ __all__ = [
     "alexnet",
     "amoebanet_d",
     "bert_large",
-    "classifier",
     "convnet",
     "gpt",
     "image_mlp",

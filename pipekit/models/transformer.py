@@ -1,9 +1,8 @@
-"""GPT, BERT, the block that both repeat, and a head that classifies.
+"""GPT, BERT, and the block that both repeat.
 
 B is the batch, T the tokens of a sequence, h the hidden size, a the attention heads.
 """
 
-import copy
 import math
 from typing import Literal, NamedTuple
 
@@ -133,40 +132,6 @@ def bert_large(
     return model
 
 
-def classifier(model: nn.Sequential, classes: int, dropout: float = 0.1) -> nn.Sequential:
-    """Return a network from tokens, int64 ``[B, T]``, to logits ``[B, classes]``, for fine-tuning.
-
-    It begins with copies of a language model's layers up to the last block, and a GPT's final norm,
-    under the same names; the head is new: mean token, linear layer, tanh, dropout, linear layer.
-    BERT's head (Devlin et al., 2019, section 3) reads its first token in place of the mean; here
-    no token was trained to stand for the text.
-
-    Args:
-        model: of :func:`gpt` or :func:`bert_large`, with the weights to start from, say a
-            pipeline's: ``model.load_state_dict(pipeline.state_dict())``.
-        classes: how many.
-        dropout: probability of dropping a feature of the head.
-
-    Raises:
-        ValueError: the model has no transformer block.
-    """
-    blocks = [(number, layer) for number, layer in enumerate(model) if isinstance(layer, Block)]
-    if not blocks:
-        raise ValueError("a classifier is built on gpt's or bert_large's blocks; there is none")
-    number, last = blocks[-1]
-    stop = number + (2 if last.norm == "pre" else 1)
-    hidden = last.contract.out_features
-    head = nn.Sequential(
-        MeanToken(),
-        nn.Linear(hidden, hidden),
-        nn.Tanh(),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, classes),
-    )
-    _initialise(head)
-    return nn.Sequential(*copy.deepcopy(model[:stop]), *head)
-
-
 class SelfAttention(nn.Module):
     """Mixes tokens: ``[B, T, h]`` to ``[B, T, h]``, with 4 h^2 + 4 h parameters.
 
@@ -271,15 +236,6 @@ class _OneSegment(nn.Module):
         x = self.embedding(tokens) + self.segment.weight[0]  # [B, T, h]
         embedded: Tensor = self.dropout(self.norm(x))  # [B, T, h]
         return embedded
-
-
-class MeanToken(nn.Module):
-    """Averages a text's tokens: ``[B, T, h]`` to ``[B, h]``."""
-
-    reads_all_tokens = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(dim=1)
 
 
 def _initialise(model: nn.Module) -> None:

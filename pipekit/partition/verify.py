@@ -58,7 +58,7 @@ def verify(recorded: RecordedModel) -> list[float]:
 
     Returns the seconds that each layer's forward took in training mode, once.
     """
-    stages = recorded.stages([1] * len(recorded))
+    stages = recorded.stages()
     _require_names(recorded.model, stages)
     seconds = [0.0] * len(stages)
     floats = any(tensor.is_floating_point() for tensor in tensors(recorded.trial.batch))

@@ -18,7 +18,7 @@ from pipekit.partition.recording.stage import gives
 from pipekit.partition.ties import find_ties, trained
 from pipekit.profiling.layer_passes import crossing, cut_forwards, layer_name, run_backward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
-from pipekit.profiling.work import CountWork, Work
+from pipekit.profiling.work import Work, counted_work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 
@@ -109,20 +109,20 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
     edits: list[bool] = []
     outputs: list[_Passed] = []
-    forward, backward = [CountWork() for _ in model], [CountWork() for _ in model]
+    forward, backward = dict[int, Work](), dict[int, Work]()
     stashed: dict[Name, _Passed] = {}
     handed: dict[int, _Passed] = {}
 
     @contextmanager
     def counted(number: int) -> Iterator[None]:
-        with saved_tensors_hooks(storages.pack, lambda t: t), forward[number]:
+        with saved_tensors_hooks(storages.pack, lambda t: t), counted_work() as forward[number]:
             yield
 
     passes = cut_forwards(model, x, dtype, lambda _: True, counted)
     for number, (entered, passed) in enumerate(passes):
         storages.end_layer(number, leaves(passed))
         ones = [torch.ones_like(t) for t in differentiable(passed)]
-        with backward[number]:
+        with counted_work() as backward[number]:
             run_backward(names[number], passed, ones)
         x, leaving = passed
         edits.append(entered.edited)
@@ -142,11 +142,11 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
                 saved_bytes=storages.saved_bytes[number],
                 saves_output=storages.live_on(outputs[number].storages),
                 buffer_bytes=held[number][1],
-                flops=forward[number].work.flops,
+                flops=forward[number].flops,
             ),
             edits[number],
-            forward[number].work,
-            backward[number].work,
+            forward[number],
+            backward[number],
         )
         for number, name in enumerate(names)
     ]

@@ -1,8 +1,8 @@
 """Operations and bytes moved by whatever runs under a counter."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +26,8 @@ class Operator(NamedTuple):
     winograd: bool = False  # whether Winograd's algorithm could do it
 
 
-class Work(tuple[Operator, ...]):
+class Work(list[Operator]):
     """What one pass of one layer does: its operators in their order, views excepted."""
-
-    __slots__ = ()
 
     @property
     def flops(self) -> int:
@@ -51,34 +49,20 @@ class Work(tuple[Operator, ...]):
         return Work([Operator(self.flops, sum(each.moved_bytes for each in self))])
 
 
-class CountWork:
-    """Counts the work done within its ``with`` block, on the way to :attr:`work`."""
-
-    def __init__(self) -> None:
-        flops = FlopCounter(_RECURRENT)
-        self._operators = _Operators(flops.get_total_flops)
-        self._outside_in = (flops, self._operators)
-        self._modes = ExitStack()
-
-    def __enter__(self) -> Self:
-        for mode in self._outside_in:
-            self._modes.enter_context(mode)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._modes.__exit__(*error)
-
-    @property
-    def work(self) -> Work:
-        """What was done, once the block is left."""
-        return Work(self._operators.done)
+@contextmanager
+def counted_work() -> Iterator[Work]:
+    """Give what the ``with`` block does, which grows meanwhile."""
+    flops = FlopCounter(_RECURRENT)
+    operators = _Operators(flops.get_total_flops)
+    with flops, operators:
+        yield operators.done
 
 
 class _Operators(TorchDispatchMode):
     def __init__(self, flops: Callable[[], int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._flops = flops  # counted so far, by the mode that sees an operator after this one
-        self.done: list[Operator] = []
+        self.done = Work()
 
     def __torch_dispatch__(
         self,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from experiments.bits.__main__ import ADAPTER, differences, trained
+from experiments.bits.__main__ import differences, trained
 from experiments.bits.cases import BY_NAME, cases
 from pipekit.schedules.methods.by_name import METHODS
 
@@ -35,15 +35,8 @@ NAMES = ["balance auto, flush", "flush, 2 stages, threads", "flush, 2 stages, di
 @pytest.mark.scripts
 def test_outcomes_differ_with_the_seed_alone(repository: Path) -> None:
     """Balance and transport leave every bit as it is; another seed, and so dropout, does not."""
-    adapter = (repository / ADAPTER).read_text()
     with tqdm(disable=True) as bar:
-        found = trained(repository, adapter, [*NAMES, "other seed, flush"], bar)
+        found = trained(repository, [*NAMES, "other seed, flush"], bar)
     for name in NAMES:
         assert differences(found[name], found[NAMES[0]]) == []
     assert "/0 train/losses/0" in differences(found["other seed, flush"], found[NAMES[0]])
-
-
-@pytest.mark.scripts
-def test_a_checkout_that_is_not_used_is_refused(repository: Path, tmp_path: Path) -> None:
-    with tqdm(disable=True) as bar, pytest.raises(SystemExit, match="ended with status 1"):
-        trained(tmp_path, (repository / ADAPTER).read_text(), NAMES[:1], bar)

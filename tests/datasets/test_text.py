@@ -21,7 +21,7 @@ def test_targets_are_the_text_one_byte_later() -> None:
 
 
 def test_no_file_of_the_library_is_in_both_parts() -> None:
-    train, test = ({file.path for file in part} for part in library())
+    train, test = (set(part) for part in library())
     assert train
     assert test
     assert train.isdisjoint(test)
@@ -46,22 +46,6 @@ def test_a_file_too_short_for_a_row_in_each_part_says_how_long_it_must_be(tmp_pa
         datasets.text_file(file, sequence=10)
     file.write_bytes(b"x" * 110)
     assert len(datasets.text_file(file, sequence=10).test_inputs) == 1
-
-
-def test_classes_are_packages_with_equally_many_snippets() -> None:
-    data = datasets.python_snippets(sequence=32, classes=4, rows=240, test_rows=80)
-    assert data.train_targets.bincount().tolist() == [40] * 4
-    assert data.test_targets.bincount().tolist() == [20] * 4
-    packages = data.source.partition(": ")[2].split(", ")
-    for targets, inputs, part in zip(
-        (data.train_targets, data.test_targets),
-        (data.train_inputs, data.test_inputs),
-        library(),
-        strict=True,
-    ):
-        for row, target in zip(inputs[::9], targets[::9], strict=True):
-            package = packages[int(target)]
-            assert any(bytes(row.tolist()) in file.text for file in part if file.package == package)
 
 
 def test_every_row_has_equally_many_bytes_to_guess_and_their_truth_as_targets() -> None:

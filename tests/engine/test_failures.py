@@ -1,6 +1,5 @@
 """When something goes wrong: the error surfaces at once and as it is, and nothing is left running."""
 
-import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -17,21 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
+from experiments.attacks.left import children, is_alive, worker_processes
 from pipekit import schedules
 from tests.engine.examples import Batches, data, mlp, nesterov, pipeline, values
 from tests.engine.parametrized import TRANSPORTS
 
 LIMIT_S = 300.0  # only there to end a hang, on a loaded host as well
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def worker_processes() -> list[int]:
-    """The processes that the fork server has running."""
-    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return children(server) if server else []
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +45,15 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         self._threads = pipekit_threads()
-        self._workers = set(worker_processes())
-        self._mine = set(children(os.getpid()))
+        self._workers = worker_processes()
+        self._mine = children(os.getpid())
         self._cores = torch.get_num_threads()
         return self
 
     def __exit__(self, *error: object) -> None:
         wait_until(lambda: not pipekit_threads() - self._threads, LIMIT_S)
-        wait_until(lambda: set(worker_processes()) <= self._workers, LIMIT_S)
-        assert set(children(os.getpid())) <= self._mine
+        wait_until(lambda: worker_processes() <= self._workers, LIMIT_S)
+        assert children(os.getpid()) <= self._mine
         assert torch.get_num_threads() == self._cores
 
 
@@ -327,14 +317,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, repository: Pat
         parent.kill()
         parent.wait()
     pids = [int(path.name) for path in folder.iterdir()]
-    wait_until(lambda: not any(alive(pid) for pid in pids), LIMIT_S)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until(lambda: not any(map(is_alive, pids)), LIMIT_S)
 
 
 def wait_until(condition: Any, seconds: float) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Pipeline, schedules
+from tests.people.plain import plain_loop
 
 BATCHES = [(x, x.flip(1)) for x in torch.linspace(-1, 2, 72).view(3, 6, 4).sin()]
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1)
@@ -57,11 +58,7 @@ def in_evaluation() -> Net:
 def plain(model: nn.Module, train: bool) -> dict[str, Tensor]:
     if train:
         model.train()
-    optimizer = OPTIMIZER(model.parameters())
-    for x, y in BATCHES * 2:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+    plain_loop(model, OPTIMIZER, nn.functional.mse_loss, BATCHES * 2)
     return model.state_dict()
 
 

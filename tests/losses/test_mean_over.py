@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipekit import MeanOver, Pipeline, Schedule, schedules
+from tests.people.plain import plain_loop
 
 IGNORED = -100
 
@@ -65,27 +67,20 @@ def trained(
     return pipeline.train(DATA).losses, pipeline
 
 
-def plainly(data: list[tuple[Tensor, Tensor]]) -> tuple[list[float], nn.Sequential]:
+def assert_as_the_unsplit_batches(losses: list[float], pipeline: Pipeline) -> None:
     judge = model()
-    optimizer = torch.optim.SGD(judge.parameters(), lr=0.5)
-    losses = []
-    for x, y in data:
-        loss = mean(judge(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, judge
-
-
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("microbatches", [1, 2, 3])
-def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport: str) -> None:
-    losses, pipeline = trained(schedules.flush(2, microbatches), transport)
-    expected, judge = plainly(DATA)
+    expected = plain_loop(judge, partial(torch.optim.SGD, lr=0.5), mean, DATA)
     assert losses == pytest.approx(expected, rel=1e-12)
     for name, tensor in pipeline.state_dict().items():
         torch.testing.assert_close(tensor, judge.state_dict()[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "transport"),
+    [(1, "threads"), (2, "threads"), (3, "threads"), (3, "distributed")],
+)
+def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport: str) -> None:
+    assert_as_the_unsplit_batches(*trained(schedules.flush(2, microbatches), transport))
 
 
 def test_a_mean_over_microbatches_is_another() -> None:
@@ -127,8 +122,5 @@ def test_a_mean_over_nothing_counts_nothing(microbatches: int) -> None:
         return (losses * counts).sum() / counts.sum() * counts.sum()
 
     losses, pipeline = trained(schedules.flush(2, microbatches), loss=MeanOver(times, counted))
-    expected, judge = plainly(DATA)
-    assert losses == pytest.approx(expected, rel=1e-12)
-    for name, tensor in pipeline.state_dict().items():
-        torch.testing.assert_close(tensor, judge.state_dict()[name], rtol=1e-10, atol=1e-12)
+    assert_as_the_unsplit_batches(losses, pipeline)
     assert math.isfinite(pipeline.evaluate([(x, y) for x, y in DATA]))

@@ -1,6 +1,5 @@
-"""GPT, BERT, the head that classifies, and the loss of tokens."""
+"""GPT, BERT, and the loss of tokens."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
-from pipekit.models import LAYOUTS, bert_large, classifier, gpt, token_loss
+from pipekit.models import LAYOUTS, bert_large, gpt, token_loss
 
 V, S = 51_200, 512
 
@@ -33,23 +32,25 @@ def with_another_token(model: nn.Sequential) -> tuple[Tensor, Tensor]:
     return model(tokens), model(changed)
 
 
-@pytest.mark.parametrize("size", LAYOUTS)
-def test_parameters_are_megatrons_formula_with_a_final_norm_and_an_untied_head(size: str) -> None:
-    layers, hidden, _ = LAYOUTS[size]
-    model = gpt(*LAYOUTS[size], device="meta")
-    formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden)) + (V + S) * hidden
-    assert sum(p.numel() for p in model.parameters()) == round(formula) + 2 * hidden + V * hidden
-    assert len(model) == layers + 3
-
-
 @pytest.mark.parametrize(
     ("size", "billions"), [("355M", 0.355), ("1.3B", 1.3), ("2.2B", 2.2), ("3.8B", 3.9)]
 )
-def test_with_a_tied_head_sizes_are_the_papers_within_3_percent(size: str, billions: float) -> None:
-    model = gpt(*LAYOUTS[size], tied=True, device="meta")
-    assert model.get_parameter("0.token.weight") is next(iter(model[-1].parameters()))
-    tied = sum(p.numel() for p in model.parameters())
+def test_parameters_are_megatrons_formula_and_tied_the_papers_within_3_percent(
+    size: str, billions: float
+) -> None:
+    """The formula, a final norm, and a head that may be tied."""
+    layers, hidden, _ = LAYOUTS[size]
+    model = gpt(*LAYOUTS[size], device="meta")
+    formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden)) + (V + S) * hidden
+    tied = round(formula) + 2 * hidden
+    assert sum(p.numel() for p in model.parameters()) == tied + V * hidden
     assert tied / 1e9 == pytest.approx(billions, rel=0.03)
+    assert len(model) == layers + 3
+
+
+def test_a_tied_heads_weights_are_the_token_embeddings() -> None:
+    model = small_gpt(tied=True)
+    assert model.get_parameter("0.token.weight") is next(iter(model[-1].parameters()))
 
 
 def test_parameters_are_as_published_and_those_of_an_untied_head() -> None:
@@ -95,22 +96,6 @@ def test_impossible_sizes_are_refused() -> None:
         small_gpt(heads=3)
     with pytest.raises(ValueError, match="make the model with sequence=9"):
         small_gpt()(torch.zeros(1, 9, dtype=torch.int64))
-    with pytest.raises(ValueError, match="blocks; there is none"):
-        classifier(nn.Sequential(nn.Linear(2, 2)), classes=2)
-
-
-@pytest.mark.parametrize(("make", "trunk"), [(small_bert, 3), (small_gpt, 4)])
-def test_the_trunk_is_a_copy_of_the_pre_trained_layers_under_the_same_names(
-    make: Callable[..., nn.Sequential], trunk: int
-) -> None:
-    model = make()
-    tuned = classifier(model, classes=5)
-    loaded = tuned.state_dict()
-    kept = {name: w for name, w in model.state_dict().items() if int(name.split(".")[0]) < trunk}
-    assert all(torch.equal(loaded[name], weight) for name, weight in kept.items())
-    assert len(tuned) == trunk + 5
-    tuned[0].get_parameter(next(n for n, _ in tuned[0].named_parameters())).data.zero_()
-    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in kept.items())
 
 
 def test_places_with_minus_100_do_not_count() -> None:

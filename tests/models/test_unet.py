@@ -30,7 +30,7 @@ def test_parameters_are_as_published(convolutions: int, channels: int, published
 
 def test_it_is_as_symmetric_as_the_paper_says() -> None:
     """torchgpipe, 4.2.2: five halvings and doublings, B convolutions between, C channels at first."""
-    for convolutions, channels in (5, 64), (6, 72), (1, 8), (3, 7):
+    for convolutions, channels in (1, 8), (3, 7):
         x, cells = torch.empty(1, 3, 192, 192, device="meta"), [list[int]()]
         pixels, stashed = [192], list[torch.Size]()
         for layer in unet(convolutions, channels, device="meta"):

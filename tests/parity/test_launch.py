@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from experiments.attacks.left import is_alive
 from pipekit.parity import faults
 from pipekit.parity.judge import parity
 from tests.parity.adapters.torch_pipelining import torch_adapter
@@ -121,11 +122,7 @@ def test_a_trainer_that_hangs_is_ended_with_its_children(trainer: Callable[[str]
         parity(trainer("Hangs"), timeout=30)
     started = [int(word) for word in str(refused.value).split() if word.isdigit()][-2:]
     time.sleep(0.5)
-    assert not [pid for pid in started if Path(f"/proc/{pid}/stat").exists() and _runs(pid)]
-
-
-def _runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    assert not [*filter(is_alive, started)]
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pipekit import Pipeline, Schedule
 from tests.engine.examples import different, values
+from tests.people.plain import plain_loop
 
 CLASSES = 5
 
@@ -39,14 +40,7 @@ def require_as_in_a_plain_loop(
     pipeline = Pipeline(layers, schedule, loss=loss, **values(**settings))
     losses, state = pipeline.train(batches).losses, pipeline.state_dict()
     pipeline.close()
-    optimizer, expected = settings["optimizer"](judge.parameters()), []
-    for batch, target in batches:
-        optimizer.zero_grad()
-        value = loss(judge(batch), target)
-        value.backward()
-        optimizer.step()
-        expected.append(value.item())
-    assert losses == expected
+    assert losses == plain_loop(judge, settings["optimizer"], loss, batches)
     assert different(state, dict(judge.state_dict())) == []
 
 
@@ -79,24 +73,7 @@ def in_turn(model: Any, x: Any) -> Any:
 
 
 Factory = Callable[[], Network]
-NETWORKS: dict[str, Factory] = {}
-FAST = {
-    "vit",
-    "gpt2",
-    "lstm",
-    "twice",
-    "tied",
-    "unet",
-    "in place",
-}
-
-
-def network(name: str) -> Callable[[Factory], Factory]:
-    def register(factory: Factory) -> Factory:
-        NETWORKS[name] = factory
-        return factory
-
-    return register
+FAST = {"vit", "gpt2", "lstm", "twice", "tied", "unet", "in place"}
 
 
 def without_dropout(model: nn.Module) -> None:
@@ -123,103 +100,76 @@ def tokens(length: int = 10, rows: int = 4) -> Tensor:
     return torch.randint(5, 100, (rows, length))
 
 
-def _vision(name: str, size: int = 32, **options: Any) -> None:
+def torchvision(name: str, *options: Any, size: int = 32, **named: Any) -> Factory:
+    """Return what makes a classifier of torchvision's, by its module's name, and images."""
+
     def factory() -> Network:
-        models = pytest.importorskip("torchvision").models
-        return Network(getattr(models, name)(num_classes=CLASSES, **options), images(size))
+        model = getattr(pytest.importorskip("torchvision").models, name)
+        return Network(model(*options, num_classes=CLASSES, **named), images(size))
 
-    NETWORKS[name] = factory
-
-
-for _name in (
-    *("resnet18", "vgg11_bn", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
-    *("efficientnet_b0", "regnet_y_400mf", "resnext50_32x4d"),
-):
-    _vision(_name)
-_vision("alexnet", 64)
-_vision("squeezenet1_1", 64)
-_vision("googlenet", 64, init_weights=False)
+    return factory
 
 
-@network("vit")
 def vit() -> Network:
-    models = pytest.importorskip("torchvision").models
-    model = models.VisionTransformer(32, 8, 3, 2, 32, 64, num_classes=CLASSES)
-    nn.init.normal_(model.heads.head.weight)  # which begins as zeros
-    return Network(model, images(32))
+    model, batch = torchvision("VisionTransformer", 32, 8, 3, 2, 32, 64)()
+    nn.init.normal_(model.heads.head.weight)  # type: ignore[union-attr,arg-type]  # begins as zeros
+    return Network(model, batch)
 
 
-@network("swin")
-def swin() -> Network:
-    models = pytest.importorskip("torchvision").models
-    model = models.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=CLASSES)
-    return Network(model, images(32))
-
-
-@network("convnext")
 def convnext() -> Network:
     convnext = pytest.importorskip("torchvision").models.convnext
     blocks = [convnext.CNBlockConfig(16, 32, 2), convnext.CNBlockConfig(32, None, 3)]
     return Network(convnext.ConvNeXt(blocks, num_classes=CLASSES), images(32))
 
 
-@network("densenet")
-def densenet() -> Network:
-    models = pytest.importorskip("torchvision").models
-    return Network(models.DenseNet(8, (2, 3), 16, num_classes=CLASSES), images(32))
+def timm(name: str, size: int, **options: Any) -> Factory:
+    """Return what makes a classifier of timm's, and images."""
 
-
-@network("maxvit")
-def maxvit() -> Network:
-    maxvit = pytest.importorskip("torchvision").models.maxvit
-    model = maxvit.MaxVit((64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, num_classes=CLASSES)
-    return Network(model, images(64))
-
-
-def _timm(name: str, size: int, **options: Any) -> None:
     def factory() -> Network:
-        timm = pytest.importorskip("timm")
-        return Network(timm.create_model(name, num_classes=CLASSES, **options), images(size))
+        library = pytest.importorskip("timm")
+        return Network(library.create_model(name, num_classes=CLASSES, **options), images(size))
 
-    NETWORKS[f"timm {name}"] = factory
-
-
-_timm("vit_tiny_patch16_224", 32, img_size=32, depth=3, embed_dim=32, num_heads=2)
-_timm("mixer_s32_224", 64, img_size=64)
-_timm("mobilevit_xxs", 64)
-_timm("convnext_atto", 32)
-_timm("resnet10t", 64)
-_timm("swin_tiny_patch4_window7_224", 56, img_size=56, embed_dim=16, depths=(1, 2, 2, 1))
+    return factory
 
 
 NO_DROPOUT = dict.fromkeys(
     (
-        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "dropout"),
-        *(
-            "dropout_rate",
-            "embd_pdrop",
-            "hidden_dropout_prob",
-            "resid_pdrop",
-            "seq_classif_dropout",
-        ),
+        *("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
+        *("dropout", "dropout_rate", "embd_pdrop", "hidden_dropout", "hidden_dropout_prob"),
+        *("resid_pdrop", "seq_classif_dropout"),
+        *("layerdrop", "encoder_layerdrop", "decoder_layerdrop"),
     ),
     0.0,
 )
+HEADS = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100}
+TEXT = HEADS | {"intermediate_size": 64, "max_position_embeddings": 32}
+GROUPED = TEXT | {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+OPT = TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32}
+GPT = {"n_layer": 3, "n_head": 4, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
+DISTILBERT = {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100}
+PAIR = {
+    **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
+    **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"decoder_start_token_id": 0, "pad_token_id": 0},
+}
+T5 = {
+    **{"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100},
+    **{"decoder_start_token_id": 0, "pad_token_id": 0},
+}
+"""Sizes of small transformers, as the configurations of their kinds call them."""
 
 
-def _hugging_face(
-    name: str, class_name: str, config_name: str, batch: Callable[[], dict[str, Any]], **sizes: Any
-) -> None:
+def hugging_face(model: str, batch: Callable[[], Any], **sizes: Any) -> Factory:
+    """Return what makes a network of transformers', without dropout or cache, and its batch."""
+
     def factory() -> Network:
-        transformers = pytest.importorskip("transformers")
-        config_class = getattr(transformers, config_name)
-        known = vars(config_class())
-        rates = {key: rate for key, rate in NO_DROPOUT.items() if key in known}
-        config = config_class(**(rates | sizes))
+        kind = getattr(pytest.importorskip("transformers"), model)
+        config = kind.config_class(**NO_DROPOUT, **sizes)
         config.use_cache = False
-        return Network(getattr(transformers, class_name)(config), batch())
+        return Network(kind(config), batch())
 
-    NETWORKS[name] = factory
+    return factory
 
 
 def _text() -> dict[str, Any]:
@@ -228,59 +178,15 @@ def _text() -> dict[str, Any]:
 
 def _masked_text() -> dict[str, Any]:
     lengths = torch.tensor([10, 6, 8, 9])
-    return {
-        "input_ids": tokens(),
-        "attention_mask": (torch.arange(10) < lengths[:, None]).long(),
-    }
+    return _text() | {"attention_mask": (torch.arange(10) < lengths[:, None]).long()}
 
 
 def _text_pair() -> dict[str, Any]:
-    return {"input_ids": tokens(), "decoder_input_ids": tokens(7)}
+    return _text() | {"decoder_input_ids": tokens(7)}
 
 
-_WIDTH = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-_CODER = _WIDTH | {"intermediate_size": 64}
-_TEXT = _CODER | {"vocab_size": 100}
-_GROUPED = _TEXT | {"num_key_value_heads": 2}
-_GPT2 = {"n_layer": 3, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
-_DISTILBERT = {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100}
-_T5 = {"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100}
-_OPT = _WIDTH | {"ffn_dim": 64, "vocab_size": 100, "word_embed_proj_dim": 32}
-_BART = {
-    **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
-    **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
-}
-_hugging_face("gpt2", "GPT2LMHeadModel", "GPT2Config", _text, **_GPT2)
-_hugging_face("llama", "LlamaForCausalLM", "LlamaConfig", _text, **_GROUPED)
-_hugging_face("mistral", "MistralForCausalLM", "MistralConfig", _text, **_GROUPED, sliding_window=4)
-_hugging_face("qwen2", "Qwen2ForCausalLM", "Qwen2Config", _text, **_GROUPED)
-_hugging_face(
-    "mixtral", "MixtralForCausalLM", "MixtralConfig", _text, **_GROUPED, num_local_experts=4
-)
-_hugging_face("opt", "OPTForCausalLM", "OPTConfig", _text, **_OPT)
-_hugging_face("bert", "BertForSequenceClassification", "BertConfig", _text, **_TEXT)
-_hugging_face("roberta", "RobertaForMaskedLM", "RobertaConfig", _text, **_TEXT)
-_hugging_face(
-    "llama, masked",
-    "LlamaForCausalLM",
-    "LlamaConfig",
-    _masked_text,
-    **_GROUPED,
-    attn_implementation="eager",
-)
-_hugging_face("distilbert", "DistilBertForMaskedLM", "DistilBertConfig", _text, **_DISTILBERT)
-_hugging_face("t5", "T5ForConditionalGeneration", "T5Config", _text_pair, **_T5)
-_hugging_face("bart", "BartForConditionalGeneration", "BartConfig", _text_pair, **_BART)
-_hugging_face(
-    "hf vit",
-    "ViTForImageClassification",
-    "ViTConfig",
-    lambda: {"pixel_values": images(32)},
-    **_CODER,
-    image_size=32,
-    patch_size=8,
-)
+def _picture() -> dict[str, Any]:
+    return {"pixel_values": images(32)}
 
 
 class Lstm(nn.Module):
@@ -295,11 +201,6 @@ class Lstm(nn.Module):
         return self.head(output.mean(1) + hidden[-1])  # type: ignore[no-any-return]
 
 
-@network("lstm")
-def lstm() -> Network:
-    return Network(Lstm(), tokens())
-
-
 class Twice(nn.Module):
     """Calls one block twice, with others between."""
 
@@ -312,11 +213,6 @@ class Twice(nn.Module):
         for number in (0, 1, 0, 2):
             x = x + self.blocks[number](x)
         return self.head(x)  # type: ignore[no-any-return]
-
-
-@network("twice")
-def twice() -> Network:
-    return Network(Twice(), torch.randn(6, 16))
 
 
 class Tied(nn.Module):
@@ -339,11 +235,6 @@ class Tied(nn.Module):
         for block in self.blocks:
             x = x + torch.tanh(block(x)) * self.scale
         return F.linear(x, self.embedding.weight)
-
-
-@network("tied")
-def tied() -> Network:
-    return Network(Tied(), torch.randint(50, (4, 7)))
 
 
 class UNet(nn.Module):
@@ -372,11 +263,6 @@ class UNet(nn.Module):
         return {"logits": self.last(torch.cat([x, image], dim=1))}
 
 
-@network("unet")
-def unet() -> Network:
-    return Network(UNet(), images(16, channels=1))
-
-
 class InPlace(nn.Module):
     """Edits in place what modules gave, and what views show."""
 
@@ -393,11 +279,6 @@ class InPlace(nn.Module):
         x[:, 0] *= 2
         x.view(-1, 4, 4).add_(1)
         return self.head(x)  # type: ignore[no-any-return]
-
-
-@network("in place")
-def in_place() -> Network:
-    return Network(InPlace(), torch.randn(6, 16))
 
 
 class PackedLstm(nn.Module):
@@ -424,11 +305,6 @@ class PackedLstm(nn.Module):
         return self.head(self.encoder(self.embedding(text), lengths))  # type: ignore[no-any-return]
 
 
-@network("packed lstm")
-def packed_lstm() -> Network:
-    return Network(PackedLstm(), (tokens(), torch.tensor([10, 7, 3, 9])))
-
-
 class Attends(nn.Module):
     """Blocks of ``nn.MultiheadAttention``, whose weights are returned, too."""
 
@@ -447,11 +323,6 @@ class Attends(nn.Module):
         return self.head(x), total
 
 
-@network("attention")
-def attention() -> Network:
-    return Network(Attends(), torch.randn(4, 7, 16))
-
-
 class Translates(nn.Module):
     """``nn.Transformer``: an encoder, and a decoder that reads its output in each layer."""
 
@@ -465,6 +336,64 @@ class Translates(nn.Module):
         return self.head(self.transformer(source, target, tgt_mask=mask))  # type: ignore[no-any-return]
 
 
-@network("transformer")
-def transformer() -> Network:
-    return Network(Translates(), (torch.randn(4, 7, 16), torch.randn(4, 5, 16)))
+NETWORKS: dict[str, Factory] = {
+    **{
+        name: torchvision(name)
+        for name in (
+            *("resnet18", "vgg11_bn", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
+            *("efficientnet_b0", "regnet_y_400mf", "resnext50_32x4d"),
+        )
+    },
+    "alexnet": torchvision("alexnet", size=64),
+    "squeezenet1_1": torchvision("squeezenet1_1", size=64),
+    "googlenet": torchvision("googlenet", size=64, init_weights=False),
+    "vit": vit,
+    "swin": torchvision("SwinTransformer", [2, 2], 16, [2, 2], [2, 4], [4, 4]),
+    "convnext": convnext,
+    "densenet": torchvision("DenseNet", 8, (2, 3), 16),
+    "maxvit": torchvision("MaxVit", (64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, size=64),
+    **{
+        f"timm {name}": timm(name, size, **options)
+        for name, size, options in (
+            (
+                "vit_tiny_patch16_224",
+                32,
+                {"img_size": 32, "depth": 3, "embed_dim": 32, "num_heads": 2},
+            ),
+            ("mixer_s32_224", 64, {"img_size": 64}),
+            ("mobilevit_xxs", 64, {}),
+            ("convnext_atto", 32, {}),
+            ("resnet10t", 64, {}),
+            (
+                "swin_tiny_patch4_window7_224",
+                56,
+                {"img_size": 56, "embed_dim": 16, "depths": (1, 2, 2, 1)},
+            ),
+        )
+    },
+    "gpt2": hugging_face("GPT2LMHeadModel", _text, **GPT),
+    "llama": hugging_face("LlamaForCausalLM", _text, **GROUPED),
+    "mistral": hugging_face("MistralForCausalLM", _text, **GROUPED, sliding_window=4),
+    "qwen2": hugging_face("Qwen2ForCausalLM", _text, **GROUPED),
+    "mixtral": hugging_face("MixtralForCausalLM", _text, **GROUPED, num_local_experts=4),
+    "opt": hugging_face("OPTForCausalLM", _text, **OPT),
+    "bert": hugging_face("BertForSequenceClassification", _text, **TEXT),
+    "roberta": hugging_face("RobertaForMaskedLM", _text, **TEXT),
+    "llama, masked": hugging_face(
+        "LlamaForCausalLM", _masked_text, **GROUPED, attn_implementation="eager"
+    ),
+    "distilbert": hugging_face("DistilBertForMaskedLM", _text, **DISTILBERT),
+    "t5": hugging_face("T5ForConditionalGeneration", _text_pair, **T5),
+    "bart": hugging_face("BartForConditionalGeneration", _text_pair, **PAIR),
+    "hf vit": hugging_face(
+        "ViTForImageClassification", _picture, **TEXT, image_size=32, patch_size=8
+    ),
+    "lstm": lambda: Network(Lstm(), tokens()),
+    "twice": lambda: Network(Twice(), torch.randn(6, 16)),
+    "tied": lambda: Network(Tied(), torch.randint(50, (4, 7))),
+    "unet": lambda: Network(UNet(), images(16, channels=1)),
+    "in place": lambda: Network(InPlace(), torch.randn(6, 16)),
+    "packed lstm": lambda: Network(PackedLstm(), (tokens(), torch.tensor([10, 7, 3, 9]))),
+    "attention": lambda: Network(Attends(), torch.randn(4, 7, 16)),
+    "transformer": lambda: Network(Translates(), (torch.randn(4, 7, 16), torch.randn(4, 5, 16))),
+}

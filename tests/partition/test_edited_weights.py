@@ -114,8 +114,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [*((name, "threads") for name in NETWORKS), ("by a view", "distributed")],
+)
 def test_it_trains_as_a_plain_loop_does(name: str, transport: str) -> None:
     network, blocks = NETWORKS[name]
     model, judge = made(network), made(network)

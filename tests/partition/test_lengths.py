@@ -13,7 +13,8 @@ from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 from tests.partition.networks import Net, UNet, build, tokens
 from tests.partition.test_record_refusals import Between, X
-from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop, with_lengths
+from tests.partition.test_recorded_networks import OPTIMIZER, loss, with_lengths
+from tests.people.plain import plain_loop
 
 
 def verified(layers: Any) -> str:
@@ -39,7 +40,7 @@ def test_a_network_trains_on_batches_of_many_lengths() -> None:
         (with_lengths(batch, length), torch.full((4,), 0.1 * length)) for length in (7, 3, 12, 7)
     ]
     pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=OPTIMIZER, loss=loss)
-    assert pipeline.train(batches).losses == plain_loop(judge, batches)
+    assert pipeline.train(batches).losses == plain_loop(judge, OPTIMIZER, loss, batches)
     trained = pipeline.state_dict()
     assert all(torch.equal(trained[key], tensor) for key, tensor in judge.state_dict().items())
 

@@ -110,26 +110,24 @@ def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
     assert names == ["mask"]
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str) -> None:
+def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop() -> None:
     x = torch.linspace(-1, 1, 24).view(6, 4)
     model = Masked(edits=False)
     layers, batches = stages(copy.deepcopy(model), x), [(x, x.flip(0))] * 3
     flush = schedules.flush(3, 1)
-    require_as_in_a_plain_loop(layers, model, batches, flush, transport=transport)
+    require_as_in_a_plain_loop(layers, model, batches, flush, transport="distributed")
 
 
 def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
     model = Tied()
-    first, last = record(model, torch.randint(50, (4, 7)))[0].stages([2, 3])
-    assert set(first.state_dict()) == {
-        "embedding.weight", "scale", "count", "blocks.0.weight", "blocks.0.bias",
-    }  # fmt: skip
-    assert "embedding.weight" in last.state_dict()
-    for stage in (first, last):
+    made = record(model, torch.randint(50, (4, 7)))[0].stages()
+    assert {name for stage in made for name in stage.state_dict()} == set(model.state_dict())
+    assert "embedding.weight" in made[0].state_dict()
+    assert "embedding.weight" in made[-1].state_dict()
+    for stage in made:
         for name, parameter in stage.named_parameters():
             assert parameter is model.get_parameter(name)
-    assert "position" in dict(first.named_buffers())
+    assert any("position" in dict(stage.named_buffers()) for stage in made)
 
 
 def test_weights_that_no_forward_reads_stay_part_of_the_model() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipekit import Pipeline, oracle, schedules
-from pipekit.partition.recording.batch import call, with_shapes
+from pipekit.partition.recording.batch import with_shapes
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
-from pipekit.trees import tree_map
 from tests.engine.examples import values
 from tests.partition.networks import FAST, NETWORKS, build
+from tests.people.plain import plain_loop
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 SHARING = {"gpt2", "t5", "bart", "twice", "tied"}
@@ -42,27 +42,6 @@ def loss(output: Any, target: Tensor) -> Tensor:
     return total
 
 
-def part(k: int, m: int, tensor: Tensor) -> Tensor:
-    return tensor.chunk(m)[k]
-
-
-def plain_loop(model: nn.Module, batches: list[tuple[Any, Tensor]], m: int = 1) -> list[float]:
-    """Add up the gradients of ``m`` equal parts of each batch."""
-    optimizer = OPTIMIZER(model.parameters())
-    losses = []
-    for batch, target in batches:
-        optimizer.zero_grad()
-        total = 0.0
-        for k in range(m):
-            rows, numbers = tree_map(partial(part, k, m), (batch, target))
-            value = loss(call(model, rows), numbers) / m
-            value.backward()
-            total += value.item()
-        optimizer.step()
-        losses.append(total)
-    return losses
-
-
 @pytest.mark.parametrize(("name", "cuts", "m"), cases())
 def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(
     name: str, cuts: int, m: int
@@ -79,7 +58,7 @@ def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(
     pipeline = Pipeline(layers, schedules.flush(cuts, m), optimizer=OPTIMIZER, loss=loss)
     run = pipeline.train(batches)
 
-    assert run.losses == plain_loop(judge, batches, m)
+    assert run.losses == plain_loop(judge, OPTIMIZER, loss, batches, m)
     trained = pipeline.state_dict()
     assert list(trained) == list(layers.state_dict())
     for key, tensor in judge.state_dict().items():

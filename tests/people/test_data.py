@@ -277,14 +277,7 @@ def test_batches_may_take_turns_in_what_they_hold() -> None:
     made = pipeline(network(), loss=loss, execution=Execution(inputs="x"))
     got: list[float] = []
     assert not warned(lambda: got.extend(made.train([one, other] * 2).losses))
-    model = network()
-    plain_optimizer, want = SGD(model.parameters()), []
-    for batch in [one, other] * 2:
-        plain_optimizer.zero_grad()
-        value = loss(model(batch["x"]), batch)
-        value.backward()
-        plain_optimizer.step()
-        want.append(value.item())
+    want = plain_loop(network(), SGD, loss, [(each["x"], each) for each in [one, other] * 2])
     assert got == pytest.approx(want, rel=1e-5)
 
 

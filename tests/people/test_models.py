@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.partition.recording.refusal import NotRecordable
+from tests.people.plain import plain_loop
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 X, Y = torch.linspace(-1, 1, 32).view(8, 4), torch.arange(8) % 4
@@ -24,33 +25,6 @@ def is_tracing() -> bool:
     """Ask as libraries do."""
     answer: bool = vars(torch.jit)["is_tracing"]()
     return answer
-
-
-def parts(batch: Any, m: int) -> Iterator[Any]:
-    """Yield the microbatches of a tensor, a tuple or a dict."""
-    for k in range(m):
-        if isinstance(batch, dict):
-            yield {name: each.chunk(m)[k] for name, each in batch.items()}
-        elif isinstance(batch, tuple):
-            yield tuple(each.chunk(m)[k] for each in batch)
-        else:
-            yield (batch.chunk(m)[k],)
-
-
-def plain(model: nn.Module, batches: list[tuple[Any, Tensor]], m: int = 1) -> list[float]:
-    """Train as people do; each input is what the forward takes, alone, or a tuple or dict."""
-    optimizer, losses = SGD([p for p in model.parameters() if p.requires_grad]), []
-    for inputs, target in batches:
-        optimizer.zero_grad()
-        total = 0.0
-        for part, wanted in zip(parts(inputs, m), target.chunk(m), strict=True):
-            output = model(**part) if isinstance(part, dict) else model(*part)
-            value = loss(output, wanted) / m
-            value.backward()
-            total += value.item()
-        optimizer.step()
-        losses.append(total)
-    return losses
 
 
 def loss(output: Any, target: Tensor) -> Tensor:
@@ -64,7 +38,7 @@ def require_as_plain(model: nn.Module, layers: Any, batches: Any, m: int = 2) ->
     """Train the layers in two stages: losses and weights are those of the plain loop."""
     pipeline = pk.Pipeline(layers, schedules.flush(2, m), optimizer=SGD, loss=loss)
     judge = copy.deepcopy(model)
-    assert pipeline.train(batches).losses == plain(judge, batches, m)
+    assert pipeline.train(batches).losses == plain_loop(judge, SGD, loss, batches, m)
     trained = pipeline.state_dict()
     pipeline.close()
     assert all(torch.equal(trained[name], each) for name, each in judge.state_dict().items())
@@ -186,7 +160,7 @@ def test_batches_like_the_frozen_example_are_not_warned_of() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             losses = pipeline.train([((X, mask), Y)] * 2).losses
-        assert losses == plain(model, [((X, mask), Y)] * 2, 2)
+        assert losses == plain_loop(model, SGD, loss, [((X, mask), Y)] * 2, 2)
 
 
 # Modules whose train() does more
@@ -252,12 +226,12 @@ def test_evaluation_leaves_no_merged_weights() -> None:
     judge = copy.deepcopy(model)
     pipeline = pk.Pipeline(model, schedules.flush(2, 2), optimizer=SGD, loss=loss)
     losses = pipeline.train(batches).losses
-    assert losses == plain(judge, batches, 2)
+    assert losses == plain_loop(judge, SGD, loss, batches, 2)
     evaluated = pipeline.evaluate(batches[:1])
     assert evaluated == pytest.approx(loss(judge(X), Y).item(), rel=1e-6)
     pipeline.load_into(model)
     assert torch.equal(model(X), judge(X))
-    assert pipeline.train(batches).losses == plain(judge, batches, 2)
+    assert pipeline.train(batches).losses == plain_loop(judge, SGD, loss, batches, 2)
     pipeline.close()
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
+from experiments.attacks.left import children, is_alive
 from pipekit import schedules
 from pipekit.engine.transports import torchrun, watchdog
 from pipekit.engine.transports.processes import runner, worker_pool
@@ -244,22 +245,11 @@ def test_a_killed_torchrun_leaves_no_worker_even_a_stopped_one(
     with torchrun_of("agent", tmp_path, repository) as job:
         assert job.stdout
         job.stdout.readline()
-        workers = children(job.pid)
+        workers = sorted(children(job.pid))
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGSTOP)
         job.kill()
         wait_until(lambda: not any(map(is_alive, workers)), LIMIT_S)
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 # Processes that are started here.

@@ -1,9 +1,7 @@
 """Profiles of graphs: values along a chain of layers, other orders, and smaller graphs."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import given
 
 from pipekit import Profile
 from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
-from tests.hostile import damaged_json, read_or_refuse
 from tests.planning.graphs import crossing_bytes, graphs
 
 
@@ -31,7 +28,6 @@ VALUES = (
     ValueProfile(3, (), 80.0),
 )
 DIAMOND = Profile(LAYERS, 2, 11.0, values=VALUES)
-FILE = json.loads(json.dumps({"format": "pipekit profile 1", **asdict(DIAMOND), "skips": []}))
 
 
 def boundary_bytes(profile: Profile, first: int) -> float:
@@ -132,25 +128,6 @@ class TestMerged:
 
 def _counting(profile: Profile) -> Profile:
     return replace(profile, layers=tuple(replace(x, flops=1.0) for x in profile.layers))
-
-
-class TestJson:
-    @given(graphs(6))
-    def test_a_graph_comes_back(
-        self, tmp_path_factory: pytest.TempPathFactory, profile: Profile
-    ) -> None:
-        path = tmp_path_factory.mktemp("graph") / "p.json"
-        profile.save(path)
-        assert Profile.load(path) == profile
-
-    @given(content=damaged_json(FILE))
-    def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
-        self, content: bytes, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        def read(path: Path) -> None:
-            merged(Profile.load(path))
-
-        read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "graph.json")
 
 
 class TestErrors:

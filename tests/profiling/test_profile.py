@@ -11,16 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile, SkipProfile
+from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
 from pipekit.schedules import OPS
 from tests.hostile import damaged_json, read_or_refuse
+from tests.planning.graphs import graphs
 
 A = LayerProfile("a", 1, 2, 10, 100, 7, True, 3, 1000, 0.5)
 B = LayerProfile("b", 3, 4, 20, 200, 8, False, 4, 2000, 0.25)
 C = LayerProfile("c", 5, 6, 30, 300, 9, True, 5, 3000, 0.125)
 CHAIN = Profile((A, B, C), rows=4, input_bytes=40)
 SKIPPING = Profile((A, B, C), 4, 40, {}, (SkipProfile("s", 0, 2, 8, saved=False),))
-SKIPPING_FILE = json.loads(json.dumps({"format": "pipekit profile 1", **asdict(SKIPPING)}))
+GRAPH = Profile((A, B, C), 4, 40, values=(ValueProfile(0, (1, 2), 8.0), ValueProfile(2, (), 8.0)))
+FILES = [
+    json.loads(json.dumps({"format": "pipekit profile 1", **asdict(SKIPPING)})),
+    json.loads(json.dumps({"format": "pipekit profile 1", **asdict(GRAPH), "skips": []})),
+]
 
 numbers = st.floats(0, 1e99, allow_nan=False)
 layers = st.builds(
@@ -36,7 +41,7 @@ profiles = st.builds(
     st.integers(1, 1000),
     numbers,
     st.dictionaries(st.text(), st.none() | st.text() | st.integers() | st.booleans()),
-) | st.just(SKIPPING)
+)
 
 
 class TestStage:
@@ -62,7 +67,7 @@ class TestScaled:
 
 
 class TestJson:
-    @given(profiles)
+    @given(profiles | st.just(SKIPPING) | graphs(6))
     def test_what_is_saved_comes_back(
         self, tmp_path_factory: pytest.TempPathFactory, profile: Profile
     ) -> None:
@@ -102,13 +107,13 @@ class TestJson:
         assert str(path) in str(error.value)
 
 
-@given(content=damaged_json(SKIPPING_FILE))
+@given(content=st.one_of(map(damaged_json, FILES)))
 def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     def read(path: Path) -> None:
         profile = Profile.load(path)
-        profile.scaled(7).stage(0, len(profile))
+        merged(profile.scaled(7)).stage(0, 1)
 
     read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "profile.json")
 

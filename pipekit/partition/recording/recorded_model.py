@@ -96,26 +96,19 @@ class RecordedModel:
         """The names of each parameter that has several."""
         return self._names.aliases()
 
-    def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
-        """Return stages of so many layers each, one after another.
+    def stages(self) -> list[RecordedStage]:
+        """Return a stage for each layer, one after another.
 
         Each takes what the one before returns, and has the names of the unsplit model; together
         they have all of them.
         """
-        if sum(balance) != len(self) or any(count < 1 for count in balance):
-            raise ValueError(
-                f"balance {list(balance)} must sum to {len(self)}, the number of layers, with at "
-                f"least one in every stage"
-            )
         stages = []
-        for first, behind in pairwise([0, *accumulate(balance)]):
+        for number, ranges in enumerate(self.layers):
             training, evaluation = (
-                StageSteps.of(
-                    program, self.layers[first][mode].start, self.layers[behind - 1][mode].stop
-                )
-                for mode, program in enumerate(self.programs)
+                StageSteps.of(program, steps.start, steps.stop)
+                for program, steps in zip(self.programs, ranges, strict=True)
             )
-            model_input = None if first else ModelInput.of(self.programs[0].batch, self.model)
+            model_input = None if number else ModelInput.of(self.programs[0].batch, self.model)
             stage = RecordedStage(training, evaluation, self._exceptions, model_input)
             steps = (*training.steps, *evaluation.steps)
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)

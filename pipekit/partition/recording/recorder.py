@@ -90,7 +90,6 @@ class Recorder(TorchFunctionMode):
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
-        self._within: dict[Tensor, str] = {}  # what blocks return within other objects
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
         self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
@@ -243,7 +242,6 @@ class Recorder(TorchFunctionMode):
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._depth == 1 and self._entered:
             self._refuse_packed(name, output)
-            self._note_within(name, output)
             self._add(self._entered, output, module=name)
             self._entered = None
         self._depth -= 1
@@ -327,17 +325,12 @@ class Recorder(TorchFunctionMode):
         if leaf in self._inner:
             return self._from_within(leaf)
         if leaf.requires_grad:
-            if leaf in self._within:
-                raise NotRecordable(
-                    f"{caller()} uses a tensor that {self._within[leaf]}: return tensors from "
-                    f"blocks in tuples, lists, dicts or dataclasses of nothing but their fields, "
-                    f"or put both ends into one block by blocks=[...]"
-                )
             raise NotRecordable(
                 f"{caller()} uses a tensor that neither a module's output nor an operation of "
-                f"torch gave (it comes of {type(leaf.grad_fn).__name__}): a custom autograd "
-                f"function or torch.func must run within a module; make that a block by "
-                f"blocks=[...]"
+                f"torch gave (it comes of {type(leaf.grad_fn).__name__}): return tensors from "
+                f"blocks in tuples, lists, dicts or dataclasses of nothing but their fields; a "
+                f"custom autograd function or torch.func must run within a module; make that, or "
+                f"a module around both ends, a block by blocks=[...]"
             )
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
@@ -352,16 +345,6 @@ class Recorder(TorchFunctionMode):
             step, results=(*step.results, number), within=(*step.within, within)
         )
         return Value(number)
-
-    def _note_within(self, name: str, output: Any) -> None:
-        """Note the tensors of a block that it returns as attributes of some object."""
-
-        def note(leaf: Any) -> None:
-            if not isinstance(leaf, Tensor) and hasattr(leaf, "__dict__"):
-                for tensor in tensors([*vars(leaf).values()]):
-                    self._within[tensor] = f"{name} returns in a {type(leaf).__name__}"
-
-        encode(output, note)
 
     def _depends_on_data(self, found: Sequence[Tensor]) -> bool:
         references = [self._references.get(id(tensor)) for tensor in found]

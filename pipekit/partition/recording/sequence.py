@@ -75,7 +75,7 @@ class RecordedSequence(nn.Sequential):
     @classmethod
     def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
         """Return the layers of a recorded model, whose forwards took so long."""
-        layers = recorded.stages([1] * len(recorded))
+        layers = recorded.stages()
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = recorded

@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import open_files
+from experiments.attacks.left import open_files, worker_processes
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
-from tests.engine.test_failures import LIMIT_S, wait_until, worker_processes
+from tests.engine.test_failures import LIMIT_S, wait_until
 
 LARGE = bytes(2**24)  # more than a pipe takes
 
