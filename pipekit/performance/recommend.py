@@ -188,15 +188,22 @@ def recommend(
 
 
 def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
-    """Return layouts, the fastest first, but those that spread a sequence further for no gain."""
+    """Return layouts, the fastest first, but those that split tensors further for no gain.
+
+    "Minimize unnecessary per-tensor sharding (TP or CP)": Megatron-Bridge's performance guide,
+    Lowering Host Overhead and Jitters, 2.
+    """
     kept: list[RankedLayout] = []
-    cps: dict[tuple[int, ...], int] = {}
     for each in sorted(found, key=lambda each: each.step_s):
-        tp, cp, *others = _degrees(each.layout)
-        if cp < cps.get((tp, *others), cp + 1):
-            cps[tp, *others] = cp
+        if not any(_splits_less(faster.layout, each.layout) for faster in kept):
             kept.append(each)
     return tuple(kept)
+
+
+def _splits_less(one: ParallelLayout, other: ParallelLayout) -> bool:
+    """Return whether one of two that differ in nothing else of the spread has less tp and cp."""
+    alike = (one.ep, one.pp, one.zero == 3) == (other.ep, other.pp, other.zero == 3)
+    return alike and one.tp <= other.tp and one.cp <= other.cp
 
 
 def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
