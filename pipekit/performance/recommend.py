@@ -36,6 +36,9 @@ _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "eve
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
 _CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
+_SERVER_GPUS = 8
+"""Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
+performance guide, Parallel mapping strategies with NVL72)."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def recommend(
     *,
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
+    graphs: bool = False,
     framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
@@ -156,6 +160,7 @@ def recommend(
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
+        graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less.
         framework: that runs it.
 
     Raises:
@@ -170,7 +175,7 @@ def recommend(
     layouts = [*_layouts(known, kind, count, batch, seq_tokens)]
     for layout in progress_bar(layouts, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _least_recomputed(run, room)
+        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
         least = min(least, max(peaks))
         if max(peaks) > room:
             too_large += 1
@@ -268,6 +273,7 @@ def _layouts(
     layers = [layer for block, _ in known.blocks for layer in block]
     heads = math.gcd(*(layer.heads for layer in layers if not isinstance(layer, MLP | Experts)))
     experts = math.gcd(*(layer.count for layer in layers if isinstance(layer, Experts))) or 1
+    most_ep = experts if kind.node_gpus <= _SERVER_GPUS else kind.node_gpus
     for tp in _divisors(math.gcd(gpus, heads), kind.node_gpus):
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             for pp in _divisors(gpus // (tp * cp), known.layers):
@@ -276,7 +282,7 @@ def _layouts(
                     rounds = batch // (dp * samples) % pp == 0
                     for (chunks, method), ep, zero in product(
                         _stages(known.layers, pp, rounds),
-                        _divisors(math.gcd(tp * cp * dp, experts), experts),
+                        _divisors(math.gcd(tp * cp * dp, experts), most_ep),
                         _sharding(pp, dp * cp),
                     ):
                         yield on_gpus(

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ def test_experts_are_spread_only_where_there_are_some() -> None:
     dense, mixture = (recommend(each, "8xH100", 32) for each in (SMALL, MIXTURE))
     assert set(dense.frame()["ep"]) == {1}
     assert set(mixture.frame()["ep"]) == {1, 2, 4, 8}
+
+
+def test_experts_stay_in_a_rack_and_cross_servers() -> None:
+    mixture = replace(MIXTURE, blocks=(((Attention(16, 8, 64), Experts(128, 2, 2048)), 12),))
+    rack, servers = (recommend(mixture, f"128x{each}", 128) for each in ("GB200", "B200"))
+    assert max(rack.frame()["ep"]) == 64
+    assert max(servers.frame()["ep"]) == 128
+
+
+def test_graphs_cost_a_mixture_less() -> None:
+    launched, graphed = (recommend(MIXTURE, "8xGB300", 32, graphs=each) for each in (False, True))
+    assert graphed.candidates[0].step_s < launched.candidates[0].step_s
 
 
 def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> None:
