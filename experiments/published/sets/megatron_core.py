@@ -167,7 +167,6 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         row=MLPerfRow,
         machine=_fitted,
         predict=predict,
-        measured=lambda values: RowMeasured(float(values["step_s"])),
         work=partial(_work, model=lambda _: model),
         names={"gpu_type": MACHINES},
     )
