@@ -55,6 +55,12 @@ Values = Mapping[str, str]
 """A row of a file as text, by column."""
 
 
+def measured(values: Values) -> RowMeasured:
+    """Return what most sets print: ``step_s`` and, if they have it, ``memory_gb``."""
+    step, memory = values["step_s"], values.get("memory_gb")
+    return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
+
+
 class HasId(Protocol):
     """A row: its ``row_id`` ends with -1, -2 where a configuration was run again."""
 
@@ -94,8 +100,8 @@ class PublishedSet(Generic[Row]):
             predicted by.
         predict: a row's prediction by a machine's constants; raises ValueError with the reason if
             there is none.
-        measured: what the measured columns of a row say.
         work: that a step's seconds are proportional to in the naive floor.
+        measured: what the measured columns of a row say.
         group: rows of one group are fitted on, or predicted, together.
         kind: the class of a row, each of which has its interval.
         part: which part of the set a row is judged with, as a suffix of the set's name.
@@ -113,8 +119,8 @@ class PublishedSet(Generic[Row]):
     row: type[Row]
     machine: Callable[[Row], str]
     predict: Callable[[Row, Constants], RowPrediction]
-    measured: Callable[[Values], RowMeasured]
     work: Callable[[Row], float]
+    measured: Callable[[Values], RowMeasured] = measured
     group: Callable[[Row], str] = _configuration
     kind: Callable[[Row], str] = lambda _: "all"
     part: Callable[[Row], str] = lambda _: ""

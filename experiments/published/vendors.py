@@ -10,7 +10,7 @@ import pandas as pd
 import typer
 
 from experiments.published.fit import known_rows
-from experiments.published.sets.megatron_core import BRIDGE, BridgeRow, bridge_shape, dtype
+from experiments.published.sets.megatron_core import BRIDGE, BridgeRow, bridge_shape, dtype, graphs
 from experiments.published.table import FOLDER
 from pipekit.performance.recommend import recommend
 from pipekit.performance.shapes import Shape
@@ -27,21 +27,24 @@ def chosen(row: BridgeRow) -> Degrees:
     return row.tp or 1, row.cp or 1, min(row.ep or 1, row.gpus // pp), pp
 
 
-Question = tuple[Shape, str, int, int, str]
-"""A model, a cluster, a batch, tokens of a sequence, and the dtype of products."""
+Question = tuple[Shape, str, int, int, str, bool]
+"""A model, a cluster, a batch, tokens of a sequence, the dtype of products, and CUDA graphs."""
 
 
 def question(row: BridgeRow) -> Question:
     """Return what is asked for a row."""
     cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
-    return bridge_shape(row), cluster, batch, row.seq_tokens, dtype(row.precision)
+    number = dtype(row.precision)
+    return bridge_shape(row), cluster, batch, row.seq_tokens, number, graphs(row)
 
 
 def first(asked: Question) -> list[Degrees]:
     """Return the degrees of the first layouts that are recommended; none fits: none."""
-    model, cluster, batch, seq_tokens, dtype = asked
+    model, cluster, batch, seq_tokens, dtype, graphs = asked
     try:
-        found = recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype).candidates
+        found = recommend(
+            model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs
+        ).candidates
     except ValueError:
         return []
     layouts = [each.layout for each in found[:FIRST]]

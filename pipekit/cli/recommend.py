@@ -23,6 +23,9 @@ def recommend(
     dtype: Annotated[
         str, typer.Option(help="Of products: bfloat16, float16, float8 or float4.")
     ] = "bfloat16",
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Each pass is launched as one CUDA graph.")
+    ] = False,
     framework: Annotated[
         str, typer.Option(help="Whose flags are printed: megatron, torchtitan or pipekit.")
     ] = "megatron",
@@ -49,7 +52,8 @@ def recommend(
     from pipekit.performance.recommend import recommend as ranked
 
     require_choice("framework", framework, flags.FRAMEWORKS)
-    found = ranked(model, (gpus, machine(device)), batch, seq_tokens=seq_tokens, dtype=dtype)
+    cluster = gpus, machine(device)
+    found = ranked(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)

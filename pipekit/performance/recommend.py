@@ -4,21 +4,21 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipekit import units
+from pipekit.performance.candidates import layouts
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
 from pipekit.performance.frameworks import MEGATRON_BRIDGE, Framework
-from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
+from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import MLP, Experts, Shape, shape
+from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.training import TrainingSetup, on, training
 from pipekit.progress import progress_bar
@@ -33,9 +33,6 @@ USABLE = 0.9
 """Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
-_LEAST_TOKENS = 4096
-"""Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
-_CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
 
 
 @dataclass(frozen=True)
@@ -140,6 +137,7 @@ def recommend(
     *,
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
+    graphs: bool = False,
     framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
@@ -156,6 +154,7 @@ def recommend(
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
+        graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less.
         framework: that runs it.
 
     Raises:
@@ -167,36 +166,43 @@ def recommend(
     room = USABLE * kind.device.memory_bytes
     alike: dict[tuple[int, ...], list[_Fitting]] = defaultdict(list)
     too_large, least = 0, math.inf
-    layouts = [*_layouts(known, kind, count, batch, seq_tokens)]
-    for layout in progress_bar(layouts, desc="recommend", unit="layout", delay=1.0):
+    tried = [*layouts(known, kind, count, batch, seq_tokens)]
+    for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _least_recomputed(run, room)
+        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
         least = min(least, max(peaks))
         if max(peaks) > room:
             too_large += 1
         else:
             alike[_degrees(layout)].append(_Fitting(run, step(run), tuple(peaks)))
     if not alike:
-        smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if layouts else ""
+        smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if tried else ""
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
         )
     found = _worth_it(map(_fastest, alike.values()))
     half_width = fitted().half_width(on(framework, kind), known.kind)
-    return Recommendation(found, half_width, len(layouts), too_large)
+    return Recommendation(found, half_width, len(tried), too_large)
 
 
 def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
-    """Return layouts, the fastest first, but those that spread a sequence further for no gain."""
+    """Return layouts, the fastest first, but those that split tensors further for no gain.
+
+    A large part of a tensor keeps a GPU busy (Megatron-Bridge's performance guide, Lowering
+    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).
+    """
     kept: list[RankedLayout] = []
-    cps: dict[tuple[int, ...], int] = {}
     for each in sorted(found, key=lambda each: each.step_s):
-        tp, cp, *others = _degrees(each.layout)
-        if cp < cps.get((tp, *others), cp + 1):
-            cps[tp, *others] = cp
+        if not any(_splits_less(faster.layout, each.layout) for faster in kept):
             kept.append(each)
     return tuple(kept)
+
+
+def _splits_less(one: ParallelLayout, other: ParallelLayout) -> bool:
+    """Return whether one of two that differ in nothing else of the spread has less tp and cp."""
+    alike = (one.ep, one.pp, one.zero == 3) == (other.ep, other.pp, other.zero == 3)
+    return alike and one.tp <= other.tp and one.cp <= other.cp
 
 
 def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
@@ -252,56 +258,3 @@ def _fastest(alike: list[_Fitting]) -> RankedLayout:
     )
     idle = 1 - (busy + made.after_s) / best_s
     return RankedLayout(run, best_s, peaks, max(idle, 0.0), made.after_s / best_s)
-
-
-def _layouts(
-    known: Shape, kind: Machine, gpus: int, batch: int, seq_tokens: int
-) -> Iterator[ParallelLayout]:
-    """Yield all layouts whose degrees divide what they split."""
-    layers = [layer for block, _ in known.blocks for layer in block]
-    heads = math.gcd(*(layer.heads for layer in layers if not isinstance(layer, MLP | Experts)))
-    experts = math.gcd(*(layer.count for layer in layers if isinstance(layer, Experts))) or 1
-    for tp in _divisors(math.gcd(gpus, heads), kind.node_gpus):
-        for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
-            for pp in _divisors(gpus // (tp * cp), known.layers):
-                dp = gpus // (tp * cp * pp)
-                for samples in _divisors(batch // dp if batch % dp == 0 else 0, _MOST_SAMPLES):
-                    rounds = batch // (dp * samples) % pp == 0
-                    for (chunks, method), ep, zero in product(
-                        _stages(known.layers, pp, rounds),
-                        _divisors(math.gcd(tp * cp * dp, experts), experts),
-                        _sharding(pp, dp * cp),
-                    ):
-                        yield on_gpus(
-                            gpus,
-                            batch,
-                            tp=tp,
-                            cp=cp,
-                            pp=pp,
-                            ep=ep,
-                            chunks=chunks,
-                            microbatch_samples=samples,
-                            zero=zero,
-                            method=method,
-                        )
-
-
-def _stages(layers: int, pp: int, rounds: bool) -> list[tuple[int, str]]:
-    """Return how many virtual stages a rank can have, and the method.
-
-    Megatron-LM interleaves whole rounds of microbatches, one for each rank.
-    """
-    most = (layers + 2) // pp if pp > 1 and rounds else 1
-    return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
-
-
-def _sharding(pp: int, replicas: int) -> tuple[int, ...]:
-    """Return stages of ZeRO: in a pipeline whole weights stay on their ranks between passes."""
-    if replicas == 1:
-        return (0,)
-    return (1, 3) if pp == 1 else (1,)
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    """Return the divisors of a number above 0, up to a limit; none of 0."""
-    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

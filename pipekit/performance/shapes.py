@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from pipekit.choices import require_choice
 
@@ -116,17 +117,17 @@ class Shape:
     tied: bool = False
     predictors: int = 0
 
-    @property
+    @cached_property
     def layers(self) -> int:
         """How many blocks there are."""
         return sum(count for _, count in self.blocks)
 
-    @property
+    @cached_property
     def dense_parameters(self) -> float:
         """Weights of all blocks but for those of experts."""
         return sum(n * layer.parameters(self.hidden) for layer, n in self.each_layer())
 
-    @property
+    @cached_property
     def expert_parameters(self) -> float:
         """Weights of all experts."""
         return sum(n * layer.expert_parameters(self.hidden) for layer, n in self.mixtures())

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,26 @@ def test_experts_are_spread_only_where_there_are_some() -> None:
     assert set(mixture.frame()["ep"]) == {1, 2, 4, 8}
 
 
-def test_a_sequence_is_spread_further_only_for_a_gain(ranked: Recommendation) -> None:
+def test_experts_stay_in_a_rack_and_cross_servers() -> None:
+    mixture = replace(MIXTURE, blocks=(((Attention(16, 8, 64), Experts(128, 2, 2048)), 12),))
+    rack, servers = (recommend(mixture, f"128x{each}", 128) for each in ("GB200", "B200"))
+    assert max(rack.frame()["ep"]) == 64
+    assert max(servers.frame()["ep"]) == 128
+
+
+def test_graphs_cost_a_mixture_less() -> None:
+    launched, graphed = (recommend(MIXTURE, "8xGB300", 32, graphs=each) for each in (False, True))
+    assert graphed.candidates[0].step_s < launched.candidates[0].step_s
+
+
+def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> None:
+    """Of two that differ in tp and cp alone, the one that splits less comes later, or is slower."""
     frame = ranked.frame()
-    for _, alike in frame.groupby(["tp", "ep", "pp"]):
-        assert alike["cp"].is_monotonic_decreasing  # from the fastest on
+    frame["sharded"] = frame["zero"] == 3
+    for _, alike in frame.groupby(["ep", "pp", "sharded"]):
+        splits = alike[["tp", "cp"]].to_numpy()
+        for place, each in enumerate(splits):
+            assert not (splits[:place] <= each).all(axis=1).any()
 
 
 def test_the_interval_is_that_of_the_framework_on_the_device(ranked: Recommendation) -> None:

@@ -3,7 +3,7 @@ parameters (chronicles-prequel.md).  Rank only: the authors saw the network vary
 
 from dataclasses import dataclass, replace
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import PublishedSet, RowPrediction
 from experiments.published.sets.vtrain import MACHINE, on_nodes, predicted
 from pipekit.performance.constants import Constants
 from pipekit.performance.layout import ParallelLayout
@@ -72,11 +72,6 @@ def _predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
     return replace(predicted(run), memory_bytes=max(peak_bytes(run)))
 
 
-def _measured(values: Values) -> RowMeasured:
-    step, memory = values["step_s"], values["memory_gb"]
-    return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
-
-
 def _flops(row: BigScienceRow) -> float:
     tokens = row.global_batch_samples * row.seq_tokens
     return 6 * _shape(row).active_parameters * tokens / row.gpus
@@ -88,6 +83,5 @@ BIGSCIENCE = PublishedSet(
     row=BigScienceRow,
     machine=lambda _: MACHINE,
     predict=_predicted,
-    measured=_measured,
     work=_flops,
 )

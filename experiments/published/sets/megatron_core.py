@@ -99,7 +99,8 @@ def bridge_shape(row: BridgeRow) -> Shape:
     return replace(known, predictors=0) if row.variant == "w/o MTP" else known
 
 
-def _graphs(row: BridgeRow) -> bool:
+def graphs(row: BridgeRow) -> bool:
+    """Return whether a row's passes seem to be CUDA graphs."""
     since = _GRAPHED_FROM.get(row.model)
     newer = since is not None and row.release >= since
     return newer and row.device[0] != "H" and "MXFP8" in row.precision
@@ -113,10 +114,10 @@ def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
         zero=3 if (row.fsdp or 0) > 1 else 1,
         recompute="experts" if (row.model, row.device) in _RECOMPUTED else "nothing",
     )
-    frozen, graphs = row.task == "lora", _graphs(row)
+    frozen = row.task == "lora"
     run = _training(row, bridge_shape(row), layout, constants)
     return _prediction(
-        replace(run, framework=MEGATRON_BRIDGE, trains_weights=not frozen, graphs=graphs)
+        replace(run, framework=MEGATRON_BRIDGE, trains_weights=not frozen, graphs=graphs(row))
     )
 
 
@@ -166,7 +167,6 @@ def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
         row=MLPerfRow,
         machine=_fitted,
         predict=predict,
-        measured=lambda values: RowMeasured(float(values["step_s"])),
         work=partial(_work, model=lambda _: model),
         names={"gpu_type": MACHINES},
     )

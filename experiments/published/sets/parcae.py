@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import PublishedSet, RowPrediction
 from experiments.published.rows import given
 from pipekit.performance.constants import Constants
 from pipekit.performance.dealing import filled
@@ -196,10 +196,6 @@ def _work(row: ParcaeRow) -> float:
     return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
 
 
-def _measured(values: Values) -> RowMeasured:
-    return RowMeasured(float(values["step_s"]))
-
-
 def _anomaly(row: ParcaeRow) -> str | None:
     if row.model == "bert" and row.dp * row.pp == 18:
         return "twice as slow as all neighbours"
@@ -218,7 +214,6 @@ PARCAE = PublishedSet(
     row=ParcaeRow,
     machine=lambda row: f"DeepSpeed{', convolutions' * (row.model in _IMAGES)} on V100 16GB",
     predict=_predict,
-    measured=_measured,
     work=_work,
     kind=lambda row: "images" if row.model in _IMAGES else "transformers",
     part=_part,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import PublishedSet, RowPrediction
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
@@ -89,10 +89,6 @@ def all_reduces() -> dict[int, Curve]:
     }
 
 
-def _measured(values: Values) -> RowMeasured:
-    return RowMeasured(float(values["step_s"]))
-
-
 def _flops(row: VTrainRow) -> float:
     """Return a step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
     shape = gpt("GPT", row.hidden_size, row.attention_heads, row.layers)
@@ -105,7 +101,6 @@ _vtrain = partial(
     PublishedSet,
     row=VTrainRow,
     machine=lambda _: MACHINE,
-    measured=_measured,
     work=_flops,
     efficiencies=EFFICIENCIES,
     overheads=OVERHEADS,

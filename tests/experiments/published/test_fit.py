@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from experiments.published import fit, table
 from experiments.published.intervals import half_width, half_widths
+from experiments.published.judged import judged
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
-from experiments.published.table import errors, judged
+from experiments.published.table import errors
 from pipekit.performance.constants import UNKNOWN, Constants
 
 TRUE = Constants(0.5, 3e-6)
@@ -73,7 +74,7 @@ def test_the_table_says_how_far_predictions_are_off(outcome: fit.CrossValidation
     assert row["mean"] > row["mean_without_anomalies"]
     assert row["floor"] > 3 * row["mean"]
     assert 0.7 < row["coverage"] < 0.95
-    assert row["rank"] > 0.9
+    assert 0.85 < row["rank"] < 1  # seven sizes: ties are ties
 
 
 def test_a_row_is_never_predicted_by_constants_that_saw_it(
