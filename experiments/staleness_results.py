@@ -9,7 +9,9 @@ what each mitigation earns (mitigations.csv), when each is at a loss on the pape
 """
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -27,33 +29,55 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trainings", type=Path, help="the folder of the records")
     parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
+    parser.add_argument("--add", action="store_true", help="to the trainings of the output")
+    parser.add_argument("--load", default="", help="the host's load meanwhile, in words")
     given = parser.parse_args()
     files = sorted(given.trainings.glob("*.json"))
     courses = [read_json(file, Course, "a training") for file in files]
     if not courses:
         parser.error(f"{given.trainings} has no trainings: run experiments/staleness.yaml first")
-    trainings = table(courses).sort_values([*ARM, "rate", "seed"], kind="stable")
-    origins = [course.provenance for course in courses]
-    write(
-        given.output / "provenance.json",
-        provenance(
-            "measured",
-            trainings=len(courses),
-            cpu_hours=round(float(trainings["cpu_s"].sum()) / 3600, 3),
-            first_utc=min(origin["utc"] for origin in origins),
-            last_utc=max(origin["utc"] for origin in origins),
-            trained_at={key: sorted({str(o[key]) for o in origins}) for key in ("commit", "torch")},
-            data=sorted({origin["data"] for origin in origins}),
-        ),
-    )
+    file, about = given.output / "trainings.csv", given.output / "provenance.json"
+    trainings, said = table(courses).drop(columns="commit"), origin(courses)
+    if given.add:
+        trainings = pd.concat([pd.read_csv(file), trainings])
+        said = joined(json.loads(about.read_text(encoding="utf-8")), said)
+    trainings = trainings.sort_values([*ARM, "rate", "seed"], kind="stable")
     losses = [*VALIDATIONS, "training"]
     trainings[losses] = trainings[losses].round(DIGITS)
-    trainings.drop(columns="commit").to_csv(given.output / "trainings.csv", index=False)
-    kept = comparison.load(given.output / "trainings.csv")
-    said = tables(kept)
-    for name, each in said.items():
+    trainings.to_csv(file, index=False)
+    kept = comparison.load(file)
+    hours = round(float(kept["cpu_s"].sum()) / 3600, 3)
+    more = {"trainings": len(kept), "cpu_hours": hours, "load": given.load}
+    write(about, provenance("measured", **more, **said))
+    told = tables(kept)
+    for name, each in told.items():
         each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
-    print(claims.counts(kept), *said["findings"]["text"], sep="\n")
+    print(claims.counts(kept), *told["findings"]["text"], sep="\n")
+
+
+def origin(courses: list[Course]) -> dict[str, Any]:
+    """Return when, from which commits and data trainings come."""
+    known = [course.provenance for course in courses]
+    return {
+        "first_utc": min(each["utc"] for each in known),
+        "last_utc": max(each["utc"] for each in known),
+        "trained_at": {key: sorted({str(o[key]) for o in known}) for key in ("commit", "torch")},
+        "data": sorted({each["data"] for each in known}),
+    }
+
+
+def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the :func:`origin` of two sets of trainings together."""
+    trained = {
+        key: sorted({*one["trained_at"][key], *other["trained_at"][key]})
+        for key in one["trained_at"]
+    }
+    return {
+        "first_utc": min(one["first_utc"], other["first_utc"]),
+        "last_utc": max(one["last_utc"], other["last_utc"]),
+        "trained_at": trained,
+        "data": sorted({*one["data"], *other["data"]}),
+    }
 
 
 def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:

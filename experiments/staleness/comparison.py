@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.staleness.methods import METHODS, SYNC
+from experiments.staleness.methods import BSP, METHODS, SYNC
 from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
 from experiments.study.trainings import reached
 
@@ -85,11 +85,15 @@ def load(file: Path) -> pd.DataFrame:
 
 def arm_name(method: str, stages: int) -> str:
     """Return how an arm is called in figures: its delay depends on the depth, or not."""
-    return method if method == SYNC or method.startswith("2bw") else f"{method}, {stages} stages"
+    if method == SYNC or method.startswith("2bw"):
+        return method
+    return f"{method}, {stages} {'workers' if method == BSP else 'stages'}"
 
 
 def plain(method: str) -> str:
     """Return the method that a mitigation was added to, itself if it has none."""
+    if method == BSP:
+        return BSP
     equation = METHODS[method].equation
     return next(name for name, each in METHODS.items() if each.equation == equation)
 

@@ -21,6 +21,8 @@ from pipekit.schedules import Schedule
 
 SYNC = "flush"
 """No delay: what all others are compared with."""
+BSP = "bsp"
+"""Data parallelism: no delay, and a minibatch of each worker in an update (PipeDream, 2.1)."""
 PACI_MICROBATCHES = 4
 FIRST_SHARE = 5
 """2BW with synchronous training first has it for one in so many of the updates."""
@@ -41,7 +43,7 @@ class DelayedMethod:
     optimizers: tuple[str, ...] = ()  # it is defined for; empty: all
 
     def depth(self, stages: int) -> int:
-        """Return the stages to train with, to learn what a pipeline of so many does."""
+        """Return the stages (data parallelism: workers) to train with, to learn what so many do."""
         return self.stages or stages
 
     def flush_after(self, updates: int) -> range:
@@ -58,6 +60,7 @@ class DelayedMethod:
         return replace(self, mitigation=lambda updates: rule(), optimizers=only)
 
 
+_SEQUENTIAL = partial(schedules.flush, microbatches=1)
 _PIPEDREAM = DelayedMethod("pipedream", schedules.pipedream)
 _VERTICAL = partial(schedules.pipedream, vertical_sync=True)
 _NO_STASHING = DelayedMethod("pipedream_no_stashing", partial(schedules.pipedream, stashing=False))
@@ -66,7 +69,8 @@ _PACI = partial(schedules.paci, microbatches=PACI_MICROBATCHES)
 _PREDICTED = ("sgd", "adamw")
 
 METHODS: Mapping[str, DelayedMethod] = {
-    SYNC: DelayedMethod("sequential", partial(schedules.flush, microbatches=1), stages=1),
+    SYNC: DelayedMethod("sequential", _SEQUENTIAL, stages=1),
+    BSP: DelayedMethod("sequential", _SEQUENTIAL),
     "2bw": _TWO_BW,
     "pipedream": _PIPEDREAM,
     "vertical-sync": DelayedMethod("pipedream_vertical_sync", _VERTICAL),

@@ -1,6 +1,7 @@
 """What each method of the sweep takes on the papers' machines: seconds, and bytes (simulated).
 
-All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
+All make an update of equally many samples; data parallelism, which is no pipeline, has no seconds
+here.  Methods with microbatches cut them; PipeDream and what
 is built on it pass them through whole, since it updates after each minibatch.
 """
 
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from experiments.staleness.comparison import OWN, arm_name
-from experiments.staleness.methods import METHODS, OPTIMIZERS, PACI_MICROBATCHES, SYNC
+from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, PACI_MICROBATCHES, SYNC
 from experiments.staleness.proxies import of_setting
 from experiments.study.costs import published
 from experiments.study.traces import mean_interval, memory_of
@@ -114,7 +115,7 @@ def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
     """Return all measured methods at this depth as points: a row each."""
     own = table[(table["proxy"] == proxy) & (table["optimizer"] == optimizer)]
-    rows = own[own["at"] == OWN].itertuples()
+    rows = own[(own["at"] == OWN) & (own["method"] != BSP)].itertuples()
     found = []
     for row in rows:
         if METHODS[row.method].stages or row.stages == machines.stages:
@@ -130,6 +131,7 @@ def update_seconds(
 ) -> pd.Series:
     """Return the simulated seconds of an update, by proxy, optimizer, method and stages."""
     arms = trainings[["proxy", "optimizer", "method", "stages"]].drop_duplicates()
+    arms = arms[arms["method"] != BSP]
     found = {}
     for proxy, optimizer, method, stages in arms.itertuples(index=False):
         depth = DEPTH if METHODS[method].stages else stages

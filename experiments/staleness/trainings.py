@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from experiments.staleness.methods import METHODS, OPTIMIZERS, scheduler
+from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
 from experiments.study.trainings import Course
 from pipekit import Updates, Watch, oracle
@@ -41,7 +41,7 @@ class StaleTraining:
 
     proxy: Proxy  # the network and its data
     method: str  # a name of METHODS
-    stages: int  # of the pipeline
+    stages: int  # of the pipeline; data parallelism: workers
     optimizer: str  # a name of OPTIMIZERS
     rate: float  # the greatest learning rate
     seed: int  # of the weights, of the rows' order, and of masks and shifts
@@ -49,6 +49,13 @@ class StaleTraining:
     def at(self, rate: float, seed: int) -> "StaleTraining":
         """Return the same with another rate and seed."""
         return replace(self, rate=rate, seed=seed)
+
+    @property
+    def by_update(self) -> Proxy:
+        """The proxy, in updates: one of data parallelism has the rows of as many as its workers."""
+        n = self.stages if self.method == BSP else 1
+        rows, updates = n * self.proxy.batch_rows, self.proxy.updates // n
+        return replace(self.proxy, batch_rows=rows, updates=updates)
 
     @property
     def cheaper(self) -> str:
@@ -68,7 +75,7 @@ class StaleTraining:
         return OPTIMIZERS[self.optimizer].make(parameters, self.rate, self.proxy.ends)
 
     def make_scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler:
-        return scheduler(optimizer, self.proxy.updates)
+        return scheduler(optimizer, self.by_update.updates)
 
 
 def train(case: StaleTraining, by: str | None = None) -> Course:
@@ -77,7 +84,7 @@ def train(case: StaleTraining, by: str | None = None) -> Course:
     ``training`` of the course is the mean loss since the point before, at the weights that the
     method reads. The oracle refuses mitigations; tests/engine has it judge them all.
     """
-    by, proxy = by or case.cheaper, case.proxy
+    by, proxy = by or case.cheaper, case.by_update
     data = proxy.data()
     batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
     started = time.process_time()
@@ -88,7 +95,7 @@ def train(case: StaleTraining, by: str | None = None) -> Course:
         model.load_state_dict(weights[end])
         validation.append(evaluate(model, proxy, tests))
     names = {name: getattr(case, name) for name in ("method", "stages", "optimizer", "rate")}
-    about = {"proxy": proxy.setting, **names, "seed": case.seed}
+    about = {"proxy": case.proxy.setting, **names, "seed": case.seed}
     about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
     return Course.of(
         provenance("measured", case.seed, data=data.source, case=about, by=by),

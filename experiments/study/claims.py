@@ -172,7 +172,7 @@ def _merged(claim: str, rounds: Sequence[Found]) -> Found:
     values = [each.value for each in valid]
     middle = _middle(values)
     nearest = min(valid, key=lambda each: _distance(each.value, middle))
-    return replace(nearest, value=middle, repeats=tuple(values) if len(values) > 1 else ())
+    return nearest if len(values) == 1 else replace(nearest, value=middle, repeats=tuple(values))
 
 
 def _middle(values: Sequence[Any]) -> Any:

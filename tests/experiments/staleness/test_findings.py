@@ -18,7 +18,7 @@ from experiments.staleness.paper_claims import AGREES, CONTRADICTS, UNDECIDED
         (paper_claims.LOWER, CONTRADICTS, AGREES, CONTRADICTS, UNDECIDED),
         (paper_claims.NOT_HIGHER, CONTRADICTS, AGREES, AGREES, UNDECIDED),
         (paper_claims.SAME, CONTRADICTS, CONTRADICTS, AGREES, UNDECIDED),
-        (paper_claims.NOT_LOWER, UNDECIDED, CONTRADICTS, UNDECIDED, UNDECIDED),
+        (paper_claims.NOT_LOWER, AGREES, CONTRADICTS, AGREES, UNDECIDED),
     ],
 )
 def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(

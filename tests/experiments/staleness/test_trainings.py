@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.staleness.methods import METHODS, OPTIMIZERS
+from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
 from pipekit import oracle
 
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
+WIDE = replace(TINY, batch_rows=DEEP * TINY.batch_rows, updates=TINY.updates // DEEP)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,15 @@ def test_oracle_and_engine_give_the_same_bits(method: str, optimizer: str) -> No
         assert by_oracle.points[what] == by_engine.points[what]
     expected = [TINY.updates * point // POINTS for point in range(POINTS + 1)]
     assert by_oracle.points["updates"] == expected
+
+
+def test_an_update_of_data_parallelism_has_a_minibatch_of_each_worker() -> None:
+    course = train(case(BSP, "sgd"), ORACLE)
+    assert course.points["updates"][-1] == TINY.updates // DEEP
+    assert (
+        course.points["validation"]
+        == train(replace(case("flush", "sgd"), proxy=WIDE)).points["validation"]
+    )
 
 
 def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:

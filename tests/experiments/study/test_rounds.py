@@ -75,6 +75,10 @@ class TestRounds:
         assert merged(True, False, False).value is False
         assert merged("7-1", "8", "8").value == "8"
 
+    def test_a_single_round_keeps_its_own_repeats(self) -> None:
+        alone = Found(2.0, label="measured", repeats=(1.0, 2.0, 3.0))
+        assert settled(CLAIM, [alone], None) == alone
+
     def test_rounds_of_other_labels_are_refused(self) -> None:
         rounds = [Found(1, label="exact"), Found(1, label="measured")]
         with pytest.raises(ValueError, match=f"differ in what they found of {CLAIM}"):
