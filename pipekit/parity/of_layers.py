@@ -122,7 +122,8 @@ def between(e: Evidence) -> Iterator[Hypothesis]:
 
 def _passing(e: Evidence, fault: str, said: str, **fault_of_pass: Any) -> Hypothesis:
     def predicted(step: int) -> list[Tensors]:
-        return [e.loop.summed(replace(e.loop.whole(step), **fault_of_pass))]
+        like = replace(e.loop.whole(step), **fault_of_pass)
+        return [e.loop.weighted(step, e.parts(step) if e.loop.case.coupled else [like.rows], like)]
 
     return Hypothesis(predicted, times(fault, said), together=True)
 
