@@ -10,6 +10,7 @@ from functools import cache
 
 from pipekit.parity.evidence import Basis, Evidence, Factors, Prediction
 from pipekit.parity.observed import Entry
+from pipekit.parity.plain_loop import Pass, Tensors
 
 SAME = 2e-3  # difference of two factors that count as one, relative above 1
 NOTHING = 0.01  # a factor as small as this is none
@@ -116,3 +117,15 @@ def times(fault: str, said: str) -> Callable[[Fits], Iterator[Said]]:
             yield fault, said if same(factor, 1.0) else f"{said}, x {factor:.4g}"
 
     return each(name)
+
+
+def passing(
+    e: Evidence, fault: str, said: str, like: Callable[[int], Pass], behind: int = 0
+) -> Hypothesis:
+    """Return the hypothesis that each step runs such a pass, in place of the right one."""
+
+    def predicted(step: int) -> list[Tensors]:
+        parts = e.parts(step) if e.loop.case.coupled else [like(step).rows]
+        return [e.loop.weighted(like(step).step, parts, like(step))]
+
+    return Hypothesis(predicted, times(fault, said), behind=behind, together=True)

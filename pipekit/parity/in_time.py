@@ -9,8 +9,8 @@ import torch
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Factors, Prediction
-from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, times
-from pipekit.parity.plain_loop import Tensors, total
+from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, passing, times
+from pipekit.parity.plain_loop import Pass, Tensors, total
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -27,18 +27,19 @@ def in_time(e: Evidence) -> Iterator[Hypothesis]:
     for k in range(1, e.steps):
         said = f"every stage reads the weights of {_updates(k)} before"
         said += " or of more" if k == e.steps - 1 else ""
-        yield _one(partial(_stale, e, k), faults.STALE.format(_updates(k)), said, behind=k)
+        older = partial(e.loop.whole, delay=k)
+        yield passing(e, faults.STALE.format(_updates(k)), said, older, behind=k)
     if e.stage_of is not None and e.stages is not None and e.stages > 1:
         delays = [e.stages - 1 - stage for stage in e.stage_of]
         yield from _staggered(e, delays)
         yield from _as_they_come(e, delays)
     said = "each update applies the gradient of the one before"
-    yield _one(lambda step: total([(float(step > 0), e.raw(max(step - 1, 0)))]), faults.LATE, said)
+    yield _one(lambda s: total([(float(s > 0), e.raw(max(s - 1, 0)))]), faults.LATE, said)
     said = "each update is of the batch before, on the newest weights"
-    yield _one(partial(_batch_before, e), faults.EARLIER_BATCH, said)
+    newest = lambda s: replace(e.loop.whole(max(s - 1, 0)), forward=(s,) * e.loop.depth)  # noqa: E731
+    yield passing(e, faults.EARLIER_BATCH, said, newest)
     for k in range(2, e.steps // 2 + 1):
-        said = f"every {k} batches"
-        yield _one(partial(_every, e, k), faults.SEVERAL_BATCHES, said)
+        yield _one(partial(_every, e, k), faults.SEVERAL_BATCHES, f"every {k} batches")
 
 
 def _one(predicts: Prediction, fault: str, said: str, behind: int = 0) -> Hypothesis:
@@ -49,15 +50,6 @@ def _updates(k: int) -> str:
     return f"{k} update{'s' * (k > 1)}"
 
 
-def _stale(e: Evidence, k: int, step: int) -> Tensors:
-    return e.loop.weighted(step, e.parts(step), e.loop.whole(step, delay=k))
-
-
-def _batch_before(e: Evidence, step: int) -> Tensors:
-    before = e.loop.whole(max(step - 1, 0))
-    return e.loop.summed(replace(before, forward=(step,) * e.loop.depth))
-
-
 def _every(e: Evidence, k: int, step: int) -> Tensors:
     now = float((step + 1) % k == 0)
     return total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))
@@ -66,17 +58,17 @@ def _every(e: Evidence, k: int, step: int) -> Tensors:
 def _staggered(e: Evidence, delays: Sequence[int]) -> Iterator[Hypothesis]:
     """Yield PipeDream's versions (PipeDream, 3.4), with and without stashing."""
 
-    def predicted(step: int, stashing: bool) -> Tensors:
+    def like(step: int, stashing: bool) -> Pass:
         forward = tuple(max(step - delay, 0) for delay in delays)
         backward = None if stashing else (step,) * e.loop.depth
-        like = replace(e.loop.whole(step), forward=forward, backward=backward)
-        return e.loop.weighted(step, e.parts(step), like)
+        return replace(e.loop.whole(step), forward=forward, backward=backward)
 
     most = max(delays)
     fault = faults.STALE.format(f"up to {_updates(most)}")
-    for stashing, said in ((True, "the same"), (False, "the newest")):
-        said = f"each stage reads one update older than the next in its forward, {said} in its "
-        yield _one(partial(predicted, stashing=stashing), fault, said + "backward", most)
+    for stashing, read in ((True, "the same"), (False, "the newest")):
+        said = "each stage reads one update older than the next in its forward, "
+        said += f"{read} in its backward"
+        yield passing(e, fault, said, partial(like, stashing=stashing), most)
 
 
 def _as_they_come(e: Evidence, delays: Sequence[int]) -> Iterator[Hypothesis]:

@@ -1,6 +1,6 @@
 """Faults of layers and parameters: tied, left out, in another order, or what goes between them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Factors
-from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, times
+from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, passing, times
 from pipekit.parity.observed import TOLERANCE, Entry
-from pipekit.parity.plain_loop import Tensors
+from pipekit.parity.plain_loop import Pass, Tensors
 from pipekit.parity.ratios import meanings
 
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
@@ -97,9 +97,9 @@ def _blocks(e: Evidence) -> Iterator[list[list[int]]]:
 
 def _in_order(e: Evidence, blocks: list[list[int]], fault: str, said: str) -> Iterator[Hypothesis]:
     order = tuple(chain(*blocks))
-    with suppress(RuntimeError, TypeError, ValueError, IndexError):  # layers that do not fit
+    with suppress(RuntimeError, TypeError, ValueError, AttributeError):  # layers do not fit
         e.loop.run(replace(e.loop.whole(0), order=order))
-        yield _passing(e, fault, said, order=order)
+        yield passing(e, fault, said, _pass(e, order=order))
 
 
 def between(e: Evidence) -> Iterator[Hypothesis]:
@@ -110,22 +110,18 @@ def between(e: Evidence) -> Iterator[Hypothesis]:
     if e.loop.case.tuples:
         for cut in product(firsts, (0, 1)):
             said = f"of tensor {cut[1] + 1} of the two that layer {cut[0]} gets"
-            yield _passing(e, faults.CUT, said, cut=cut)
+            yield passing(e, faults.CUT, said, _pass(e, cut=cut))
         return
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for layer, count, by, what in product(firsts, counts, (1, -1), ("input", "gradient")):
         shift = by * (e.loop.rows(0) // count)
         handed = (layer, shift, 0) if what == "input" else (layer, 0, shift)
         said = f"layer {layer}'s {what} is that of a neighbour of {count} microbatches"
-        yield _passing(e, faults.HANDED, said, handed=handed)
+        yield passing(e, faults.HANDED, said, _pass(e, handed=handed))
 
 
-def _passing(e: Evidence, fault: str, said: str, **fault_of_pass: Any) -> Hypothesis:
-    def predicted(step: int) -> list[Tensors]:
-        like = replace(e.loop.whole(step), **fault_of_pass)
-        return [e.loop.weighted(step, e.parts(step) if e.loop.case.coupled else [like.rows], like)]
-
-    return Hypothesis(predicted, times(fault, said), together=True)
+def _pass(e: Evidence, **fault: Any) -> Callable[[int], Pass]:
+    return lambda step: replace(e.loop.whole(step), **fault)
 
 
 def mixed(e: Evidence) -> Iterator[Hypothesis]:

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence, Factors
-from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, same, times
+from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, passing, same, times
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
 
 MOST = 24  # microbatches, up to which each is computed alone
@@ -25,13 +25,13 @@ def microbatches(e: Evidence) -> Iterator[Hypothesis]:
     for count in (count for count in e.candidates if count <= MOST):
         for by, side in ((1, "before"), (-1, "behind")):
             said = f"the inputs of {count} microbatches with the targets of the one {side}"
-            yield _shifted(e, said, by=by, count=count)
+            yield _shifted(e, said, (by * (e.loop.rows(0) // count), 0))
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
             yield Hypothesis(updates, times(faults.EACH_MICROBATCH, said))
     if e.loop.case.tokens:
-        yield _shifted(e, "labels of one token further", tokens=1)
+        yield _shifted(e, "labels of one token further", (0, 1))
 
 
 def together(e: Evidence) -> Iterator[Hypothesis]:
@@ -70,14 +70,9 @@ def _means(e: Evidence, count: int, cut: Cut) -> Hypothesis:
     return Hypothesis(summed, each(name))
 
 
-def _shifted(e: Evidence, said: str, by: int = 0, count: int = 1, tokens: int = 0) -> Hypothesis:
-    """Return inputs with the targets of others."""
-
-    def predicted(step: int) -> list[Tensors]:
-        targets = (by * (e.loop.rows(step) // count), tokens)
-        return [e.loop.summed(replace(e.loop.whole(step), targets=targets))]
-
-    return Hypothesis(predicted, times(faults.TARGETS, said))
+def _shifted(e: Evidence, said: str, targets: tuple[int, int]) -> Hypothesis:
+    like = lambda step: replace(e.loop.whole(step), targets=targets)  # noqa: E731
+    return passing(e, faults.TARGETS, said, like)
 
 
 def _one_by_one(e: Evidence, count: int, factor: float, step: int) -> list[Tensors]:

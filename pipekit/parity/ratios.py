@@ -31,18 +31,24 @@ def _named(e: Evidence, fits: Fits) -> Iterator[Said]:
         if constant(factors):
             for fault in meanings(e, factors[0]):
                 yield fault, f"x {factors[0]:.4g}", numbers
-        terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
-        if constant(terms) and terms[0] and not constant(factors):
-            fault = faults.SUMMED if same(terms[0], 1.0) else faults.TERMS
-            yield fault, f"over the terms of the batch, then x {terms[0]:.4g}", numbers
+        elif terms := _over_terms(e, factors):
+            fault = faults.SUMMED if same(terms, 1.0) else faults.TERMS
+            yield fault, f"over the terms of the batch, then x {terms:.4g}", numbers
     yield from _once_a_stage(e, fits)
     clipped = list(_clipped(e, fits))
     yield from clipped
     groups = alike(fits, _LEAST)
-    if len(groups) == 1 and not clipped and not constant(groups[0][0]):
+    varies = len(groups) == 1 and not constant(groups[0][0]) and not _over_terms(e, groups[0][0])
+    if varies and not clipped:
         shown = ", ".join(f"{factor:.4g}" for factor in groups[0][0])
         fault = faults.CLIPPED if e.observed.stated.clip_norm else faults.RATE
         yield fault, f"x {shown}", groups[0][1]
+
+
+def _over_terms(e: Evidence, factors: Sequence[float]) -> float:
+    """Return the constant that factors are times the terms of each batch; 0 if they are not."""
+    each = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
+    return each[0] if constant(each) else 0.0
 
 
 def constant(factors: Sequence[float]) -> bool:

@@ -50,9 +50,7 @@ def test_each_option_gives_the_mean_iteration_behind_the_first(option: str, tmp_
         "forward-compute": pytest.approx(0.25),
         "optimizer": pytest.approx(0.032),
     }
-    assert found.timers["least_s"].isna().all() == (
-        option in ("max", "version 2")
-    )
+    assert found.timers["least_s"].isna().all() == (option in ("max", "version 2"))
     assert found.counts == {"stages": 4, "microbatches": 8}
 
 

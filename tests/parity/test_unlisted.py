@@ -11,7 +11,7 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (unlisted.TokensOfReplicas, "tokens", faults.PER_MICROBATCH),
     (unlisted.IgnoredTokensCount, "tokens", faults.TERMS),
     (unlisted.LabelsShiftedTwice, "tokens", faults.TARGETS),
-    (unlisted.LastRowsDropped, "odd", faults.MICROBATCHES),
+    (unlisted.LastRowsDropped, "odd", faults.LOST),
     (unlisted.DividedByWorld, "dense", faults.TIMES_STAGES),
     (unlisted.ReducedEachMicrobatch, "dense", faults.MICROBATCHES),
     (unlisted.ReducedOverStages, "dense", faults.MIXED),

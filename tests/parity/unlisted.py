@@ -213,7 +213,7 @@ class Handed(Small):
         for k, out in enumerate(sent):
             out.backward(inputs[k - self.back].grad)
         self.update()
-        return float(sum(losses))
+        return sum(loss.item() for loss in losses)
 
 
 class GradientOfANeighbour(Handed):

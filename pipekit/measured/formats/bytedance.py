@@ -13,6 +13,7 @@ import pandas as pd
 from pipekit.measured.formats.columns import require_columns, require_sound
 from pipekit.measured.recording import Recording
 
+SIGN = "begins with PAR1; columns optype, stage, dp_rank, start_ts"
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
 _PASSES = {"forward-compute": "FORWARD", "backward-compute": "BACKWARD"}
 _MESSAGES = {

@@ -17,6 +17,7 @@ from pipekit.measured.formats.json_events import content, events, is_json
 from pipekit.measured.recording import Recording
 from pipekit.schedules import Op
 
+SIGN = "schemaVersion; labels PP:0F0 of torch.distributed.pipelining, a file a rank"
 _ACTION = re.compile(r"(?:PP:|pass )(\d+)([FBIW])(\d+)")
 _SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
