@@ -9,7 +9,7 @@ import torch
 from pipekit.parity import faults
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.plain_loop import PlainLoop, Tensors, along
-from pipekit.parity.ratios import meanings
+from pipekit.parity.ratios import meanings, scaled
 from pipekit.parity.verdict import LOSS, Finding, Ratio, Verdict
 
 DRAWS = 24  # of masks
@@ -35,17 +35,26 @@ def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
         if _agrees(e, drawn):
             ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n.name, drawn), True) for n in e.entries}
             return Verdict.of((), ratios, (), model)
-        if all(
-            lost and isclose(lost[0], drawn(s)[0], rel_tol=LOSS)
-            for s, lost in enumerate(e.observed.losses)
-        ):
-            said = "other masks in a backward than in its forward"
-            return Verdict.of([Finding((faults.DROPOUT,), (said,))], _rows(e), (REMARK,), model)
+        losses = [(drawn(step)[0], of) for step, of in enumerate(e.observed.losses)]
+        if all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
+            return Verdict.of(list(_with_these_masks(e, drawn)), _rows(e), (REMARK,), model)
     rows = _rows(e)
     findings = [Finding((faults.DROPOUT,), ("none at all",))]
     if not _agrees(e, cache(partial(_drawn, e.loop, dropout=False))):
         findings = list(_findings(e, rows))
     return Verdict.of(findings, rows, (REMARK,), model)
+
+
+def _with_these_masks(e: Evidence, drawn: Draw) -> Iterator[Finding]:
+    """Yield what is wrong where forwards have the plain loop's masks."""
+    e.raw = e.right = lambda step: drawn(step)[1]
+    e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
+    known = [k for hypothesis in scaled(e) for k in hypothesis.known(e)]
+    names = tuple(entry.name for entry in e.wrong)
+    if whole := [k for k in known if len(k.covers) == len(e.wrong)]:
+        yield Finding(tuple(k.fault for k in whole), tuple(k.said for k in whole), names)
+    else:
+        yield Finding((faults.DROPOUT,), ("other masks in a backward than in its forward",), names)
 
 
 def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> tuple[float, Tensors]:

@@ -6,17 +6,16 @@ from functools import partial
 import torch
 
 from pipekit.parity import faults
-from pipekit.parity.evidence import Evidence
-from pipekit.parity.hypothesis import Fits, Hypothesis, Known, Said, times
+from pipekit.parity.evidence import Evidence, Factors
+from pipekit.parity.hypothesis import NOTHING, Hypothesis, Known, each, times
 from pipekit.parity.in_time import in_time, of_the_update, other_optimizers
 from pipekit.parity.of_layers import between, frozen, in_part, left_out, mixed, orders, tied
-from pipekit.parity.of_microbatches import counted, microbatches, rows, together
+from pipekit.parity.of_microbatches import MOST, counted, microbatches, rows, together
 from pipekit.parity.plain_loop import along
 from pipekit.parity.ratios import scaled
 from pipekit.parity.verdict import Finding
 
 Source = Callable[[Evidence], Iterator[Hypothesis]]
-MOST_COUNTED = 24  # microbatches, up to which it is found how often each counts
 
 
 def _simplest_first(e: Evidence) -> Iterator[tuple[Source, ...]]:
@@ -25,7 +24,7 @@ def _simplest_first(e: Evidence) -> Iterator[tuple[Source, ...]]:
     yield (scaled,)
     yield of_the_update, in_time
     yield microbatches, together
-    for count in (count for count in e.candidates if count <= MOST_COUNTED):
+    for count in (count for count in e.candidates if count <= MOST):
         yield partial(counted, count=count), partial(tied, count=count)
     yield in_part, mixed
     yield between, orders
@@ -64,8 +63,8 @@ def _known(e: Evidence) -> list[list[Known]]:
 def _finding(e: Evidence, alike: list[Known], covered: frozenset[int]) -> Finding:
     stale = [k for k in alike if 0 < k.behind <= e.observed.stated.stale]
     chosen: dict[str, str] = {}
-    for each in stale or alike:
-        chosen.setdefault(each.fault, each.said)
+    for one in stale or alike:
+        chosen.setdefault(one.fault, one.said)
     names = _names(e, covered)
     return Finding(tuple(chosen), tuple(chosen.values()), names, excused=bool(stale))
 
@@ -76,12 +75,12 @@ def _names(e: Evidence, chosen: Collection[int]) -> tuple[str, ...]:
 
 def rounded(e: Evidence) -> Iterator[Hypothesis]:
     """Yield gradients that are near the right ones, and weights that two bytes could hold."""
-    near = times(faults.ROUNDED, "within a hundredth of the right ones")
 
-    def named(fits: Fits) -> Iterator[Said]:
-        yield from (said for said in near(fits) if said[1].endswith("ones"))
+    def near(factors: Factors) -> Iterator[tuple[str, str]]:
+        if abs(factors[0] - 1) < NOTHING:
+            yield faults.ROUNDED, "within a hundredth of the right ones"
 
-    yield Hypothesis(lambda step: [e.raw(step)], named, rough=True)
+    yield Hypothesis(lambda step: [e.raw(step)], each(near), rough=True)
     for dtype in (torch.bfloat16, torch.float16):
         versions = e.loop.weights[1 : e.steps + 1]
         short = {
