@@ -90,17 +90,14 @@ class Explanation:
 
     def record(self) -> dict[str, Any]:
         """Return everything as a JSON-able record."""
-        found, mean = self.recognition, self.mean_shares
+        mean = self.mean_shares
+        counts = ("method", "also", "edits", "stages", "microbatches", "steps")
+        told = ("kind", "where", "saves_s", "text")
         return {
             "format": "pipekit explanation 1",
             "name": self.name,
-            "method": found.method,
-            "also": list(found.also),
-            "edits": found.edits,
+            **{name: getattr(self.recognition, name) for name in counts},
             "workers": self.workers,
-            "stages": found.stages,
-            "microbatches": found.microbatches,
-            "steps": found.steps,
             "step_s": self.step_s,
             "simulated_s": self.simulated_s,
             "ideal_s": self.slowdowns["t_ideal_s"],
@@ -111,16 +108,11 @@ class Explanation:
             "waiting": {name: mean[name] for name in WAITING},
             AGAIN: mean[AGAIN],
             "causes": [
-                {
-                    "kind": cause.kind,
-                    "where": cause.where,
-                    "saves_s": cause.saves_s,
-                    "share": cause.saves_s / self.step_s,
-                    "text": cause.text,
-                }
+                {name: getattr(cause, name) for name in told}
+                | {"share": cause.saves_s / self.step_s}
                 for cause in self.causes
             ],
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
 
     def to_json(self) -> str:

@@ -1,8 +1,7 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,40 +19,20 @@ which caches and clocks settle, are left out."""
 _SETTLING = 3
 
 
-@dataclass(frozen=True)
-class Format:
-    """One format: how it is recognised, in words and in code, and what reads it."""
-
-    sign: str
-    is_it: Callable[[Path], bool]
-    read: Callable[[Path], Recording]
+FORMATS = {
+    "ByteDance's Parquet": bytedance,
+    "Primus's dumps": primus,
+    "MegatronApp's Chrome events": megatron_app,
+    "torch.profiler's JSON": kineto,
+}
+"""The formats of others by name, each with its ``SIGN`` in words, ``is_it`` and ``read``; beside
+them pipekit's own, as ``Trace.to_perfetto`` writes it."""
 
 
 def _is_ours(path: Path) -> bool:
     found = content(path) if is_json(path) else None
     about = found.get("otherData") if isinstance(found, dict) else None
     return isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace")
-
-
-FORMATS: Mapping[str, Format] = {
-    "ByteDance's Parquet": Format(
-        "begins with PAR1; columns optype, stage, dp_rank, start_ts",
-        bytedance.is_it,
-        bytedance.read,
-    ),
-    "Primus's dumps": Format(
-        "a folder with config.json and pp_rank_0.json, ...", primus.is_it, primus.read
-    ),
-    "MegatronApp's Chrome events": Format(
-        "JSON events with microbatch and model_chunk", megatron_app.is_it, megatron_app.read
-    ),
-    "torch.profiler's JSON": Format(
-        "schemaVersion; labels PP:0F0 of torch.distributed.pipelining, a file a rank",
-        kineto.is_it,
-        kineto.read,
-    ),
-}
-"""The formats of others by name; beside them pipekit's own, as ``Trace.to_perfetto`` writes it."""
 
 
 def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trace:
@@ -97,7 +76,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
             f"pass has a time: see what they say with pipekit explain, or record a trace with "
             f"torch.profiler (docs/why_slow.md)"
         )
-    known = "; ".join(f"{name} ({each.sign})" for name, each in FORMATS.items())
+    known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())
     raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
 
 

@@ -1,21 +1,25 @@
 """With dropout on, gradients are random: exact with the plain loop's masks, else in the mean."""
 
+from collections.abc import Callable, Iterator
 from functools import cache, partial
+from math import isclose
 
 import torch
 
 from pipekit.parity import faults
-from pipekit.parity.evidence import Evidence, Prediction
-from pipekit.parity.hypotheses.ratios import meanings
-from pipekit.parity.observed import TOLERANCE, Entry
-from pipekit.parity.plain_loop import PlainLoop, Tensors, along, total
-from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
+from pipekit.parity.evidence import Evidence
+from pipekit.parity.plain_loop import PlainLoop, Tensors, along
+from pipekit.parity.ratios import meanings, scaled
+from pipekit.parity.verdict import LOSS, Finding, Ratio, Verdict
 
 DRAWS = 24  # of masks
 SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
 STEPS = 3
-NO_DROPOUT = Finding((faults.DROPOUT,), ("none at all",))
 MOST = 16  # microbatches that are tried
+REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
+
+Draw = Callable[[int], tuple[float, Tensors]]
+"""A step's loss and gradients with some masks."""
 
 
 def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
@@ -23,63 +27,77 @@ def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
 
     If the trainer draws the plain loop's masks, seed by seed, its gradients are judged as ever.
     Else each parameter's are compared with many draws, along their mean, and the class
-    "other dropout" says so.
+    "other dropout" says so.  If only its losses are those of the plain loop's masks, its backwards
+    have other masks than its forwards.
     """
-    counts = [e.microbatches] if e.microbatches else range(1, MOST + 1)
-    for count in counts:
-        masks = cache(partial(_with_seed, e.loop, seed, count))
-        if all(e.agrees(entry, masks) for entry in e.entries):
-            ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n, masks), True) for n in e.entries}
-            return Verdict(True, (), ratios, (), (), model, TOLERANCE)
-    without = cache(partial(_drawn, e.loop, dropout=False))
-    none_at_all = all(e.agrees(entry, without) for entry in e.entries)
-    draws = [[_drawn(e.loop, step) for _ in range(DRAWS)] for step in range(STEPS)]
-    rows = {entry.name: _row(entry, draws) for entry in e.entries}
-    findings = [NO_DROPOUT] if none_at_all else _findings(e, rows)
-    remark = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
-    ok = all(finding.excused for finding in findings)
-    return Verdict(ok, classes_of(findings), rows, tuple(findings), (remark,), model, TOLERANCE)
+    for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
+        drawn = cache(partial(_with_seed, e.loop, seed, count))
+        if _agrees(e, drawn):
+            ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n.name, drawn), True) for n in e.entries}
+            return Verdict.of((), ratios, (), model)
+        losses = [(drawn(step)[0], of) for step, of in enumerate(e.observed.losses)]
+        if all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
+            return Verdict.of(list(_with_these_masks(e, drawn)), _rows(e), (REMARK,), model)
+    rows = _rows(e)
+    findings = [Finding((faults.DROPOUT,), ("none at all",))]
+    if not _agrees(e, cache(partial(_drawn, e.loop, dropout=False))):
+        findings = list(_findings(e, rows))
+    return Verdict.of(findings, rows, (REMARK,), model)
 
 
-def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> Tensors:
+def _with_these_masks(e: Evidence, drawn: Draw) -> Iterator[Finding]:
+    """Yield what is wrong where forwards have the plain loop's masks."""
+    e.raw = e.right = lambda step: drawn(step)[1]
+    e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
+    known = [k for hypothesis in scaled(e) for k in hypothesis.known(e)]
+    names = tuple(entry.name for entry in e.wrong)
+    if whole := [k for k in known if len(k.covers) == len(e.wrong)]:
+        yield Finding(tuple(k.fault for k in whole), tuple(k.said for k in whole), names)
+    else:
+        yield Finding((faults.DROPOUT,), ("other masks in a backward than in its forward",), names)
+
+
+def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> tuple[float, Tensors]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + step)
-        return total((1.0, loop.drawn(step, rows)) for rows in loop.cut(step, count))
+        return loop.drawn(step, loop.cut(step, count))
 
 
-def _drawn(loop: PlainLoop, step: int, dropout: bool = True) -> Tensors:
-    return loop.drawn(step, (0, loop.rows(step)), dropout)
+def _drawn(loop: PlainLoop, step: int, dropout: bool = True) -> tuple[float, Tensors]:
+    return loop.drawn(step, loop.cut(step, 1), dropout)
 
 
-def _ulps(e: Evidence, entry: Entry, masks: Prediction) -> float:
-    steps = range(e.steps)
-    return max(e.ulps(s, entry.name, entry.values[s], masks(s)[entry.name]) for s in steps)
+def _agrees(e: Evidence, drawn: Draw) -> bool:
+    return all(e.agrees(entry, lambda step: drawn(step)[1]) for entry in e.entries)
 
 
-def _row(entry: Entry, draws: list[list[Tensors]]) -> Ratio:
-    """Return the ratios along the mean of the draws; right if they are within their spread."""
-    means = [torch.stack([d[entry.name] for d in of_step]).mean(0) for of_step in draws]
-    found = [along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
-    spreads = [
-        float(torch.tensor([along(d[entry.name], mean) for d in of_step]).std())
-        for of_step, mean in zip(draws, means, strict=True)
-    ]
-    right = all(
-        abs(ratio - 1) <= SIGMAS * spread + 1e-3
-        for ratio, spread in zip(found, spreads, strict=True)
-    )
-    return Ratio(found[0], sum(found) / len(found), None, right)
+def _ulps(e: Evidence, name: str, drawn: Draw) -> float:
+    values = next(entry.values for entry in e.entries if entry.name == name)
+    return max(e.ulps(s, name, values[s], drawn(s)[1][name]) for s in range(e.steps))
 
 
-def _findings(e: Evidence, rows: dict[str, Ratio]) -> list[Finding]:
-    other = Finding((faults.DROPOUT,), ("other masks than the plain loop's",), excused=True)
-    wrong = [name for name, row in rows.items() if not row.right]
-    if not wrong:
-        return [other]
-    mean = sum(rows[name].after_three for name in wrong) / len(wrong)
-    near = round(mean) if mean > 1.5 else 1 / round(1 / mean) if 0 < mean < 0.75 else mean
-    silent = all(rows[name].after_three == 0 for name in wrong)
-    classes = [faults.UNKNOWN]
-    if silent or near != mean:
-        classes = meanings(e, 0.0 if silent else near)
-    return [other, Finding(tuple(classes), (f"about x {mean:.3g}",) * len(classes), tuple(wrong))]
+def _rows(e: Evidence) -> dict[str, Ratio]:
+    """Return the ratios along the mean of many draws; right if they are within their spread."""
+    draws = [[_drawn(e.loop, step)[1] for _ in range(DRAWS)] for step in range(STEPS)]
+    rows = {}
+    for entry in e.entries:
+        of_steps = [torch.stack([draw[entry.name] for draw in drawn]) for drawn in draws]
+        means = [of_step.mean(0) for of_step in of_steps]
+        found = [along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
+        spreads = [
+            float(torch.tensor([along(draw, mean) for draw in of_step]).std())
+            for of_step, mean in zip(of_steps, means, strict=True)
+        ]
+        off = [abs(r - 1) - SIGMAS * spread for r, spread in zip(found, spreads, strict=True)]
+        rows[entry.name] = Ratio(found[0], sum(found) / len(found), None, max(off) <= 1e-3)
+    return rows
+
+
+def _findings(e: Evidence, rows: dict[str, Ratio]) -> Iterator[Finding]:
+    yield Finding((faults.DROPOUT,), ("other masks than the plain loop's",), excused=True)
+    wrong = {name: row.after_three for name, row in rows.items() if not row.right}
+    if wrong:
+        mean = sum(wrong.values()) / len(wrong)
+        near = round(mean) if mean > 1.5 else 1 / round(1 / mean) if 0 < mean < 0.75 else mean
+        classes = [faults.UNKNOWN] if near == mean and any(wrong.values()) else meanings(e, near)
+        yield Finding(tuple(classes), (f"about x {mean:.3g}",) * len(classes), tuple(wrong))

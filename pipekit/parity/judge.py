@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import isclose
-from typing import Any
 
 import cloudpickle
 import torch
@@ -17,15 +16,14 @@ from pipekit.parity.dropout import judged_with_dropout
 from pipekit.parity.evidence import Evidence
 from pipekit.parity.explanation import explained
 from pipekit.parity.launch import run
-from pipekit.parity.observed import TOLERANCE, Entry, Observed
+from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import PlainLoop, along
 from pipekit.parity.suite import SUITE
-from pipekit.parity.verdict import Finding, Ratio, Verdict, classes_of
+from pipekit.parity.verdict import LOSS, Finding, Ratio, Verdict
 from pipekit.parity.worker import Job, Record
 
 STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
 SEED = 7
-LOSS = 1e-4  # relative tolerance of a reported loss: some trainers round it
 
 
 def parity(
@@ -48,53 +46,57 @@ def parity(
     require_choice("model", model, SUITE)
     if processes < 1 or not timeout > 0:
         raise ValueError("processes is a number from 1, and the time limit is above 0 s")
-    job = Job(_by_value(adapter), model, STEPS, SEED)
+    if isinstance(adapter, type) and adapter.__module__ != "__main__":
+        # Other processes may not find its module: it is sent itself.
+        cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
+    job = Job(adapter, model, STEPS, SEED)
     verdict = judged(model, records := run(job, processes, timeout))
     if faults.UNKNOWN in verdict.classes and not SUITE[model].random:
         again = run(replace(job, seed=SEED + 1), processes, timeout)
         if not _same(records, again):
-            verdict = _random(verdict)
+            random = Finding((faults.DROPOUT,), ("another seed gives other weights",))
+            findings = [
+                replace(random, parameters=f.parameters) if f.classes == (faults.UNKNOWN,) else f
+                for f in verdict.findings
+            ]
+            return Verdict.of(findings, verdict.parameters, verdict.remarks, model)
     return verdict
+
+
+def _same(one: Sequence[Record], other: Sequence[Record]) -> bool:
+    return all(
+        torch.equal(tensor, again.parameters[-1][name])
+        for record, again in zip(one, other, strict=True)
+        for name, tensor in record.parameters[-1].items()
+    )
 
 
 def judged(model: str, records: Sequence[Record]) -> Verdict:
     """Return the verdict on the ranks' records."""
-    case, stated = SUITE[model], records[0].stated
-    loop = PlainLoop(case, case.batches(STEPS, stated.microbatches))
+    case = SUITE[model]
+    loop = PlainLoop(case, case.batches(STEPS, records[0].stated.microbatches))
     observed = Observed(loop, records)
     e = _evidence(observed, observed.updates)
     if case.random:
         return judged_with_dropout(model, e, SEED)
-    findings = [*_findings(e), *explained(e)]
+    findings = [*_beside_gradients(e), *explained(e)]
     if observed.gradients:
         own = _evidence(observed, observed.gradients)
         findings += [f for f in explained(own) if f not in findings]
     stale = any(f.excused for f in findings)
     if not stale:
         findings += _loss(e)
-    remarks = _remarks(observed, stale)
-    ok = all(finding.excused for finding in findings)
-    return Verdict(
-        ok, classes_of(findings), _ratios(e), tuple(findings), tuple(remarks), model, TOLERANCE
-    )
-
-
-def _by_value(adapter: Any) -> Any:
-    """Have a class of a module that other processes may not find be sent itself."""
-    if isinstance(adapter, type) and adapter.__module__ != "__main__":
-        cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
-    return adapter
+    return Verdict.of(findings, _ratios(e), list(_remarks(observed, stale)), model)
 
 
 def _evidence(observed: Observed, entries: Sequence[Entry]) -> Evidence:
     loop, stated = observed.loop, observed.stated
     rows = loop.rows(0)
+    candidates = [n for n in range(2, rows + 1) if rows % n == 0]
     if stated.microbatches:
         candidates = [stated.microbatches]
     elif loop.case.odd:
         candidates = list(range(2, 17))
-    else:
-        candidates = [n for n in range(2, rows + 1) if rows % n == 0]
     microbatches = stated.microbatches
     if microbatches is None and loop.case.coupled:
         possible = [1, *(n for n in candidates if n <= rows // 4)]
@@ -122,30 +124,27 @@ def _stage_of(observed: Observed, stated: Stated) -> list[int] | None:
         parts = torch.arange(depth).tensor_split(stated.stages)
         balance = stated.balance or [len(part) for part in parts]
         return [stage for stage, layers in enumerate(balance) for _ in range(layers)]
-    held = sorted(observed.layers_held(), key=lambda layers: min(layers, default=0))
-    ends = [(min(own), max(own)) for own in held if own]
+    ends = sorted((min(own), max(own)) for own in observed.layers_held() if own)
     if any(a[1] >= b[0] for a, b in pairwise(ends)):
         return None  # several stages a rank
     return [sum(first <= layer for first, _ in ends[1:]) for layer in range(depth)]
 
 
-def _findings(e: Evidence) -> Iterator[Finding]:
+def _beside_gradients(e: Evidence) -> Iterator[Finding]:
     """Yield what is wrong beside gradients."""
     observed = e.observed
-    if observed.other_start:
-        yield Finding((faults.START,), ("than build() was given",), tuple(observed.other_start))
-    if observed.missing:
-        yield Finding((faults.MISSING,), ("no rank holds them",), tuple(observed.missing))
-    if observed.differing:
-        yield Finding((faults.RANKS,), ("two ranks hold copies",), tuple(observed.differing))
+    wrong_buffers = [n for n in _buffers_held(observed) if not _agrees_with_buffers(e, n)]
+    for names, fault, said in (
+        (observed.other_start, faults.START, "than build() was given"),
+        (observed.missing, faults.MISSING, "no rank holds them"),
+        (observed.differing, faults.RANKS, "two ranks hold copies"),
+        (wrong_buffers, faults.BATCH_NORM, "other than after each microbatch in turn"),
+    ):
+        if names:
+            yield Finding((fault,), (said,), tuple(names))
     if not observed.finite:
         said = f"after update {observed.steps + 1}, where the plain loop's numbers are finite"
         yield Finding((faults.NOT_FINITE,), (said,))
-    wrong = [n for n in _buffers_held(observed) if not _agrees_with_buffers(e, n)]
-    if wrong:
-        yield Finding(
-            (faults.BATCH_NORM,), ("other than after each microbatch in turn",), tuple(wrong)
-        )
 
 
 def _buffers_held(observed: Observed) -> list[str]:
@@ -168,7 +167,7 @@ def _loss(e: Evidence) -> Iterator[Finding]:
     ratios = []
     for step, reported in enumerate(e.observed.losses[: e.steps]):
         right = e.loop.loss(step, e.microbatches or 1)
-        ratios += [loss / right for loss in reported if loss is not None]
+        ratios += [loss / right for loss in reported]
     if any(not isclose(ratio, 1.0, rel_tol=LOSS) for ratio in ratios):
         shown = f"x {min(ratios):.4g}"
         if not isclose(min(ratios), max(ratios), rel_tol=LOSS):
@@ -188,35 +187,18 @@ def _remarks(observed: Observed, stale: bool) -> Iterator[str]:
 def _ratios(e: Evidence) -> dict[str, Ratio]:
     """Return each parameter's ratios, those of the first rank that holds it."""
     found: dict[str, Ratio] = {}
-    stated, loop = e.observed.stated, e.loop
-    plain = loop.train(min(3, e.observed.steps), e.microbatches or 1, stated.clip_norm)
-    for entry in e.entries:
+    weights, clip_norm, three = (
+        e.loop.weights,
+        e.observed.stated.clip_norm,
+        min(3, e.observed.steps),
+    )
+    plain = e.loop.train(three, e.microbatches or 1, clip_norm)
+    for entry in reversed(e.entries):
         name = entry.name
-        if name in found:
-            continue
         ulps = max(e.ulps(s, name, entry.values[s], e.right(s)[name]) for s in range(e.steps))
         changes = [
-            along(loop.weights[0][name] - loop.weights[n][name], plain[0][name] - plain[n][name])
-            for n in (1, min(3, e.observed.steps))
+            along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
+            for n in (1, three)
         ]
         found[name] = Ratio(changes[0], changes[1], ulps, entry not in e.wrong)
-    return found
-
-
-def _same(one: Sequence[Record], other: Sequence[Record]) -> bool:
-    return all(
-        torch.equal(tensor, again.parameters[-1][name])
-        for record, again in zip(one, other, strict=True)
-        for name, tensor in record.parameters[-1].items()
-    )
-
-
-def _random(verdict: Verdict) -> Verdict:
-    """Return a verdict whose unknown class is one of random numbers."""
-    findings = tuple(
-        replace(f, classes=(faults.DROPOUT,), said=("another seed gives other weights",))
-        if f.classes == (faults.UNKNOWN,)
-        else f
-        for f in verdict.findings
-    )
-    return replace(verdict, findings=findings, classes=classes_of(findings))
+    return dict(reversed(found.items()))

@@ -7,38 +7,63 @@ stages, schedules or processes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipekit.oracle.shared_weights import with_copies
-from pipekit.parity.suite import Batch, Case, count
+from pipekit.parity.suite import IGNORED, Batch, Case, count
 
 Tensors = dict[str, Tensor]
+Rows = tuple[int, ...]
+"""The first, the one behind the last, and perhaps the distance of two."""
 LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward of some rows.
+    """One forward and backward of some rows, right or as a fault has it.
 
     Attributes:
         step: whose batch it is of.
-        rows: the first, and the one behind the last.
+        rows: of the batch.
         forward: the weight version that each layer's forward reads, by layer.
         backward: likewise its backward; None: the same.
-        without: layers that are left out.
+        order: the layers as they run; None: each once.
         auxiliary: the weight of the auxiliary loss, in a model that has one.
-        roll: rows by which the targets are shifted against the inputs.
+        targets: by how many rows, and by how many tokens, targets are shifted against inputs.
+        handed: a layer; by how many rows its inputs are shifted, and their gradients.
+        cut: a layer, and the number of the tensor of its input whose gradient is lost.
     """
 
     step: int
-    rows: tuple[int, int]
+    rows: Rows
     forward: tuple[int, ...]
     backward: tuple[int, ...] | None = None
-    without: frozenset[int] = frozenset()
+    order: tuple[int, ...] | None = None
     auxiliary: float = 1.0
-    roll: int = 0
+    targets: tuple[int, int] = (0, 0)
+    handed: tuple[int, int, int] | None = None
+    cut: tuple[int, int] | None = None
+
+    def input(self, layer: int, value: Any) -> Any:
+        """Return what a layer gets of the one before."""
+        if self.cut and self.cut[0] == layer:
+            return tuple(v.detach() if k == self.cut[1] else v for k, v in enumerate(value))
+        if self.handed and self.handed[0] == layer:
+            shifted, back = (value.roll(by, 0) for by in self.handed[1:])
+            return back + (shifted - back).detach()
+        return value
+
+    def target(self, target: Tensor) -> Tensor:
+        """Return the targets that the loss gets."""
+        rows, tokens = self.targets
+        target = target.roll(rows, 0)
+        if tokens:
+            target = target.roll(-tokens, 1)
+            target[:, -tokens:] = IGNORED
+        return target
 
 
 @dataclass(frozen=True)
@@ -100,9 +125,7 @@ class PlainLoop:
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def weighted(
-        self, step: int, parts: Sequence[tuple[int, int]], like: Pass | None = None
-    ) -> Tensors:
+    def weighted(self, step: int, parts: Sequence[Rows], like: Pass | None = None) -> Tensors:
         """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
         like = like or self.whole(step)
         return total(
@@ -113,7 +136,7 @@ class PlainLoop:
         """Return how many terms the mean over a batch has."""
         return count(self.batches[step][1])
 
-    def share(self, step: int, rows: tuple[int, int]) -> float:
+    def share(self, step: int, rows: Rows) -> float:
         """Return which part of the terms of a batch's mean some rows have."""
         return count(self.batches[step][1][slice(*rows)]) / self.terms(step)
 
@@ -125,7 +148,7 @@ class PlainLoop:
         """Return how many rows a batch has."""
         return len(self.batches[step][0])
 
-    def cut(self, step: int, microbatches: int) -> list[tuple[int, int]]:
+    def cut(self, step: int, microbatches: int) -> list[Rows]:
         """Return the rows of each microbatch, as ``tensor_split`` cuts."""
         ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
@@ -138,11 +161,24 @@ class PlainLoop:
         found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
         return {n: torch.stack([found[use] for use in self.uses[n]]).sum(0) for n in found}
 
-    def drawn(self, step: int, rows: tuple[int, int], dropout: bool = True) -> Tensors:
-        """Return the part of a batch's gradient that some rows give, with masks drawn now."""
+    def of_use(self, step: int, parts: Sequence[Rows], use: str) -> Tensor:
+        """Return the parts' gradient of one use of a weight, as :meth:`weighted` of all."""
+        found = [self.run(replace(self.whole(step), rows=rows)).gradients[use] for rows in parts]
+        shares = [self.share(step, rows) for rows in parts]
+        return torch.stack([s * g for s, g in zip(shares, found, strict=True)]).sum(0)
+
+    def drawn(
+        self, step: int, parts: Sequence[Rows], dropout: bool = True
+    ) -> tuple[float, Tensors]:
+        """Return a batch's loss and gradient, with masks drawn now, in the order of its parts."""
         self._model.train(dropout)
-        found = self.summed(replace(self.whole(step), rows=rows), self.weights[step])
-        return total([(self.share(step, rows), found)])
+        shares = [self.share(step, rows) for rows in parts]
+        found = [
+            self._run(replace(self.whole(step), rows=rows), weights=self.weights[step])
+            for rows in parts
+        ]
+        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
+        return loss, total((s, each.gradients) for s, each in zip(shares, found, strict=True))
 
     def run(self, what: Pass) -> Found:
         """Return what a pass gives; it is computed once."""
@@ -172,11 +208,11 @@ class PlainLoop:
         for name, buffer in self._model.named_buffers():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
-        for number, layer in enumerate(self._layers):
-            if number not in what.without:
-                value = layer(value)
-        target = target.roll(what.roll, 0)
-        loss = self._loss(value, target, what.auxiliary)
+        for layer in range(self.depth) if what.order is None else what.order:
+            value = self._layers[layer](what.input(layer, value))
+        loss = self.case.loss(value, what.target(target))
+        if isinstance(value, tuple):
+            loss = loss + (what.auxiliary - 1) * value[1].mean()
         if what.backward is not None:
             self._load(what.backward)
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
@@ -184,14 +220,6 @@ class PlainLoop:
         gradients = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
         gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
         return Found(loss.item(), gradients, self._buffers())
-
-    def _loss(
-        self, output: Tensor | tuple[Tensor, Tensor], target: Tensor, auxiliary: float
-    ) -> Tensor:
-        loss = self.case.loss(output, target)
-        if isinstance(output, tuple):
-            loss = loss + (auxiliary - 1) * output[1].mean()
-        return loss
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.

@@ -139,55 +139,31 @@ def _with_auxiliary(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
     return _cross_entropy(output[0], target) + output[1].mean()
 
 
-def _residual(*norms: nn.Module | None) -> list[nn.Module]:
-    return [Residual(norm) for norm in norms]
+def _model(*inside: nn.Module, first: nn.Module | None = None, last: Any = None) -> list[nn.Module]:
+    return [first or nn.Linear(WIDTH, WIDTH), *inside, last or nn.Linear(WIDTH, CLASSES)]
 
 
-def _dense() -> list[nn.Module]:
-    return [nn.Linear(WIDTH, WIDTH), *_residual(*[None] * DEPTH), nn.Linear(WIDTH, CLASSES)]
+def _residual(layers: int, norm: Callable[[], nn.Module | None] = lambda: None) -> list[nn.Module]:
+    return [Residual(norm()) for _ in range(layers)]
 
 
 def _tied() -> list[nn.Module]:
     embedding = nn.Embedding(CLASSES, WIDTH)
     nn.init.normal_(embedding.weight, std=WIDTH**-0.5)
-    return [embedding, *_residual(*[None] * DEPTH), TiedHead(embedding)]
-
-
-def _tokens() -> list[nn.Module]:
-    return [nn.Embedding(CLASSES, WIDTH), *_residual(*[None] * DEPTH), nn.Linear(WIDTH, CLASSES)]
+    return _model(*_residual(DEPTH), first=embedding, last=TiedHead(embedding))
 
 
 def _skips() -> list[nn.Module]:
-    inside = [Beside(layer) for layer in _residual(*[None] * (DEPTH - 4))]
-    first, last = _residual(None, None)
-    head = nn.Linear(WIDTH, CLASSES)
-    return [nn.Linear(WIDTH, WIDTH), first, Open(), *inside, Close(), last, head]
-
-
-def _batch_norm() -> list[nn.Module]:
-    norms = [nn.BatchNorm1d(WIDTH) for _ in range(DEPTH)]
-    return [nn.Linear(WIDTH, WIDTH), *_residual(*norms), nn.Linear(WIDTH, CLASSES)]
-
-
-def _moe() -> list[nn.Module]:
-    experts = [Experts() for _ in range(DEPTH - 1)]
-    return [nn.Linear(WIDTH, WIDTH), Begin(), *experts, Beside(nn.Linear(WIDTH, CLASSES))]
+    inside = [Beside(layer) for layer in _residual(DEPTH - 4)]
+    first, last = _residual(2)
+    return _model(first, Open(), *inside, Close(), last)
 
 
 def _frozen() -> list[nn.Module]:
-    layers = _dense()
+    layers = _model(*_residual(DEPTH))
     for number in (0, 1, DEPTH // 2):
         layers[number].requires_grad_(False)
     return layers
-
-
-def _gated() -> list[nn.Module]:
-    return [nn.Linear(WIDTH, WIDTH), *(Gated() for _ in range(DEPTH)), nn.Linear(WIDTH, CLASSES)]
-
-
-def _dropout() -> list[nn.Module]:
-    masks = [nn.Dropout(0.1) for _ in range(DEPTH)]
-    return [nn.Linear(WIDTH, WIDTH), *_residual(*masks), nn.Linear(WIDTH, CLASSES)]
 
 
 @dataclass(frozen=True)
@@ -247,15 +223,28 @@ def count(target: Tensor) -> int:
 
 
 SUITE = {
-    "dense": Case(_dense),
+    "dense": Case(lambda: _model(*_residual(DEPTH))),
     "tied": Case(_tied, tokens=True),
     "skips": Case(_skips, tuples=True),
-    "batch-norm": Case(_batch_norm, coupled=True),
-    "moe": Case(_moe, tuples=True, coupled=True, loss=_with_auxiliary),
+    "batch-norm": Case(
+        lambda: _model(*_residual(DEPTH, lambda: nn.BatchNorm1d(WIDTH))), coupled=True
+    ),
+    "moe": Case(
+        lambda: _model(
+            Begin(), *(Experts() for _ in range(DEPTH - 1)), last=Beside(nn.Linear(WIDTH, CLASSES))
+        ),
+        tuples=True,
+        coupled=True,
+        loss=_with_auxiliary,
+    ),
     "frozen": Case(_frozen),
-    "tokens": Case(_tokens, tokens=True, ignored=True),
-    "odd": Case(_dense, odd=True),
-    "gated": Case(_gated),
-    "dropout": Case(_dropout, random=True),
+    "tokens": Case(
+        lambda: _model(*_residual(DEPTH), first=nn.Embedding(CLASSES, WIDTH)),
+        tokens=True,
+        ignored=True,
+    ),
+    "odd": Case(lambda: _model(*_residual(DEPTH)), odd=True),
+    "gated": Case(lambda: _model(*(Gated() for _ in range(DEPTH)))),
+    "dropout": Case(lambda: _model(*_residual(DEPTH, lambda: nn.Dropout(0.1))), random=True),
 }
 """The models by name."""

@@ -4,6 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from pipekit.parity.observed import TOLERANCE
+
+LOSS = 1e-4  # relative tolerance of a reported loss: some trainers round it
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -70,23 +74,33 @@ class Verdict:
     findings: tuple[Finding, ...]
     remarks: tuple[str, ...]
     model: str
-    tolerance: float
+    tolerance: float = TOLERANCE
+
+    @classmethod
+    def of(
+        cls,
+        findings: Sequence[Finding],
+        parameters: dict[str, Ratio],
+        remarks: Sequence[str],
+        model: str,
+    ) -> "Verdict":
+        """Return the verdict of some findings."""
+        ok = all(finding.excused for finding in findings)
+        classes = tuple(dict.fromkeys(c for finding in findings for c in finding.classes))
+        return cls(ok, classes, parameters, tuple(findings), tuple(remarks), model)
 
     @property
     def text(self) -> str:
         """The verdict in lines: faults, remarks and a table of parameters."""
+        head = f"{self.model}: WRONG: {', '.join(self.classes)}"
         if self.ok:
             largest = max((r.ulps or 0.0 for r in self.parameters.values()), default=0.0)
             said = "but for what follows" if self.findings else f"within {largest:.2g} ulps"
             head = f"{self.model}: right: {len(self.parameters)} parameters, {said}"
-        else:
-            head = f"{self.model}: WRONG: {', '.join(self.classes)}"
         lines = [head, *(f"  {finding}" for finding in self.findings)]
         lines += [f"  not judged: {remark}" for remark in self.remarks]
-        lines.append(
-            f"  {'parameter':24} {'x after 1':>10} {'x after 3':>10} {'ulps':>10}"
-            f"  (tolerance {self.tolerance:g})"
-        )
+        columns = f"  {'parameter':24} {'x after 1':>10} {'x after 3':>10} {'ulps':>10}"
+        lines.append(f"{columns}  (tolerance {self.tolerance:g})")
         lines += [
             f"  {name:24} {r.after_one:10.4f} {r.after_three:10.4f} "
             f"{'-' if r.ulps is None else format(r.ulps, '.3g'):>10}"
@@ -98,8 +112,3 @@ class Verdict:
     def to_json(self) -> str:
         """Return everything as JSON."""
         return json.dumps(asdict(self) | {"text": self.text}, indent=2)
-
-
-def classes_of(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the classes of findings, each once."""
-    return tuple(dict.fromkeys(c for finding in findings for c in finding.classes))

@@ -1,12 +1,14 @@
-"""One process of the trainer that is judged: ``python -m pipekit.parity.worker FOLDER``."""
+"""One process of the trainer that is judged."""
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -50,20 +52,27 @@ class Record:
     losses: list[float | None] = field(default_factory=list)
 
 
-def main(folder: Path) -> None:
-    """Train, and leave a record or an error in the folder."""
+def main(
+    job: bytes, news: Connection, printing: Connection, environment: Mapping[str, str]
+) -> None:
+    """Train, and tell where that is and what came of it: a record, or an error and when."""
     end_with_parent()
-    rank = os.environ["RANK"]
+    os.setsid()  # so that all that the trainer starts can be ended with it
+    os.environ.update(environment)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(printing.fileno(), stream.fileno())
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    printing.close()
     try:
-        job = cloudpickle.loads((folder / "job").read_bytes())
-        record = train(job, partial((folder / f"{rank}.at").write_text, encoding="utf-8"))
-        torch.save(record, folder / f"{rank}.part")
-        (folder / f"{rank}.part").rename(folder / f"{rank}.record")
+        record = train(cloudpickle.loads(job), lambda at: news.send(("at", at)))
+        news.send(("record", cloudpickle.dumps(record)))
     except BaseException as error:
         traceback.print_exc()
-        (folder / f"{rank}.error").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-        raise SystemExit(1) from error
-    sys.stdin.read()  # the others may still need this process
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        news.send(("error", (time.time_ns(), said)))
+    with suppress(EOFError, OSError):
+        news.recv()  # the others may still need this process
 
 
 def train(job: Job, at: Callable[[str], object]) -> Record:
@@ -108,10 +117,3 @@ def _tensors(source: str, found: Any) -> Tensors:
         if tensor.is_meta:
             raise ValueError(f"{source} has {name!r} on the device 'meta', where no numbers are")
     return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
-
-
-if __name__ == "__main__":
-    # By its own name, not as __main__, so that records can be read elsewhere.
-    from pipekit.parity import worker
-
-    worker.main(Path(sys.argv[1]))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import pipekit as pk
@@ -39,6 +40,48 @@ def test_the_passes_of_a_format_are_those_of_the_run(name: str, tmp_path: Path) 
     assert len(both) == len(found) == len(expected)
     took = both["end_s"] - both["start_s"]
     np.testing.assert_allclose(took, both["end_s_written"] - both["start_s_written"], atol=1e-6)
+
+
+def _named_by_the_handler(folder: Path) -> Path:
+    """Name files as torch's tensorboard_trace_handler does, without distributedInfo."""
+    for rank, file in enumerate(sorted(recordings.kineto(RUN, folder / "ranks").iterdir())):
+        about = json.loads(file.read_text())
+        del about["distributedInfo"]
+        name = f"node{rank}_{4711 - rank}.17234567890.pt.trace.json"
+        file.rename(file.with_name(name)).write_text(json.dumps(about))
+    return folder / "ranks"
+
+
+def _a_folder_a_rank(folder: Path) -> Path:
+    for file in sorted(recordings.kineto(RUN, folder / "ranks").iterdir()):
+        (folder / "ranks" / file.stem).mkdir()
+        file.rename(folder / "ranks" / file.stem / "trace.json")
+    return folder / "ranks"
+
+
+def _beside_other_files(folder: Path) -> Path:
+    found = recordings.kineto(RUN, folder / "ranks")
+    _written(found / "arguments.json", '{"lr": 0.1}')
+    return found
+
+
+def _since_1970(folder: Path) -> Path:
+    path = recordings.bytedance([RUN], folder / "trace.parquet")
+    rows = pd.read_parquet(path)
+    rows.assign(start_ts=rows["start_ts"] + 1.7e9).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "written", [_named_by_the_handler, _a_folder_a_rank, _beside_other_files, _since_1970]
+)
+def test_others_name_files_and_set_clocks_otherwise(
+    written: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    found = pk.explain(pk.read_trace(written(tmp_path)))
+    assert found.recognition.method == "flush"
+    assert found.step_s == pytest.approx(RUN.makespan_s, rel=0.05)  # without updates
+    assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
 
 
 def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(tmp_path: Path) -> None:

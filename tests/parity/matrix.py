@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
 from pipekit.parity.worker import Job, Record, train
 from tests.engine.gloo import over_gloo
+from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.own import Module, engine_adapter
 from tests.parity.adapters.torch_pipelining import SCHEDULES, SINGLE, V_SHAPED, torch_adapter
 
@@ -76,6 +78,11 @@ def of_torch(schedule: str, models: list[str]) -> dict[str, Verdict | str]:
     return over_ranks({model: (torch_adapter(schedule), model) for model in models})
 
 
+def of_deepspeed(models: list[str]) -> dict[str, Verdict | str]:
+    """Return the verdicts on DeepSpeed's pipeline engine on some models."""
+    return over_ranks({model: (DeepSpeed, model) for model in models})
+
+
 def in_process(adapter: Any, models: list[str]) -> dict[str, Verdict | str]:
     """Return the verdicts on a trainer that needs no ranks."""
     verdicts: dict[str, Verdict | str] = {}
@@ -90,6 +97,7 @@ def trainers() -> dict[str, tuple[Callable[[list[str]], dict[str, Verdict | str]
     every = [*SUITE]
     return {
         **{f"torch {name}": (partial(of_torch, name), every) for name in SCHEDULES},
+        **({"DeepSpeed": (of_deepspeed, every)} if find_spec("deepspeed") else {}),
         "pipekit flush": (partial(in_process, engine_adapter("flush")), every),
         "pipekit PipelinedModule": (partial(in_process, Module), every),
         **{

@@ -316,7 +316,7 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (AuxiliarySummed, "moe", faults.AUXILIARY),
     (StatisticsTwice, "batch-norm", faults.BATCH_NORM),
     (WholeBatchNormalised, "batch-norm", faults.BATCH_NORM),
-    (Adam, "dense", faults.UNKNOWN),
+    (Adam, "dense", faults.OPTIMIZER),
 ]
 
 

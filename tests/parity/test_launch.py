@@ -12,6 +12,7 @@ import pytest
 from experiments.attacks.left import is_alive
 from pipekit.parity import faults
 from pipekit.parity.judge import parity
+from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.torch_pipelining import torch_adapter
 
 TRAINER = """
@@ -140,6 +141,14 @@ def test_random_numbers_of_its_own_are_other_dropout(trainer: Callable[[str], st
 @pytest.mark.long
 def test_torchs_pipelining_is_right_on_two_processes() -> None:
     verdict = parity(torch_adapter("Schedule1F1B"), processes=2)
+    assert verdict.ok, verdict.text
+    assert len(verdict.parameters) == 32
+
+
+@pytest.mark.long
+def test_deepspeeds_pipeline_engine_is_right_on_two_processes() -> None:
+    pytest.importorskip("deepspeed")
+    verdict = parity(DeepSpeed, processes=2, timeout=300)
     assert verdict.ok, verdict.text
     assert len(verdict.parameters) == 32
 

@@ -13,6 +13,7 @@ import pandas as pd
 from pipekit.measured.formats.columns import require_columns, require_sound
 from pipekit.measured.recording import Recording
 
+SIGN = "begins with PAR1; columns optype, stage, dp_rank, start_ts"
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
 _PASSES = {"forward-compute": "FORWARD", "backward-compute": "BACKWARD"}
 _MESSAGES = {
@@ -56,7 +57,11 @@ def read(path: Path) -> Recording:
         **{name: rows[name].astype(int) for name in whole},
     )
     require_sound(path, rows)
-    last = rows["end_s"].where(optype == "optimizer", rows["end_s"]).groupby(rows["step"]).max()
+    by_step = rows.groupby("step")
+    first, took = by_step["start_s"].transform("min"), by_step["end_s"].transform("max")
+    # Seconds of the step as published; on a clock that began long before, of its first operation.
+    rows[["start_s", "end_s"]] -= first.where(first > took - first, 0.0).to_numpy()[:, None]
+    last = rows.groupby("step")["end_s"].max()
     steps = pd.DataFrame({"step": last.index, "end_s": last.cumsum().to_numpy()})
     steps.insert(1, "start_s", steps["end_s"] - last.to_numpy())
     begins = steps.set_index("step")["start_s"].reindex(rows["step"]).to_numpy()

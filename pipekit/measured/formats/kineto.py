@@ -6,7 +6,7 @@ letter, microbatch), and the passes of ScheduleGPipe "Forward 0" and "Backward 0
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipekit.measured.formats.json_events import content, events, is_json
 from pipekit.measured.recording import Recording
 from pipekit.schedules import Op
 
+SIGN = "schemaVersion; labels PP:0F0 of torch.distributed.pipelining, a file a rank"
 _ACTION = re.compile(r"(?:PP:|pass )(\d+)([FBIW])(\d+)")
 _SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
@@ -25,34 +26,38 @@ _PASS, _UPDATE = "pass ", "Optimizer.step#"
 _GPU, _CPU = "gpu_user_annotation", "user_annotation"
 
 
-def files(path: Path) -> list[Path]:
-    """Return the JSON files of a folder, or the one file."""
-    if not path.is_dir():
-        return [path]
-    return sorted(each for each in path.iterdir() if each.name.endswith((".json", ".json.gz")))
-
-
 def is_it(path: Path) -> bool:
-    """Return whether the files are torch.profiler's."""
-    found = files(path)
-    first = content(found[0]) if found and is_json(found[0]) else None
-    return isinstance(first, dict) and "schemaVersion" in first
+    """Return whether there are files of torch.profiler's."""
+    return next(_files(path), None) is not None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the profiles in a folder and below it, or the one file."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        named = path.is_file() or file.name.endswith((".json", ".json.gz"))
+        if named and is_json(file) and "schemaVersion" in _head(file):
+            yield file
+
+
+def _head(path: Path) -> dict[str, Any]:
+    found = content(path)
+    return found if isinstance(found, dict) else {}
 
 
 def read(path: Path) -> Recording:
     """Read a folder of ranks, or the file of one."""
     rows: list[dict[str, Any]] = []
     ranks: dict[int, Path] = {}
-    for number, file in enumerate(files(path)):
-        about = content(file)
-        rank = (about.get("distributedInfo") or {}).get("rank")
-        if rank is None:
-            digits = re.findall(r"\d+", file.name)
-            rank = int(digits[-1]) if digits else number
+    sizes: set[int] = set()
+    found = list(_files(path))
+    for file, by_name in zip(found, _ranks(found), strict=True):
+        about = _head(file).get("distributedInfo") or {}
+        rank = about.get("rank", by_name)
         if rank in ranks:
             raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
         ranks[rank] = file
-        base = about.get("baseTimeNanoseconds", 0) / 1e3
+        sizes |= {about["world_size"]} if "world_size" in about else set()
+        base = _head(file).get("baseTimeNanoseconds", 0) / 1e3
         rows += [row | {"rank": rank} for row in _passes(events(file), base, rank)]
     if not rows:
         raise ValueError(
@@ -67,21 +72,23 @@ def read(path: Path) -> Recording:
     updates = (
         table[~is_pass].rename(columns={"op": "kind"}).assign(replica=0, moves=False, group=-1)
     )
-    return Recording(
-        table[is_pass],
-        path.stem,
-        len(ranks),
-        other=updates if len(updates) else None,
-        notes=tuple(_missing(path, ranks)),
-    )
+    missing = (f"{len(ranks)} of {size} ranks were recorded" for size in sizes - {len(ranks)})
+    other = updates if len(updates) else None
+    return Recording(table[is_pass], path.stem, len(ranks), other=other, notes=tuple(missing))
 
 
-def _missing(path: Path, ranks: dict[int, Path]) -> Iterator[str]:
-    sizes = {
-        (content(file).get("distributedInfo") or {}).get("world_size") for file in ranks.values()
-    }
-    for size in sizes - {None, len(ranks)}:
-        yield f"{len(ranks)} of {size} ranks were recorded"
+def _ranks(found: list[Path]) -> Sequence[int]:
+    """Return the ranks by the numbers in the files' names that count from 0; else in their order.
+
+    Such names also have hosts, process numbers and times.
+    """
+    numbers = [[int(digits) for digits in re.findall(r"\d+", str(file))] for file in found]
+    if len(found) == 1:
+        return numbers[0][-1:] or [0]
+    for column in zip(*numbers, strict=False):
+        if sorted(column) == list(range(len(found))):
+            return column
+    return range(len(found))
 
 
 def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:

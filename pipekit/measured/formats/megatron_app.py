@@ -13,6 +13,7 @@ from pipekit.measured.formats.columns import require_sound
 from pipekit.measured.formats.json_events import events, is_json
 from pipekit.measured.recording import Recording
 
+SIGN = "JSON events with microbatch and model_chunk"
 _OPS = {"forward": "FORWARD", "backward": "BACKWARD"}
 
 

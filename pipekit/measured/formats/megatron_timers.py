@@ -3,7 +3,8 @@
 Format: github.com/NVIDIA/Megatron-LM, megatron/core/timers.py, ``--timing-log-level 2``; behind the
 line of an iteration, "elapsed time per iteration (ms): 744.0", stand the means of its timers:
 the least and the most of all ranks, the most, or each rank's (``--timing-log-option minmax``,
-``max`` or ``all``).
+``max`` or ``all``).  Before core existed (versions to 3.0) they stood in one line, "time (ms) |
+forward-compute: 250.00 | ...", of the last rank alone, which counts as the most here.
 """
 
 import re
@@ -19,6 +20,7 @@ _BEGINNING = 1_000_000
 """Bytes in which a log's first timers are looked for."""
 _ELAPSED = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+)")
 _TIMER = re.compile(r"\s*([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*")
+_IN_A_LINE = re.compile(r"\| ([a-z][\w/-]*): ([\d.]+)")
 _OF_RANKS, _RANK = re.compile(r"\s*([a-z][\w/-]*):\s*"), re.compile(r"\s*rank +\d+: ([\d.]+)\s*")
 _COMPUTE = ("forward-compute", "backward-compute")
 _COUNTS = {
@@ -85,7 +87,8 @@ def is_it(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         begin = file.read(_BEGINNING).decode(errors="replace")
-    return "across ranks (ms):" in begin and "elapsed time per iteration" in begin
+    timers = "across ranks (ms):" in begin or "time (ms) |" in begin
+    return timers and "elapsed time per iteration" in begin
 
 
 def read(path: Path) -> TimerLog:
@@ -97,6 +100,9 @@ def read(path: Path) -> TimerLog:
     for line in text.splitlines():
         if found := _ELAPSED.search(line):
             elapsed.append(float(found[1]) / 1e3)
+        if "time (ms) |" in line:
+            timers_of = line[line.index("time (ms) |") :]
+            rows += [(len(elapsed), n, float(ms) / 1e3) for n, ms in _IN_A_LINE.findall(timers_of)]
         elif found := _TIMER.fullmatch(line):
             rows += [
                 (len(elapsed), found[1], float(each) / 1e3) for each in found.groups()[1:] if each

@@ -17,6 +17,7 @@ from pipekit.measured.formats.columns import require_sound
 from pipekit.measured.recording import Recording
 from pipekit.reading import read_json
 
+SIGN = "a folder with config.json and pp_rank_0.json, ..."
 _FILE = re.compile(r"pp_rank_(\d+)\.json")
 _OPS = {"fwd": "FORWARD", "bwd": "BACKWARD", "wgrad": "BACKWARD_WEIGHT"}
 

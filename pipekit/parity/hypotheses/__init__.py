@@ -1,1 +1,0 @@
-"""Classes of fault, each as the gradients that it would give."""

@@ -1,0 +1,275 @@
+"""Trainers with faults that other trainers had, or may have: an issue is named where there is one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.parity.small import Small
+
+Batch = tuple[Tensor, Tensor]
+
+
+class TokensOfReplicas(Small):
+    """transformers #34191: replicas, to which rows are dealt out, divide by their own tokens."""
+
+    microbatches = 2
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        return [(batch[0][k::2], batch[1][k::2]) for k in range(2)]
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        value: Tensor = self.model.loss(output, target) / 2
+        return value
+
+
+class IgnoredTokensCount(Small):
+    """Ignored labels are in the divisor."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        value: Tensor = super().loss(output, target) * self.terms / self.labels
+        return value
+
+    def step(self, batch: Batch) -> float | None:
+        self.labels = batch[1].numel()
+        return super().step(batch)
+
+
+class LabelsShiftedTwice(Small):
+    """Model and loader both move labels by a token."""
+
+    def step(self, batch: Batch) -> float | None:
+        return super().step((batch[0], F.pad(batch[1][:, 1:], (0, 1), value=-100)))
+
+
+class LastRowsDropped(Small):
+    """Rows that fill no microbatch are left out, as a loader with ``drop_last`` does."""
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        size = len(batch[0]) // self.microbatches
+        ends = range(0, size * self.microbatches, size)
+        return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
+
+
+class DividedByWorld(Small):
+    """torchtune #2420: divided by all ranks in place of the replicas."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output, target) / self.stages
+
+
+class ReducedEachMicrobatch(Small):
+    """Paddle #30437: replicas add up their sums after each microbatch again."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        loss = super().microbatch(k, x, target)
+        for parameter in self.model.parameters():
+            parameter.grad = None if parameter.grad is None else 2 * parameter.grad
+        return loss
+
+
+class ReducedOverStages(Small):
+    """The gradients of two stages are averaged, as those of two replicas would be."""
+
+    def update(self) -> None:
+        for one, other in zip(self.model[1:7], self.model[8:14], strict=True):
+            for a, b in zip(one.parameters(), other.parameters(), strict=True):
+                a.grad = b.grad = (a.grad + b.grad) / 2
+        super().update()
+
+
+class TiedCountTwiceInTheNorm(Small):
+    """The norm to which gradients are clipped has a shared weight once a use."""
+
+    clip_norm = 0.15
+
+    def update(self) -> None:
+        grads = [p.grad for _, p in self.model.named_parameters(remove_duplicate=False)]
+        factor = self.clip_norm / torch.stack([g.norm() for g in grads if g is not None]).norm()
+        for parameter in self.model.parameters():
+            parameter.grad *= factor
+        super().update()
+
+
+class DecayOfOneStage(Small):
+    """Only one stage's optimizer has a weight decay."""
+
+    def update(self) -> None:
+        for parameter in self.parts[1].parameters():
+            parameter.grad += 0.01 * parameter.detach()
+        super().update()
+
+
+class UpdateBeforeTheLastBackward(Small):
+    """The optimizer steps while a microbatch is in flight."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        if k == self.microbatches - 1:
+            super().update()
+            self.optimizer.zero_grad()
+        return super().microbatch(k, x, target)
+
+    def update(self) -> None:
+        pass
+
+
+class InputDetached(Small):
+    """A stage's input has no gradient, so that earlier stages have none."""
+
+    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
+        if stage == self.stages - 1:
+            super().backward(stage, k, out, gradient)
+
+
+class StageFrozen(Small):
+    """A stage that should train does not."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        model[8:].requires_grad_(False)
+        super().build(model, optimizer)
+
+
+class SecondTensorLost(Small):
+    """Of two tensors between stages only the first one's gradient is sent back."""
+
+    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
+        return (gradient[0], *[None] * (len(gradient) - 1))
+
+
+class AuxiliaryLossOfTheLastStage(SecondTensorLost):
+    """The stages before the last one get no gradient of their auxiliary losses."""
+
+
+class OtherMasksInRecomputation(Small):
+    """torchtitan #1323: a recomputation draws other masks than its forward."""
+
+    microbatches = 1
+
+    def step(self, batch: Batch) -> float | None:
+        with torch.no_grad():
+            loss = float(self.model.loss(self.model(batch[0]), batch[1]))
+        super().step(batch)
+        return loss
+
+
+class SumsInBfloat16(Small):
+    """Gradients are added up in bfloat16."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        loss = super().microbatch(k, x, target)
+        for parameter in self.model.parameters():
+            parameter.grad = parameter.grad.bfloat16().float()
+        return loss
+
+
+class WeightsInBfloat16(Small):
+    """There is no float32 copy of weights in bfloat16."""
+
+    def update(self) -> None:
+        super().update()
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.bfloat16().float()
+
+
+class Nesterov(Small):
+    """The optimizer is another than build() was given."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        how = {"lr": 0.01, "momentum": 0.9, "nesterov": True}
+        self.optimizer = torch.optim.SGD(model.parameters(), **how)
+
+
+class EverySecondBatch(Small):
+    """Gradients of two batches are added up for an update."""
+
+    number = 0
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+    def update(self) -> None:
+        self.number += 1
+        if self.number % 2 == 0:
+            super().update()
+            self.model.zero_grad()
+
+
+class Handed(Small):
+    """All forwards, then all backwards; ``shift`` and ``back`` say whose tensors a stage gets."""
+
+    shift, back = 0, 0
+
+    def step(self, batch: Batch) -> float | None:
+        self.optimizer.zero_grad()
+        self.terms = self.model.count(batch[1])
+        parts = self.cut(batch)
+        sent = [self.parts[0](x) for x, _ in parts]
+        inputs = [sent[k - self.shift].detach().requires_grad_() for k in range(len(sent))]
+        losses = [self.loss(self.parts[1](x), y) for x, (_, y) in zip(inputs, parts, strict=True)]
+        sum(losses, torch.zeros(())).backward()
+        for k, out in enumerate(sent):
+            out.backward(inputs[k - self.back].grad)
+        self.update()
+        return sum(loss.item() for loss in losses)
+
+
+class GradientOfANeighbour(Handed):
+    """Gradients are received in another order than activations were sent."""
+
+    back = 1
+
+
+class InputOfANeighbour(Handed):
+    """A stage takes the message of another microbatch."""
+
+    shift = 1
+
+
+class StagesInAnotherOrder(Small):
+    """Chunks of an interleaved pipeline are run rank by rank."""
+
+    stages = 4
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.parts = [self.parts[k] for k in (0, 2, 1, 3)]
+
+
+class StageTwice(Small):
+    """A stage is in the pipeline twice."""
+
+    stages = 4
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.parts.insert(1, self.parts[1])
+
+
+class ShardNotReduced(Small):
+    """AReaL #313: a part of a parameter lacks what other ranks add to it."""
+
+    def update(self) -> None:
+        self.model[3].linear.weight.grad[:8] = 0
+        super().update()
+
+
+class TiedScaledInTheMiddle(Small):
+    """A shared gradient is divided twice, the first time before the other stage is through."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        loss = super().microbatch(k, x, target)
+        if k == 2:
+            self.model[0].weight.grad /= self.microbatches
+        return loss
+
+
+class NoSuchClass(Small):
+    """Wrong as no trainer is: what has no class must still be found."""
+
+    def update(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = parameter.grad**3
+        super().update()
