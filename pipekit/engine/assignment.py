@@ -50,10 +50,10 @@ class WorkerAssignment:
     @property
     def recompute(self) -> dict[int, Recompute]:
         """The mode of each of the stages that it trains."""
-        return {stage.index: stage.recompute for stage in self.stages}
+        return {stage.index: stage.known.recompute for stage in self.stages}
 
     def build(self) -> dict[int, Stage]:
-        """Return the stages that it trains, by index.
+        """Return the stages that it trains, by index; those of its last run are built.
 
         Raises:
             NotBuilt: the function that makes an optimizer or a scheduler raised an error, for

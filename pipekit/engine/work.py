@@ -19,7 +19,6 @@ from pipekit.engine.execution.empty_microbatches import PassingEmpty
 from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
@@ -39,18 +38,15 @@ def run(
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
-    stages: Mapping[int, Stage] | None = None,
 ) -> WorkerReport:
-    """Train or evaluate, as configured; ``stages`` are those to train, None: they are built."""
+    """Train or evaluate, as configured."""
     if not config.training:
         return _evaluate(assignment, config, transport, feed, watchers)
-    stages = assignment.build() if stages is None else stages
-    return _train(assignment, stages, config, transport, feed, on_news, watchers)
+    return _train(assignment, config, transport, feed, on_news, watchers)
 
 
 def _train(
     assignment: WorkerAssignment,
-    stages: Mapping[int, Stage],
     config: RunConfig,
     transport: Transport,
     feed: Feed,
@@ -59,6 +55,7 @@ def _train(
 ) -> WorkerReport:
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
+    stages = assignment.build()
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
@@ -114,7 +111,7 @@ def _train(
     recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config() for stage in stages.values()],
+        stages=[*stages.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
