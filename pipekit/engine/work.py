@@ -1,6 +1,5 @@
 """The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +13,7 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.chunked_sequences import ChunkStage
+from pipekit.engine.execution.chunked_sequences import in_chunks
 from pipekit.engine.execution.empty_microbatches import PassingEmpty
 from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
@@ -25,6 +24,7 @@ from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.shared_stages import SharedStages
 from pipekit.layers.modes import merged_put_back
 from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
@@ -70,10 +70,10 @@ def _train(
         observers.append(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
-    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    weights = {number: stage.weights for number, stage in stages.items()}
+    shared = SharedStages.of(index, weights, config, transport, device, observers)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, shared, observers)
     runtimes: Mapping[int, StageRuntime] = stages
-    if assignment.chunks > 1:
-        runtimes = {n: ChunkStage(each, assignment.chunks) for n, each in runtimes.items()}
     movable: dict[int, OffloadingStage] = {}
     if any(step.task.op.moves for step in steps.distinct):
         mover = Mover(device)
@@ -89,22 +89,26 @@ def _train(
         io,
         device,
         updates=updates,
+        shared=shared,
         observers=observers,
         first_microbatch=config.first_microbatch,
     ).execute
+    if assignment.chunks > 1:
+        execute = in_chunks(execute, assignment.chunks)
     if movable:
         execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
-    weights = {number: stage.weights for number, stage in stages.items()}
     view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
-    worker = Worker(view, execute, transport, observers, updates.average_statistics, survives)
+    conclude = shared.average_statistics if shared else None
+    worker = Worker(view, execute, transport, observers, conclude, survives)
     transport.stop_point.at(config.end)
     try:
         worker.run(transport.stop_point.until(steps))
     finally:
-        weights_bytes = updates.close()
+        if shared:
+            shared.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
@@ -117,8 +121,7 @@ def _train(
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes
-        + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
+        sent_bytes=traffic.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),

@@ -11,6 +11,7 @@ from pipekit.engine.execution.pipeline_io import PipelineIO, StageGradients, Sta
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.shared_stages import SharedStages
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.steps import MAIN
@@ -78,11 +79,13 @@ class Executor:
         device: torch.device,
         *,
         updates: UpdateSynchronizer | None = None,
+        shared: SharedStages | None = None,
         observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
         training: bool = True,
     ) -> None:
-        self._stages, self._recompute, self._updates = stages, recompute, updates
+        self._stages, self._recompute = stages, recompute
+        self._updates, self._shared = updates, shared
         self._transport, self._ends, self._device = transport, ends, device
         self._first_microbatch = first_microbatch
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
@@ -132,7 +135,7 @@ class Executor:
 
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
-        runtime, last = self._stages[stage], self._updates if step.ends_update else None
+        runtime, last = self._stages[stage], self._shared if step.ends_update else None
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
         run, activity = runtime.backward, _BACKWARD
@@ -153,7 +156,7 @@ class Executor:
     def _backward_weight(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         self._before(step, _WEIGHT, ())
-        last = self._updates if step.ends_update else None
+        last = self._shared if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
         microbatch += self._first_microbatch
