@@ -148,12 +148,10 @@ class Workers:
         """Execute a schedule, and return every worker's report."""
         start = extent.start
         schedule, resume = start.schedule, start.resume
-        table = self._tables.table(
-            schedule,
-            self._model.skip_ends,
-            self._model.tie_ends,
-            bool(self._joint_features()),
-        )
+        partition = self._model.partition
+        assert partition, "ready() comes first"
+        ends = partition.skip_ends, partition.tie_ends
+        table = self._tables.table(schedule, *ends, bool(self._joint_features()))
         steps, run_table = table.begun(resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
         total = extent.total if schedule.period else None
@@ -168,7 +166,7 @@ class Workers:
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
             loss_versions=table.loss_versions if scaled else None,
-            ties=self._model.ties,
+            ties=partition.ties,
             checkpoints=checkpoints,
             resume=resume,
             possible_stops=self._possible_stops(extent),

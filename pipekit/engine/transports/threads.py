@@ -22,7 +22,7 @@ from pipekit.devices import (
 )
 from pipekit.engine import work
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Batch, End, Feed, Needs
+from pipekit.engine.batches import EVERYTHING, Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.reporter import Listener
@@ -155,9 +155,12 @@ class ThreadRunner(Runner):
         ]
         network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
-        caller = ThreadStreams([worker.device for worker in workers])
-        before = caller.record_events()
-        needs = Needs.of(*(worker.steps for worker in workers))
+        on_accelerators = any(thread.copiers for thread in threads)
+        caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
+        before = caller.record_events() if caller else ()
+        needs = EVERYTHING
+        if config.resume:  # which needs nothing of the batches before
+            needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count, network.end)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
