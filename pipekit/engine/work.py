@@ -59,7 +59,8 @@ def _train(
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recording = WorkerRecording(config.watch, assignment.recompute, device)
+    recompute = {number: stage.known.recompute for number, stage in stages.items()}
+    recording = WorkerRecording(config.watch, recompute, device)
     traffic = TrafficCounter()
     observers = [*watchers, *recording.observers, traffic]
     if on_news and len(config.table.stage_workers) - 1 in stages:
@@ -71,7 +72,9 @@ def _train(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
     weights = {number: stage.weights for number, stage in stages.items()}
-    shared = SharedStages.of(index, weights, config, transport, device, observers)
+    shared = None
+    if any(len(config.table.stage_workers[number]) > 1 for number in stages):
+        shared = SharedStages(index, weights, config, transport, device, observers)
     updates = UpdateSynchronizer(index, stages, config, transport, device, shared, observers)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
@@ -84,7 +87,7 @@ def _train(
     execute: Callable[[Step], None] = Executor(
         index,
         runtimes,
-        assignment.recompute,
+        recompute,
         transport,
         io,
         device,

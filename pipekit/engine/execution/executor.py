@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import to_device
-from pipekit.engine.execution.pipeline_io import PipelineIO, StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import (
+    GradientsIO,
+    PipelineIO,
+    StageGradients,
+    StageIO,
+    Target,
+)
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
@@ -66,7 +72,8 @@ class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
     ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
-    runs; in inference no backwards follow.
+    runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
+    follow.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
+        gradients: GradientsIO | None = None,
         updates: UpdateSynchronizer | None = None,
         shared: SharedStages | None = None,
         observers: Sequence[Observer] = (),
@@ -87,6 +95,7 @@ class Executor:
         self._stages, self._recompute = stages, recompute
         self._updates, self._shared = updates, shared
         self._transport, self._ends, self._device = transport, ends, device
+        self._gradient_ends = gradients
         self._first_microbatch = first_microbatch
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
@@ -150,8 +159,8 @@ class Executor:
             last.end_last(stage, step.update)
         self._after(step, activity, result)
         self._send(step, result)
-        if not step.sends:
-            self._ends.input_gradients(microbatch, result)
+        if not step.sends and self._gradient_ends:
+            self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -194,7 +203,8 @@ class Executor:
 
     def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
-            return self._ends.output_gradients(step.task.microbatch)
+            ends = self._gradient_ends
+            return ends.output_gradients(step.task.microbatch) if ends else None
         contents = self._receive(step)
         main = contents.pop(MAIN)
         return StageGradients(main, {n: content[0] for n, content in contents.items() if content})

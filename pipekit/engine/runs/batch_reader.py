@@ -140,7 +140,8 @@ class BatchReader:
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
         rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
         target = batch[1] if is_pair else batch
-        if is_pair and target is not None and not _is_list_of_rows(target, rows):
+        is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
+        if is_pair and target is not None and not is_list:
             _same_rows([*leaves(taken), *leaves(target)], number)
         self._compare(Form.of(batch, number, rows, is_pair))
         read = _batch(taken, target, rows, parts, number, self._fewer)
@@ -229,7 +230,7 @@ def _batch(
     taken: Tree, target: Tree, rows: int, parts: int, number: int, fewer: bool = False
 ) -> Batch:
     _require_rows(rows, 1 if fewer else parts, number)
-    shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
+    shapes = tuple(tuple(t.shape[1:] if has_one_a_row(t, rows) else t.shape) for t in leaves(taken))
     tensors, plain = parted(target)
     return Batch(taken, tensors, rows, shapes, parts, plain)
 
@@ -244,14 +245,6 @@ def _counted(
     if number == 0:
         _require_cuttable([taken, cut], rows)
     return rows
-
-
-def _is_list_of_rows(target: Any, rows: int) -> bool:
-    return isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
-
-
-def _is_cut(tensor: Tensor, rows: int) -> bool:
-    return tensor.dim() > 0 and len(tensor) == rows
 
 
 def _same_rows(tensors: Sequence[Tensor], number: int) -> int:

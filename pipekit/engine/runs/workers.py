@@ -42,6 +42,11 @@ class Workers:
         self._loss, self._updates, self._execution = loss, updates, execution
         self._attributes = UsersAttributes(model.original)
         self.close = runner.close
+        asked = {
+            combinations.CLIP: updates.clip_norm is not None,
+            combinations.SCALE: updates.scale,
+        }
+        self._joint = combinations.features(asked)
         self._require_joint(tables.schedule)
 
     def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
@@ -197,13 +202,7 @@ class Workers:
 
     def _joint_features(self) -> set[str]:
         """Return the features that need all stages to update together."""
-        return combinations.features(
-            {
-                combinations.CLIP: self._updates.clip_norm is not None,
-                combinations.SCALE: self._updates.scale,
-                combinations.TIES: self._model.ties,
-            }
-        )
+        return self._joint | ({combinations.TIES} if self._model.ties else set())
 
     def _refuse_to_stop(self, error: Exception | None) -> None:
         if error:

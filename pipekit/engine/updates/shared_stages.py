@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Self
 
 import torch
 
@@ -10,7 +9,7 @@ from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.all_reduce import AllReduce, PartListener, average
+from pipekit.engine.updates.all_reduce import AllReduce, average
 from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
 
@@ -30,14 +29,14 @@ class SharedStages:
         config: RunConfig,
         transport: Transport,
         device: torch.device,
-        part_listeners: Sequence[PartListener],
+        observers: Sequence[Observer],
     ) -> None:
         self._worker, self._weights, self._device = worker, weights, device
         self._stage_workers, self._transport = config.table.stage_workers, transport
-        # The stages' sums take turns in it.
         name = f"pipekit sums of worker {worker}"
         self._comm_thread = CommThread(name, device, config.table.workers)
         self._turns = SumTurns(config.table.sum_order)
+        tell = listeners(observers, Observer.part_sent, worker)
         self.reducers = {
             index: Reducer(
                 index,
@@ -45,7 +44,7 @@ class SharedStages:
                 each,
                 config.table.sums[index],
                 config.table.stops[index],
-                AllReduce(members, worker, transport.channel(members), part_listeners),
+                AllReduce(members, worker, transport.channel(members), tell),
                 self._comm_thread,
                 device,
                 self._turns.advance,
@@ -58,22 +57,6 @@ class SharedStages:
             {index: reducer.submit for index, reducer in self.reducers.items()},
             {index: 1 + config.table.made[index] for index in self.reducers},
         )
-
-    @classmethod
-    def of(
-        cls,
-        worker: int,
-        weights: Mapping[int, WeightVersions],
-        config: RunConfig,
-        transport: Transport,
-        device: torch.device,
-        observers: Sequence[Observer],
-    ) -> Self | None:
-        """Return them, or None if this worker is the only one of each of its stages."""
-        if all(len(config.table.stage_workers[index]) == 1 for index in weights):
-            return None
-        tell = listeners(observers, Observer.part_sent, worker)
-        return cls(worker, weights, config, transport, device, tell)
 
     def begin_last(self, stage: int, update: int) -> None:
         """Expect the last pass here that adds to the gradients of a stage's update."""
