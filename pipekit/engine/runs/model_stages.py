@@ -150,7 +150,7 @@ class ModelStages:
         """Let the stages' modules have attributes that the user has changed in the model."""
         if self.partition is None:
             set_attributes(self._model, changed)
-        elif changed:
+        else:
             self._replace(partial(_with_attributes, changed=changed))
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:

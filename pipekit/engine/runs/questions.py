@@ -266,9 +266,11 @@ def ask_optimizer(stages: Sequence[StageConfig]) -> None:
     Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
     be copied, fails or draws random numbers is not asked.
     """
-    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
     made_by = getattr(stages[0].optimizer, "func", stages[0].optimizer)  # of a partial
-    if len(trained) < 2 or made_by in vars(torch.optim).values():
+    if made_by in vars(torch.optim).values():
+        return
+    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
+    if len(trained) < 2:
         return
     stepped = partial(_stepped, trained[0].optimizer, trained[0].updates.groups is not None)
     try:

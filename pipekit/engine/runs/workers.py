@@ -67,16 +67,17 @@ class Workers:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
-        self._model.set_attributes(self._attributes.taken())
+        if changed := self._attributes.taken():
+            self._model.set_attributes(changed)
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         self._attributes.warn(tried)
         if schedule.trains:
             self._require_joint(schedule)
-            arguments.require_whole_rounds(self._updates.rule, schedule)
+            if self._updates.rule:
+                arguments.require_whole_rounds(self._updates.rule, schedule)
             if tried is not None:
-                arguments.require_weights_as_read(
-                    tried.needed_weights, self._model.configs, schedule
-                )
+                if needed := tried.needed_weights:
+                    arguments.require_weights_as_read(needed, self._model.configs, schedule)
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
                 balance = (model.balance or ()) if len(self._devices) > 1 else ()
