@@ -51,11 +51,11 @@ def resolve_recompute(
     return modes
 
 
-def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
+def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
     """Raise ValueError if a mitigation needs the weights behind each gradient of an update, and
     some worker makes an update to which it adds no gradient.
     """
-    if rule is None or not (rule.overrides("gradient") or rule.overrides("rate")):
+    if not (rule.overrides("gradient") or rule.overrides("rate")):
         return
     some = beginning(schedule, 1) if schedule.period else schedule
     for tasks in some.workers:

@@ -10,7 +10,6 @@ import torch
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.observers.record import WorkerRecord
-from pipekit.plans import Recompute
 from pipekit.schedules import Message, Steps
 
 
@@ -47,13 +46,8 @@ class WorkerAssignment:
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
 
-    @property
-    def recompute(self) -> dict[int, Recompute]:
-        """The mode of each of the stages that it trains."""
-        return {stage.index: stage.recompute for stage in self.stages}
-
     def build(self) -> dict[int, Stage]:
-        """Return the stages that it trains, by index.
+        """Return the stages that it trains, by index; those of its last run are built.
 
         Raises:
             NotBuilt: the function that makes an optimizer or a scheduler raised an error, for

@@ -1,8 +1,10 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -164,14 +166,18 @@ class Needs(NamedTuple):
         )
 
 
+EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
+"""The needs of all workers together."""
+
+
 class Feed:
     """Reads batches one by one; the first worker that needs the next batch reads it.
 
     Args:
         batches: the run's batches.
         needs: of the workers here.
-        caller: the streams of the thread in which the user made the batches: their tensors may
-            still be on the way there.
+        caller: the streams of the thread in which the user made the batches, if it has any: their
+            tensors may still be on the way there.
         count: counts the entries of a target, if the loss is a mean over these and not over rows.
         end: is called with the first microbatch after the run, if it ends early.
     """
@@ -185,7 +191,7 @@ class Feed:
         end: Callable[[int], None] | None = None,
     ) -> None:
         self._batches = iter(batches)
-        self._needs, self._caller = needs, caller or ThreadStreams()
+        self._needs, self._in_caller = needs, caller.entered if caller else nullcontext
         self._count, self._end, self._ended = count, end, False
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -241,7 +247,7 @@ class Feed:
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
         # takes turns with them, and not the whole time: it may run layers itself, in threads.
-        with drawing_undisturbed(), self._caller.entered():
+        with drawing_undisturbed(), self._in_caller():
             batch = next(self._batches)
             if isinstance(batch, End):
                 self._ended = True
@@ -255,7 +261,7 @@ class Feed:
             inputs = batch.cut_input()
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if any(k in self._needs.targets for k in here):
-            with self._caller.entered():
+            with self._in_caller():
                 weights = self._weights(batch)
             cuts = zip(map(parted, batch.cut_target()), weights, strict=True)
             parts = [FedTarget(tensors, weight, plain) for (tensors, plain), weight in cuts]

@@ -63,7 +63,8 @@ class RunTable:
         stage_workers: the workers of each stage.
         links: pairs of workers of which the first sends the second messages between stages.
         sums: the terms of each update of each stage.
-        stops: for each stage, the microbatch after the last one of each update.
+        stops: for each stage, the microbatch after the last one of each update; empty if no stage
+            is on several workers.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in the table before the run.
     """

@@ -4,19 +4,14 @@ import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit.choices import require_choice
-from pipekit.devices import resolve_for_workers
-from pipekit.engine import arguments, combinations
+from pipekit.engine.assembly import assembled
 from pipekit.engine.config import Loss
-from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import (
@@ -25,32 +20,16 @@ from pipekit.engine.options import (
     Updates,
     Watch,
     refusing_fields,
-    require_callable,
     require_loss,
 )
-from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.call_lock import CallLock, one_at_a_time
 from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
-from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.runs import Runs
-from pipekit.engine.runs.tables import Tables
-from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.runner import Runner
-from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedState
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.layers import skips
-from pipekit.layers.module_state import as_trained
-from pipekit.layers.python_state import copied
-from pipekit.layers.sequence_chunks import require_chunkable
-from pipekit.names import TRANSPORTS
-from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Schedule
-from pipekit.staleness import Mitigation
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -109,53 +88,20 @@ class Pipeline:
         execution: Execution = Execution(),
     ) -> None:
         self._calls = CallLock()
-        layers = sequence_of(model)
-        require_data(layers)
-        skips.require_matched(list(layers))
-        require_no_tensor_hooks(layers)
-        TRANSPORTS.require(transport)
-        if isinstance(seed, str):
-            require_choice("seed", seed, ["torch"])
-        require_callable(optimizer=optimizer)
-        require_loss(loss=loss)
-        tables = Tables(schedule)
-        if schedule.chunks > 1:
-            require_chunkable(layers)
-        self.stages, self.workers = schedule.stages, schedule.worker_count
-        recompute = execution.recompute
-        if isinstance(balance, Plan):
-            layers, balance = in_plan_order(layers, balance)
-            arguments.require_replicas(balance, schedule)
-            recompute = recompute or [stage.recompute for stage in balance.stages]
-            balance = balance.balance
-        require_balance(balance, layers, self.stages)
-        modes = arguments.resolve_recompute(recompute or "never", self.stages)
-        fewer = execution.short_batches == "fewer"
-        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
-        # Workers need no inputs=, which may be a function that no other process can have.
-        execution = replace(execution, recompute=modes, inputs=None)
-        if execution.cluster is not None:
-            execution.cluster.require_room(self.workers)
-        devices = resolve_for_workers(execution.devices, self.workers)
-        used = combinations.of_pipeline(
-            schedule, updates, execution, seed=seed, transport=transport
+        self._runs = assembled(
+            sequence_of(model),
+            schedule,
+            optimizer,
+            loss,
+            balance,
+            transport,
+            seed,
+            updates,
+            execution,
         )
-        combinations.require_compatible(used)
-        configure = partial(
-            StageConfig.of,
-            optimizer=optimizer,
-            updates=updates,
-            execution=execution,
-            mitigations=_placed(updates.rule, tables),
-        )
-        trained = as_trained(copied(layers))
-        self._model = ModelStages(layers, trained, self.stages, balance, configure)
+        self._model, self._runner = self._runs.model, self._runs.runner
         self._loss, self._updates = loss, updates
-        self._runner: Runner = TRANSPORTS.load(transport)(devices)
-        workers = Workers(tables, self._model, self._runner, devices, loss, updates, execution)
-        self._runs = Runs(
-            tables, self._model, workers, self._runner.agree, used, transport, seed, reader
-        )
+        self.stages, self.workers = schedule.stages, schedule.worker_count
 
     @property
     def balance(self) -> list[int] | None:
@@ -427,14 +373,3 @@ class Pipeline:
             "or checkpoints; for AveragedModel, call average = AveragedModel(model) and after "
             "each epoch average.update_parameters(pipeline.load_into(model))"
         )
-
-
-def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
-    """Return how each stage mitigates stale weights; empty without a rule."""
-    if rule is None:
-        return []
-    stages, stashing = tables.schedule.stages, tables.schedule.stashing
-    return [
-        StageMitigation(rule, stage, stages, delay, stashing)
-        for stage, delay in enumerate(tables.delays())
-    ]

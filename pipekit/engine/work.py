@@ -1,6 +1,5 @@
 """The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,18 +13,18 @@ from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.chunked_sequences import ChunkStage
+from pipekit.engine.execution.chunked_sequences import in_chunks
 from pipekit.engine.execution.empty_microbatches import PassingEmpty
 from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
-from pipekit.engine.execution.stage import Stage
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.shared_stages import SharedStages
 from pipekit.layers.modes import merged_put_back
 from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
@@ -39,18 +38,15 @@ def run(
     feed: Feed,
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
-    stages: Mapping[int, Stage] | None = None,
 ) -> WorkerReport:
-    """Train or evaluate, as configured; ``stages`` are those to train, None: they are built."""
+    """Train or evaluate, as configured."""
     if not config.training:
         return _evaluate(assignment, config, transport, feed, watchers)
-    stages = assignment.build() if stages is None else stages
-    return _train(assignment, stages, config, transport, feed, on_news, watchers)
+    return _train(assignment, config, transport, feed, on_news, watchers)
 
 
 def _train(
     assignment: WorkerAssignment,
-    stages: Mapping[int, Stage],
     config: RunConfig,
     transport: Transport,
     feed: Feed,
@@ -59,10 +55,12 @@ def _train(
 ) -> WorkerReport:
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
+    stages = assignment.build()
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recording = WorkerRecording(config.watch, assignment.recompute, device)
+    recompute = {number: stage.known.recompute for number, stage in stages.items()}
+    recording = WorkerRecording(config.watch, recompute, device)
     traffic = TrafficCounter()
     observers = [*watchers, *recording.observers, traffic]
     if on_news and len(config.table.stage_workers) - 1 in stages:
@@ -73,10 +71,12 @@ def _train(
         observers.append(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
-    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    weights = {number: stage.weights for number, stage in stages.items()}
+    shared = None
+    if any(len(config.table.stage_workers[number]) > 1 for number in stages):
+        shared = SharedStages(index, weights, config, transport, device, observers)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, shared, observers)
     runtimes: Mapping[int, StageRuntime] = stages
-    if assignment.chunks > 1:
-        runtimes = {n: ChunkStage(each, assignment.chunks) for n, each in runtimes.items()}
     movable: dict[int, OffloadingStage] = {}
     if any(step.task.op.moves for step in steps.distinct):
         mover = Mover(device)
@@ -87,41 +87,44 @@ def _train(
     execute: Callable[[Step], None] = Executor(
         index,
         runtimes,
-        assignment.recompute,
+        recompute,
         transport,
         io,
         device,
         updates=updates,
+        shared=shared,
         observers=observers,
         first_microbatch=config.first_microbatch,
     ).execute
+    if assignment.chunks > 1:
+        execute = in_chunks(execute, assignment.chunks)
     if movable:
         execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
-    weights = {number: stage.weights for number, stage in stages.items()}
     view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
-    worker = Worker(view, execute, transport, observers, updates.average_statistics, survives)
+    conclude = shared.average_statistics if shared else None
+    worker = Worker(view, execute, transport, observers, conclude, survives)
     transport.stop_point.at(config.end)
     try:
         worker.run(transport.stop_point.until(steps))
     finally:
-        weights_bytes = updates.close()
+        if shared:
+            shared.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
     recording.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[stage.to_config() for stage in stages.values()],
+        stages=[*stages.values()],
         record=recording.record(),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes
-        + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
+        sent_bytes=traffic.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),

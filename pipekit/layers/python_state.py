@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.module_state import TORCHS, buffers_untouched
 from pipekit.layers.read_state import generators, generators_untouched
@@ -22,6 +23,25 @@ _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 def module_names(model: nn.Module) -> dict[nn.Module, str]:
     """Return what messages call each module of a model, itself by its class."""
     return {each: name or type(model).__name__ for name, each in model.named_modules()}
+
+
+def is_pure(model: nn.Module) -> bool:
+    """Return whether it is known that forwards read input and weights alone, and leave nothing.
+
+    So it is with PyTorch's own layers without buffers, hooks, edits in place and user's functions.
+    """
+    return all(_is_pure(vars(module), type(module)) for module in model.modules())
+
+
+def _is_pure(held: dict[str, Any], kind: type) -> bool:
+    if not kind.__module__.startswith("torch.nn.modules.") or "forward" in held:
+        return False
+    if any(held[name] for name in TORCHS if name.endswith("hooks")):
+        return False
+    if held.get("inplace") or held.get("max_norm") is not None:
+        return False
+    state = [held["_buffers"], *(held[name] for name in held.keys() - TORCHS)]
+    return all(isinstance(each, PLAIN) for each in tree_leaves(state))
 
 
 class Change(NamedTuple):

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from pipekit.layers.flop_counter import FlopCounter
 from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import named_buffers, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import Change, module_names, state_untouched
+from pipekit.layers.python_state import Change, is_pure, module_names, state_untouched
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.handed_on import HandedOn
@@ -27,6 +28,7 @@ class Probe:
 
     Attributes:
         flops: floating-point operations of each layer's forward.
+        output: what the model gave.
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
         edited_weights: layers, and names of weights in them that their forward edits.
@@ -36,21 +38,20 @@ class Probe:
         handed_on: pairs of layers, the second of which reads a tensor that the first has left in
             Python.
         drawn: layers, and libraries (:func:`numbers_so_far`) from whose generators they draw.
-        output: what the model gave.
         edits_batch: whether ``x`` is edited in place, by a second forward once more.
         set_attributes: what forwards set, and its value: (number of the module, name, value).
     """
 
     flops: tuple[int, ...]
-    edited_inputs: frozenset[int]
-    edited_weights: tuple[tuple[int, str], ...]
-    needed_weights: tuple[tuple[int, str], ...]
-    edited_buffers: Mapping[str, Tensor | None]
-    handed_on: frozenset[tuple[int, int]]
-    drawn: frozenset[tuple[int, str]]
     output: Tree
-    edits_batch: bool
-    set_attributes: tuple[tuple[int, str, Any], ...]
+    edited_inputs: frozenset[int] = frozenset()
+    edited_weights: tuple[tuple[int, str], ...] = ()
+    needed_weights: tuple[tuple[int, str], ...] = ()
+    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)
+    handed_on: frozenset[tuple[int, int]] = frozenset()
+    drawn: frozenset[tuple[int, str]] = frozenset()
+    edits_batch: bool = False
+    set_attributes: tuple[tuple[int, str, Any], ...] = ()
 
 
 def probe(
@@ -72,22 +73,44 @@ def probe(
     """
     if devices is None:
         devices = [next(model.parameters(), torch.empty(0)).device] * len(model)
+    run = _run_pure if is_pure(model) else _run_watched
+    # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
+    with torch.inference_mode(False), torch.no_grad(), autocast(devices[0], dtype):
+        x = tree_map(lambda tensor: tensor.to(devices[0], copy=True), x)
+        return run(model, x, devices, training)
+
+
+def _run_pure(
+    model: nn.Sequential, x: Tree, devices: Sequence[torch.device], training: bool
+) -> Probe:
+    """Run layers that leave nothing behind: only their operations and their output are unknown."""
+    flops: list[int] = []
+    with modes_put_back(model):
+        (to_training if training else nn.Module.eval)(model)
+        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+            x = moved(x, device)
+            with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
+                x = layer(x)
+            leaves(x)  # no other than tensors can be passed on
+            flops.append(counter.get_total_flops())
+    return Probe(flops=tuple(flops), output=x)
+
+
+def _run_watched(
+    model: nn.Sequential, x: Tree, devices: Sequence[torch.device], training: bool
+) -> Probe:
+    """Run layers of whose forwards nothing is known, and watch what they read and leave."""
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited: list[tuple[int, str]] = []
     needed: list[tuple[int, str]] = []
     drawn: list[tuple[int, str]] = []
-    # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
-    outside = torch.inference_mode(False)
-    untouched, alone, originals = state_untouched(model), torch.no_grad(), named_buffers(model)
-    with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
-        if training:
-            to_training(model)
-        else:
-            model.eval()
+    originals = named_buffers(model)
+    with state_untouched(model) as state, modes_put_back(model):
+        (to_training if training else nn.Module.eval)(model)
         copies, handed_on = named_buffers(model), HandedOn()
-        batch = x = tree_map(lambda t: t.to(devices[0], copy=True), x)
+        batch = x
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             if number:  # the first layer is given the very batch, as it may edit a dict
                 x, under_way = moved((x, under_way), device)
@@ -127,13 +150,13 @@ def probe(
         again = is_edited and _edits(model, batch, devices)
     return Probe(
         flops=tuple(flops),
+        output=x,
         edited_inputs=frozenset(edited_inputs),
         edited_weights=tuple(edited),
         needed_weights=tuple(needed),
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
         drawn=frozenset(drawn),
-        output=x,
         edits_batch=again,
         set_attributes=set_attributes,
     )
@@ -194,9 +217,22 @@ def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tup
 def _run(
     layer: nn.Module, number: int, x: Tree, incoming: dict[str, Tensor]
 ) -> tuple[Tree, dict[str, Tensor]]:
+    with _explained(number, layer):
+        y, under_way = call(layer, x, incoming)
+    try:
+        leaves(y)
+    except TypeError as error:
+        name = f"layer {number} ({type(layer).__name__})"
+        raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
+    return y, under_way
+
+
+@contextmanager
+def _explained(number: int, layer: nn.Module) -> Iterator[None]:
+    """Say in an error which layer has raised it."""
     name = f"layer {number} ({type(layer).__name__})"
     try:
-        y, under_way = call(layer, x, incoming)
+        yield
     except Exception as error:
         if "more than 1 value per channel" in str(error):
             raise ValueError(
@@ -205,11 +241,6 @@ def _run(
             ) from error
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
-    try:
-        leaves(y)
-    except TypeError as error:
-        raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
-    return y, under_way
 
 
 def _warn_of_edits(names: Sequence[str]) -> None:

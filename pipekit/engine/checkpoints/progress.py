@@ -79,16 +79,13 @@ class TrainingProgress:
         return Start(schedule_for(batches), 0, self.position.microbatches)
 
     @contextmanager
-    def claimed(self, path: Path | None) -> Iterator[None]:
+    def claimed(self, path: Path) -> Iterator[None]:
         """Have a folder, given by its absolute path, for this training alone for a while.
 
         Raises:
             ValueError: it holds checkpoints of another training, or one is writing there.
             OSError: nothing can be written there.
         """
-        if path is None:
-            yield
-            return
         checkpoints.try_folder(path)
         try:
             if holder := self._agree(lambda: self._lock.take(path)):
@@ -111,15 +108,9 @@ class TrainingProgress:
             self._lock.give_back()
 
     def checkpoint_config(
-        self,
-        folder: Path | None,
-        asked: Checkpoints | None,
-        start: Start,
-        balance: Sequence[int],
-    ) -> CheckpointConfig | None:
-        """Return what the workers of a run have to know to write checkpoints; None without one."""
-        if folder is None or asked is None:
-            return None
+        self, folder: Path, asked: Checkpoints, start: Start, balance: Sequence[int]
+    ) -> CheckpointConfig:
+        """Return what the workers of a run have to know to write checkpoints."""
         about = {
             "runs": self.position.runs,
             "batches": self.position.batches + start.offset,

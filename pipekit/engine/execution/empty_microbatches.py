@@ -1,9 +1,16 @@
 """Microbatches without rows, of a batch with fewer rows than microbatches."""
 
+from collections.abc import Callable, Container
+from functools import partial
+from typing import Concatenate, ParamSpec, TypeVar
+
 import torch
 
 from pipekit.engine.execution.executor import StageRuntime
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PassingEmpty:
@@ -11,7 +18,12 @@ class PassingEmpty:
 
     def __init__(self, stage: StageRuntime) -> None:
         self._stage, self.infer = stage, stage.infer
-        self._empty: set[int] = set()
+        self._empty = empty = set[int]()
+        no_gradients = partial(StageGradients, {}, {})
+        self.recompute = _unless_empty(empty, stage.recompute, partial(StageIO, (), {}))
+        self.backward = _unless_empty(empty, stage.backward, no_gradients)
+        self.backward_input = _unless_empty(empty, stage.backward_input, no_gradients)
+        self.backward_weight = _unless_empty(empty, stage.backward_weight, lambda: None)
 
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
@@ -21,25 +33,11 @@ class PassingEmpty:
             return StageIO(torch.zeros(()) if target else (), {})
         return self._stage.forward(x, microbatch, slot, target, recompute)
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        if microbatch in self._empty:
-            return StageIO((), {})
-        return self._stage.recompute(microbatch, slot)
 
-    def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        if microbatch in self._empty:
-            return StageGradients({}, {})
-        return self._stage.backward(microbatch, slot, update, gradients)
+def _unless_empty(
+    empty: Container[int], run: Callable[Concatenate[int, P], T], nothing: Callable[[], T]
+) -> Callable[Concatenate[int, P], T]:
+    def passing(microbatch: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return nothing() if microbatch in empty else run(microbatch, *args, **kwargs)
 
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        if microbatch in self._empty:
-            return StageGradients({}, {})
-        return self._stage.backward_input(microbatch, slot, update, gradients)
-
-    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        if microbatch not in self._empty:
-            self._stage.backward_weight(microbatch, slot, update)
+    return passing

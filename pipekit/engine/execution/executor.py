@@ -7,10 +7,17 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import to_device
-from pipekit.engine.execution.pipeline_io import PipelineIO, StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import (
+    GradientsIO,
+    PipelineIO,
+    StageGradients,
+    StageIO,
+    Target,
+)
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.shared_stages import SharedStages
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.steps import MAIN
@@ -65,7 +72,8 @@ class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
     ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
-    runs; in inference no backwards follow.
+    runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
+    follow.
     """
 
     def __init__(
@@ -77,13 +85,17 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
+        gradients: GradientsIO | None = None,
         updates: UpdateSynchronizer | None = None,
+        shared: SharedStages | None = None,
         observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
         training: bool = True,
     ) -> None:
-        self._stages, self._recompute, self._updates = stages, recompute, updates
+        self._stages, self._recompute = stages, recompute
+        self._updates, self._shared = updates, shared
         self._transport, self._ends, self._device = transport, ends, device
+        self._gradient_ends = gradients
         self._first_microbatch = first_microbatch
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
@@ -132,7 +144,7 @@ class Executor:
 
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
-        runtime, last = self._stages[stage], self._updates if step.ends_update else None
+        runtime, last = self._stages[stage], self._shared if step.ends_update else None
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
         run, activity = runtime.backward, _BACKWARD
@@ -147,13 +159,13 @@ class Executor:
             last.end_last(stage, step.update)
         self._after(step, activity, result)
         self._send(step, result)
-        if not step.sends:
-            self._ends.input_gradients(microbatch, result)
+        if not step.sends and self._gradient_ends:
+            self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         self._before(step, _WEIGHT, ())
-        last = self._updates if step.ends_update else None
+        last = self._shared if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
         microbatch += self._first_microbatch
@@ -191,7 +203,8 @@ class Executor:
 
     def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
-            return self._ends.output_gradients(step.task.microbatch)
+            ends = self._gradient_ends
+            return ends.output_gradients(step.task.microbatch) if ends else None
         contents = self._receive(step)
         main = contents.pop(MAIN)
         return StageGradients(main, {n: content[0] for n, content in contents.items() if content})

@@ -86,11 +86,15 @@ class PipelineIO(Protocol):
     def output(self, microbatch: int, output: Tree) -> None:
         """Take the last stage's output, or its weighted loss."""
 
-    def output_gradients(self, microbatch: int) -> StageGradients | None:
-        """Return the gradients of the last stage's output; None if that is a loss."""
+
+class GradientsIO(Protocol):
+    """The two ends of a pipeline whose output is no loss, and whose input has gradients."""
+
+    def output_gradients(self, microbatch: int) -> StageGradients:
+        """Return the gradients of the last stage's output."""
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
-        """Take the gradients of the first stage's input, if it differentiates it."""
+        """Take the gradients of the first stage's input."""
 
 
 class TrainingIO:
@@ -129,12 +133,6 @@ class TrainingIO:
     def output(self, microbatch: int, output: Tree) -> None:
         self.losses.add(microbatch, output)
 
-    def output_gradients(self, microbatch: int) -> None:
-        """Return None: a loss has no gradients."""
-
-    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
-        """Drop them: the batch needs none."""
-
 
 class EvaluationIO:
     """The ends of a pipeline that evaluates; the configured loss is any function.
@@ -156,12 +154,6 @@ class EvaluationIO:
         there = to_device(target, self._device)
         with autocast(self._device, self._config.execution.autocast):
             self.results.append((microbatch, _compare(self._config.loss, plain, output, there)))
-
-    def output_gradients(self, microbatch: int) -> None:
-        """Return None: there are no backwards."""
-
-    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
-        """Drop them: there are none."""
 
 
 def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:

@@ -33,10 +33,6 @@ class StageSource(Protocol):
         """The stage's number."""
 
     @property
-    def recompute(self) -> Recompute:
-        """Which microbatches of a batch are recomputed."""
-
-    @property
     def config(self) -> "StageConfig":
         """Its config, as it stands."""
 
@@ -143,13 +139,14 @@ class StageConfig:
         if stage.weights.optimizer is None:
             return self
         function(stage.weights.optimizer, stage.weights.lr_scheduler)
-        return stage.to_config()
+        return stage.config
 
 
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
 
-    It is a :class:`pipekit.engine.execution.executor.StageRuntime`.
+    It is a :class:`pipekit.engine.execution.executor.StageRuntime`, and between two runs of one
+    process a :class:`StageSource`.
 
     Attributes:
         weights: its weight versions.
@@ -216,9 +213,24 @@ class Stage:
             name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
 
-    def to_config(self) -> StageConfig:
-        """Return the config that makes this stage again, as it stands now."""
+    @property
+    def index(self) -> int:
+        """The stage's number."""
+        return self._config.index
+
+    @property
+    def config(self) -> StageConfig:
+        """The config that makes this stage again, as it stands now."""
         return self._config.trained(self.weights.newest, self.state())
+
+    @property
+    def known(self) -> StageConfig:
+        """The same without the optimizer's state, of which a failed run may have left anything."""
+        return self._config.trained(self.weights.newest, None)
+
+    def build(self, device: torch.device) -> Self:
+        """Return itself: it stays on its device."""
+        return self
 
     def _scaled(
         self, microbatch: int, update: int, gradients: StageGradients | None

@@ -18,7 +18,7 @@ class Worker:
         execute: executes one step.
         transport: to the other workers.
         observers: watch it, in this order.
-        conclude: is called after the last step, before the observers hear of the end.
+        conclude: is called after the last step, before the observers hear of the end; or None.
         survives: returns whether the other steps can go on after a step's error.
     """
 
@@ -28,7 +28,7 @@ class Worker:
         execute: Callable[[Step], None],
         transport: Transport,
         observers: Sequence[Observer] = (),
-        conclude: Callable[[], None] = lambda: None,
+        conclude: Callable[[], None] | None = None,
         survives: Callable[[Step, Exception], bool] = lambda step, error: False,
     ) -> None:
         self._view, self._execute, self._transport = view, execute, transport
@@ -48,7 +48,8 @@ class Worker:
             for observer in self._observers:
                 observer.begin(self._view)
             self.execute(steps)
-            self._conclude()
+            if self._conclude:
+                self._conclude()
             for observer in self._observers:
                 observer.end(self._view.number)
         finally:

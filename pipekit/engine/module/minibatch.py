@@ -188,6 +188,7 @@ class Minibatch:
                     transport,
                     self,
                     clock.device,
+                    gradients=self,
                     observers=observers,
                     training=self._keeps,
                 )

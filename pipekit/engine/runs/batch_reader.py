@@ -1,21 +1,89 @@
 """Reads the user's batches: the entries for the model and for the loss, and the rows."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pipekit.engine.batches import Batch
 from pipekit.engine.entries import has_one_a_row, parted
 from pipekit.engine.options import Inputs
-from pipekit.engine.runs.batch_form import Form, require_cuttable
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
 _LOOKED_AT = 100
 """Batches at each end of a list that are looked at before a run: all would take seconds."""
+
+
+class Form(NamedTuple):
+    """The form of a batch.
+
+    Attributes:
+        number: of the batch.
+        outline: its containers, and the types of its tensors; no sizes.
+        sized: of a batch that the loss gets whole, which entries have one element a row.
+    """
+
+    number: int
+    outline: str
+    sized: Mapping[Any, bool]
+
+    @classmethod
+    def of(cls, batch: Any, number: int, rows: int, is_pair: bool) -> "Form":
+        """Return the form of a batch of so many rows."""
+        named = {} if is_pair else _named(batch)
+        kinds = (Tensor, np.ndarray, list, tuple)
+        sized = {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
+        return cls(number, _outline(batch), sized)
+
+    def differs(self, before: "Form") -> str | None:
+        """Return what is said of another form than that of the batch before, or None."""
+        if self.outline == before.outline:
+            return None
+        return (
+            f"(batch {self.number} has another form than batch {before.number}: {self.outline} "
+            f"after {before.outline}; of a pair the loss gets the target, of all others the batch)"
+        )
+
+    def warn_of_rows(self, before: "Form", told: set[Any]) -> None:
+        """Warn, once an entry, if it has one element a row in one batch and not in the other."""
+        for name, is_cut in self.sized.items():
+            if name not in told and before.sized.get(name, is_cut) != is_cut:
+                told.add(name)
+                one, other = (self, before) if is_cut else (before, self)
+                warnings.warn(
+                    f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
+                    f"it is cut into microbatches, and not in batch {other.number}: if these are "
+                    f"no rows, say Execution(rows={{{name!r}: False}})",
+                    stacklevel=2,
+                )
+
+
+def _named(batch: Any) -> Mapping[Any, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    return dict(enumerate(batch)) if isinstance(batch, (tuple, list)) else {}
+
+
+def _length(entry: Any) -> int | None:
+    return None if isinstance(entry, (Tensor, np.ndarray)) and not entry.ndim else len(entry)
+
+
+def _outline(tree: Any) -> str:
+    if isinstance(tree, Tensor):
+        return f"{tree.ndim}d {str(tree.dtype).removeprefix('torch.')}"
+    if isinstance(tree, Mapping):
+        return f"{{{', '.join(f'{key}: {_outline(item)}' for key, item in tree.items())}}}"
+    if isinstance(tree, tuple):
+        return f"({', '.join(map(_outline, tree))})"
+    return type(tree).__name__
 
 
 class BatchReader:
@@ -72,7 +140,8 @@ class BatchReader:
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
         rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
         target = batch[1] if is_pair else batch
-        if is_pair and target is not None and not _is_list_of_rows(target, rows):
+        is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
+        if is_pair and target is not None and not is_list:
             _same_rows([*leaves(taken), *leaves(target)], number)
         self._compare(Form.of(batch, number, rows, is_pair))
         read = _batch(taken, target, rows, parts, number, self._fewer)
@@ -161,7 +230,7 @@ def _batch(
     taken: Tree, target: Tree, rows: int, parts: int, number: int, fewer: bool = False
 ) -> Batch:
     _require_rows(rows, 1 if fewer else parts, number)
-    shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
+    shapes = tuple(tuple(t.shape[1:] if has_one_a_row(t, rows) else t.shape) for t in leaves(taken))
     tensors, plain = parted(target)
     return Batch(taken, tensors, rows, shapes, parts, plain)
 
@@ -171,19 +240,11 @@ def _counted(
 ) -> int:
     """Return the rows of the model's input; of a first batch, all that is cut must have rows."""
     if number == 0:
-        require_cuttable([taken, cut])
+        _require_cuttable([taken, cut])
     rows = count(leaves(taken), number)
     if number == 0:
-        require_cuttable([taken, cut], rows)
+        _require_cuttable([taken, cut], rows)
     return rows
-
-
-def _is_list_of_rows(target: Any, rows: int) -> bool:
-    return isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
-
-
-def _is_cut(tensor: Tensor, rows: int) -> bool:
-    return tensor.dim() > 0 and len(tensor) == rows
 
 
 def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
@@ -205,3 +266,19 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
     if not counts:
         raise ValueError(f"batch {number}: no tensor that the model takes has a dimension of rows")
     return counts.most_common(1)[0][0]
+
+
+def _require_cuttable(tree: Any, rows: int | None = None) -> None:
+    """Raise TypeError for nested and packed tensors and, given the rows, other layouts of them."""
+    for leaf in pytree.tree_leaves(tree, is_leaf=lambda item: isinstance(item, PackedSequence)):
+        if isinstance(leaf, PackedSequence):
+            what, instead = "PackedSequence", "padded rows and their lengths, and pack in the model"
+        elif isinstance(leaf, Tensor) and leaf.is_nested:
+            what, instead = "nested tensor", "torch.nested.to_padded_tensor(x, 0.0) and a mask"
+        elif rows and isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+            if leaf.ndim and len(leaf) != rows:
+                continue
+            what, instead = f"tensor of {leaf.layout}", "x.to_dense()"
+        else:
+            continue
+        raise TypeError(f"a {what} cannot be cut into microbatches by rows: pass {instead}")

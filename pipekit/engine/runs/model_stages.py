@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -16,7 +17,7 @@ from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import Attribute, set_attributes
+from pipekit.layers.python_state import Attribute, is_pure, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.handed_on import require_handed_on_within
@@ -46,6 +47,7 @@ class ModelStages:
 
     Attributes:
         balance: layers of each stage; None until it is known.
+        partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.
         metadata: of its ``state_dict()``, for the layers that load one.
         was_evaluating: whether it was given in evaluation mode.
@@ -66,7 +68,7 @@ class ModelStages:
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
-        self._partition: Partition | None = None
+        self.partition: Partition | None = None
         self._tried_in_training = False
         self.edits_batch = False
         self._seed: int | None = 0
@@ -89,21 +91,11 @@ class ModelStages:
     @property
     def ties(self) -> tuple[Tie, ...]:
         """The weights that stages share, if the stages are known."""
-        if self._partition:
-            return self._partition.ties
+        if self.partition:
+            return self.partition.ties
         if self.balance is None:
             return ()
         return find_ties(cut(self._model, self.balance))
-
-    @property
-    def skip_ends(self) -> list[tuple[int, int]]:
-        """The stages where each skip connection from stage to stage begins and ends."""
-        return self._partition.skip_ends if self._partition else []
-
-    @property
-    def tie_ends(self) -> list[tuple[int, int]]:
-        """The stages between which the gradient of each shared weight goes back."""
-        return self._partition.tie_ends if self._partition else []
 
     def prepare(
         self,
@@ -117,8 +109,8 @@ class ModelStages:
         Returns what the sample has told, if the model was tried.
         """
         self._weights.compare(lambda: self._modules)
-        if self._partition is None:
-            with original_unused(self.original):
+        if self.partition is None:
+            with self._original_unused():
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
@@ -137,15 +129,15 @@ class ModelStages:
         """
         weights = self._weights
         weights.choose(names, flag)
-        if self._partition is None:
+        if self.partition is None:
             weights.mark(self._model)
             return
         assert self.balance is not None
-        self._partition = self._partition.retrained(
+        self.partition = self.partition.retrained(
             cut(self.original, self.balance),
             lambda stage: [each for each in stage.parameters() if each in weights.trained],
         )
-        parts = self._partition.stages
+        parts = self.partition.stages
 
         def marked(config: StageConfig) -> StageConfig:
             weights.mark(config.module)
@@ -156,9 +148,9 @@ class ModelStages:
 
     def set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
-        if self._partition is None:
+        if self.partition is None:
             set_attributes(self._model, changed)
-        elif changed:
+        else:
             self._replace(partial(_with_attributes, changed=changed))
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
@@ -166,9 +158,10 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
             require_own_buffers(self._model, balance)
             self.balance = balance
-        require_own_edits(self.original, self.balance, tried.edited_weights)
-        self._partition = partition(self._model, self.balance, tried).separated()
-        stages = self._partition.stages
+        if tried.edited_weights:
+            require_own_edits(self.original, self.balance, tried.edited_weights)
+        self.partition = partition(self._model, self.balance, tried).separated()
+        stages = self.partition.stages
         self._stages = [self._configure(stage, seed=self._seed) for stage in stages]
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
@@ -183,8 +176,11 @@ class ModelStages:
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
-        with original_unused(self.original):
+        with self._original_unused():
             return probe(layers, sample, autocast, devices, training)
+
+    def _original_unused(self) -> AbstractContextManager[None]:
+        return nullcontext() if is_pure(self.original) else original_unused(self.original)
 
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
         """Find edits of inputs in training, after a cut for evaluation."""
@@ -192,7 +188,8 @@ class ModelStages:
         parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
         require_handed_on_within(self.balance, tried.handed_on)
-        require_own_edits(self.original, self.balance, tried.edited_weights)
+        if tried.edited_weights:
+            require_own_edits(self.original, self.balance, tried.edited_weights)
         self.edits_batch = tried.edits_batch
         self._stages = [
             replace(config, passes=replace(config.passes, part=part.with_edits(tried)))
@@ -221,7 +218,7 @@ class ModelStages:
         self, worker: int, stage_workers: Sequence[Sequence[int]]
     ) -> Iterator[StageSource]:
         """Yield the configs of a worker's stages."""
-        assert self._partition
+        assert self.partition
         for stage in self._stages:
             workers = stage_workers[stage.index]
             if worker == workers[0]:
@@ -229,7 +226,7 @@ class ModelStages:
             elif worker in workers:
                 replica = self._replicas.get((worker, stage.index))
                 # Weights and running statistics are the same on all; other buffers may not be.
-                module = self._partition.stages[stage.index].module
+                module = self.partition.stages[stage.index].module
                 other = any(True for _ in module.buffers())
                 if replica is None or other:
                     replica = copy.deepcopy(stage.config)
@@ -306,7 +303,7 @@ class ModelStages:
 
     def edit(self, function: Edit) -> None:
         """Let a function change every stage's optimizer, now or once it exists."""
-        if self._partition is None:
+        if self.partition is None:
             self._edits.append(function)
         else:
             self._replace(lambda config: config.edited(function))

@@ -19,7 +19,7 @@ from pipekit.engine.entries import copied, pieces
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.pass_state import autocast, rounding
-from pipekit.layers.python_state import module_names, state_untouched
+from pipekit.layers.python_state import is_pure, module_names, state_untouched
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread
@@ -81,6 +81,9 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
         UserWarning: of a whole batch it is not what it is of the microbatches together.
     """
     if not first.batch.microbatch_rows[0]:
+        return
+    if first.batch.parts == 1 and isinstance(loss, nn.Module) and is_pure(loss):
+        _warn_of_turns(first, set())
         return
     try:
         question = _LossQuestion(loss, first)
@@ -260,9 +263,12 @@ def _cut_entries(batch: Batch) -> list[str]:
 def ask_optimizer(stages: Sequence[StageConfig]) -> None:
     """Warn of an optimizer whose step of a parameter depends on other parameters.
 
-    Each stage has an optimizer of its own.  One that cannot be copied, fails or draws random
-    numbers is not asked.
+    Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
+    be copied, fails or draws random numbers is not asked.
     """
+    made_by = getattr(stages[0].optimizer, "func", stages[0].optimizer)  # of a partial
+    if made_by in vars(torch.optim).values():
+        return
     trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
     if len(trained) < 2:
         return

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport, first_error
 from pipekit.engine.checkpoints.files import require_plain
-from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
+from pipekit.engine.checkpoints.progress import TrainingProgress
 from pipekit.engine.checkpoints.resume_point import Extent, Start
 from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.observer import Watchers
@@ -28,27 +28,34 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables, batches_done
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
+from pipekit.engine.transports.runner import Runner
 from pipekit.layers.seeded import torch_seed
 from pipekit.partition.probe import warn_of_edited_batch
 
 
 class Runs:
-    """Trains and evaluates the stages of a model, and tracks the progress of the training."""
+    """Trains and evaluates the stages of a model, and tracks the progress of the training.
+
+    Attributes:
+        model: its stages.
+        runner: runs their workers.
+    """
 
     def __init__(
         self,
         tables: Tables,
         model: ModelStages,
         workers: Workers,
-        agree: Agree,
+        runner: Runner,
         used: Set[str],
         transport: str,
         seed: int | str | None,
         reader: BatchReader,
     ) -> None:
-        self._tables, self._model, self._workers, self._used = tables, model, workers, used
+        self.model, self.runner = model, runner
+        self._tables, self._workers, self._used = tables, workers, used
         self._transport, self._seed, self._reader = transport, seed, reader
-        self._progress, self._failed = TrainingProgress(agree), False
+        self._progress, self._failed = TrainingProgress(runner.agree), False
         self._warned = False
 
     def train(
@@ -64,7 +71,8 @@ class Runs:
         written = Checkpoints.of(checkpoints)
         self._require_allowed(batches, steps, on_batch, written, watch)
         folder = Path(written.folder).absolute() if written else None
-        with self._errors_explained(folder), self._progress.claimed(folder):
+        claimed = self._progress.claimed(folder) if folder else nullcontext()
+        with self._errors_explained(folder), claimed:
             self._progress.begin()
             extent = self._extent(batches, steps, folder)
             start, schedule = extent.start, extent.start.schedule
@@ -77,9 +85,11 @@ class Runs:
             if start.is_end:
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
-                balance = self._model.balance
+                balance = self.model.balance
                 assert balance is not None
-                config = self._progress.checkpoint_config(folder, written, start, balance)
+                config = None
+                if folder and written:
+                    config = self._progress.checkpoint_config(folder, written, start, balance)
                 with interrupts, self._under_way():
                     reports = self._workers.train(extent, source, watch, on_batch, config)
             end = min((each.end for each in reports), default=sys.maxsize)
@@ -109,18 +119,16 @@ class Runs:
         arguments.require_batches(batches)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
-        asked = {
-            combinations.CHECKPOINTS: checkpoints is not None,
-            combinations.OUTPUTS: watch.outputs,
-        }
-        combinations.require_compatible(self._used | combinations.features(asked))
+        if watch.outputs:
+            combinations.require_compatible({*self._used, combinations.OUTPUTS})
         if checkpoints is not None:
-            require_plain(self._model.known_extra_states())
+            combinations.require_compatible({*self._used, combinations.CHECKPOINTS})
+            require_plain(self.model.known_extra_states())
 
     def _reseed(self) -> int | None:
         """Let the layers draw from the seed that counts now, and return it."""
         seed = torch_seed() if isinstance(self._seed, str) else self._seed
-        self._model.reseed(seed)
+        self.model.reseed(seed)
         return seed
 
     def _extent(self, batches: Iterable[Any], steps: int | None, folder: Path | None) -> Extent:
@@ -132,7 +140,7 @@ class Runs:
             start = Start(tables.schedule, 0, self._progress.position.microbatches)
             return Extent(start, islice(batches, steps), total)
         counted, most, total = arguments.counted(batches, steps)
-        start = self._progress.start(most, tables.take, self._model.balance)
+        start = self._progress.start(most, tables.take, self.model.balance)
         rest = islice(counted, start.offset, None)
         return Extent(start, rest, total and total - start.offset)
 
@@ -152,7 +160,7 @@ class Runs:
         """Return the source of the batches, after a look at the first one."""
         read = kept_apart(batches, read)
         source = self._workers.ready(extent, read, self._progress.resume_point)
-        if self._model.edits_batch and not self._warned and not stacks(batches):
+        if self.model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()
         return source
@@ -185,20 +193,20 @@ class Runs:
         if point is None:
             return 0
         self._forget_what_failed()
-        self._model.resume(point)
+        self.model.resume(point)
         self._failed = False
         return point.position.runs
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
         self._forget_what_failed()
-        self._model.load(state, strict)
+        self.model.load(state, strict)
         self._failed = False
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
         """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
         self.read()
-        self._model.require_gradients(names, flag)
+        self.model.require_gradients(names, flag)
 
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
@@ -209,7 +217,7 @@ class Runs:
         """
         self.require_sound()
         try:
-            self._model.read()
+            self.model.read()
         except WorkerDied:
             self._failed = True
             raise
@@ -249,7 +257,7 @@ class Runs:
             with suppress(WorkerDied):
                 self.read()
         if self._failed:
-            self._model.forget()
+            self.model.forget()
 
     def require_sound(self) -> None:
         """Raise RuntimeError if the stages stand at different updates."""

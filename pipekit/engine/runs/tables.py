@@ -13,7 +13,7 @@ from pipekit.schedules.beginning import periods_under_way
 from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
-from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
+from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,12 @@ class LoweredTable:
     Attributes:
         schedule: finite, or endless.
         steps: of each worker.
-        sums: the terms of each update of each stage.
-        stops: for each stage, the microbatch after the last one of each update.
-        sum_order: the order in which workers sum, if stages are on several.
+        common: what all workers know of it.
     """
 
     schedule: Schedule
     steps: Sequence[Steps]
-    sums: Sequence[Recurring[Sum]]
-    stops: Sequence[Recurring[int]]
-    sum_order: Recurring[Turn]
+    common: RunTable
 
     @classmethod
     def of(
@@ -43,9 +39,24 @@ class LoweredTable:
         joint_updates: bool = False,
     ) -> "LoweredTable":
         """Lower a schedule, with skip connections between stages and weights that they share."""
-        order = sum_order(schedule, joint_updates)
         steps = lower(schedule, skips, ties)
-        return cls(schedule, steps, sums(schedule), stops(schedule), order)
+        stage_workers = schedule.stage_workers
+        shared = any(len(workers) > 1 for workers in stage_workers)
+        common = RunTable(
+            workers=schedule.worker_count,
+            stage_workers=stage_workers,
+            links=frozenset(
+                (sender, receiver)
+                for sender, own in enumerate(steps)
+                for step in own.distinct
+                for _, receiver in step.sends
+            ),
+            sums=sums(schedule),
+            stops=stops(schedule) if shared else (),
+            sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
+            made=(0,) * schedule.stages,
+        )
+        return cls(schedule, steps, common)
 
     @cached_property
     def loss_versions(self) -> Recurring[int]:
@@ -54,24 +65,10 @@ class LoweredTable:
 
     def begun(self, boundary: Boundary | None = None) -> tuple[Sequence[Steps], RunTable]:
         """Return each worker's steps of a run, perhaps after a boundary, and their common table."""
-        schedule, steps, made = self.schedule, self.steps, (0,) * self.schedule.stages
-        if boundary:
-            steps, made = [steps_after(each, boundary) for each in steps], boundary.versions
-        links = frozenset(
-            (sender, receiver)
-            for sender, own in enumerate(steps)
-            for step in own.distinct
-            for _, receiver in step.sends
-        )
-        return steps, RunTable(
-            workers=schedule.worker_count,
-            stage_workers=schedule.stage_workers,
-            links=links,
-            sums=self.sums,
-            stops=self.stops,
-            sum_order=self.sum_order,
-            made=made,
-        )
+        if boundary is None:
+            return self.steps, self.common
+        steps = [steps_after(each, boundary) for each in self.steps]
+        return steps, replace(self.common, made=boundary.versions)
 
 
 class Tables:

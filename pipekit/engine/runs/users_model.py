@@ -11,6 +11,7 @@ from pipekit.engine.observers.reporter import BatchDone, OnBatch
 from pipekit.layers.python_state import Attribute, Attributes
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
+from pipekit.partition.recording.recorded_model import RecordedModel
 
 _BETWEEN = "change it between calls"
 
@@ -23,10 +24,9 @@ class UsersWeights:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._before = model, _flags(model)
+        self._model, self._before = model, _looks(model)
         self._own = dict(model.named_parameters(remove_duplicate=False))
         self.trained = {weight for weight in model.parameters() if weight.requires_grad}
-        self._versions = _versions(model)
 
     def choose(self, names: Iterable[str], trained: bool) -> None:
         """Let the pipeline train, or not, what has these names, or is in modules with them.
@@ -54,24 +54,25 @@ class UsersWeights:
 
     def compare(self, copies: Callable[[], Iterable[nn.Module]]) -> None:
         """Warn, once for each change, of what the pipeline's copies do not have."""
-        flags, before, own = _flags(self._model), self._before, self._own
-        self._before = flags
+        now, before, own = _looks(self._model), self._before, self._own
+        if now == before:
+            return
+        self._before = now
         changed = [
             f"{name}.requires_grad"
-            for name, flag in flags.items()
-            if flag != before.get(name, flag) and flag != (own.get(name) in self.trained)
+            for name, (flag, *_) in now.items()
+            if name in before
+            and flag != before[name][0]
+            and flag != (own.get(name) in self.trained)
         ]
-        versions, known = _versions(self._model), self._versions
-        if versions != known:
-            self._versions = versions
-            kept = {n: weight for each in copies() for n, weight in each.named_parameters()}
-            changed += [
-                name
-                for name, weight in self._model.named_parameters()
-                if name in kept
-                and versions.get(name) != known.get(name)
-                and not torch.equal(weight.to(kept[name].device), kept[name])
-            ]
+        kept = {n: weight for each in copies() for n, weight in each.named_parameters()}
+        changed += [
+            name
+            for name, weight in self._model.named_parameters()
+            if name in kept
+            and now[name][1:] != before.get(name, ())[1:]
+            and not torch.equal(weight.to(kept[name].device), kept[name])
+        ]
         if changed:
             warnings.warn(
                 f"the model has changed since Pipeline(model) copied it, {changed[0]} say, and the "
@@ -81,15 +82,12 @@ class UsersWeights:
             )
 
 
-def _flags(model: nn.Module) -> dict[str, bool]:
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: weight.requires_grad for name, weight in named}
-
-
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return numbers that an edit of a weight, or another tensor in its place, changes."""
-    named = model.named_parameters()
-    return {name: (id(each), each._version) for name, each in named if not each.is_inference()}
+def _looks(model: nn.Module) -> dict[str, tuple[bool, int, int]]:
+    """Return whether each weight is trained, and numbers that an edit or another tensor changes."""
+    return {
+        name: (each.requires_grad, id(each), 0 if each.is_inference() else each._version)
+        for name, each in model.named_parameters(remove_duplicate=False)
+    }
 
 
 class UsersAttributes:
@@ -110,32 +108,45 @@ class UsersAttributes:
 
         Flags and whole numbers may say what a module has done to its weights, and stay.
         """
-        changed = self._attributes.changed()
-        self._left += [each for each in changed if not isinstance(each.value, float)]
-        return self._unset(each for each in changed if isinstance(each.value, float))
+        taken = []
+        for each in self._attributes.changed():
+            if not isinstance(each.value, float):
+                self._left.append(each)
+            elif (each.module, each.key) not in self._set:
+                taken.append(each)
+        return taken
 
     def warn(self, tried: Probe | None) -> None:
         """Warn of other changes; ``tried`` says what forwards change themselves."""
-        if tried is not None:
+        if tried is not None and tried.set_attributes:
             modules = list(self._original.modules())
             self._set |= {(modules[number], key) for number, key, _ in tried.set_attributes}
+        if self._left:
+            self._warn_of_left()
+        if recorded := getattr(self._original, "origin", None):
+            self._warn_of_recorded(recorded)
+
+    def _warn_of_left(self) -> None:
+        """Warn of changes in the user's modules that stages do not take over."""
         left, self._left = self._unset(self._left), []
         if names := _names(each for each in left if each.is_read and not each.is_mode):
             warnings.warn(
                 f"{names} of the model changed since the pipeline has copied it, and stages go on "
                 f"with the value of before: only numbers with a fraction are taken over. Build "
                 f"another pipeline, and load this one's state_dict() into it",
-                stacklevel=2,
+                stacklevel=3,
             )
-        recorded = getattr(self._original, "origin", None)
-        frozen = recorded.attributes.changed() if recorded else []
+
+    def _warn_of_recorded(self, recorded: RecordedModel) -> None:
+        """Warn of changes in the model of which the user's modules are a recording."""
+        frozen = recorded.attributes.changed()
         blocks = {*self._original.modules()} if frozen else set()
         if names := _names(each for each in frozen if each.is_read and each.module not in blocks):
             warnings.warn(
                 f"{names} of the model changed since pipekit.stages recorded it, and the layers go "
                 f"on with the value of before: record it again, or let the forward take it as "
                 f"an argument, which is then an entry of the batch",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def warn_within(self) -> None:

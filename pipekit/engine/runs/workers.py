@@ -42,6 +42,11 @@ class Workers:
         self._loss, self._updates, self._execution = loss, updates, execution
         self._attributes = UsersAttributes(model.original)
         self.close = runner.close
+        asked = {
+            combinations.CLIP: updates.clip_norm is not None,
+            combinations.SCALE: updates.scale,
+        }
+        self._joint = combinations.features(asked)
         self._require_joint(tables.schedule)
 
     def ready(self, extent: Extent, read: Read, point: ResumePoint | None) -> BatchSource:
@@ -62,16 +67,17 @@ class Workers:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         sample = first.cut_input()[0]
-        self._model.set_attributes(self._attributes.taken())
+        if changed := self._attributes.taken():
+            self._model.set_attributes(changed)
         tried = self._model.prepare(sample, self._execution.autocast, point, schedule.trains)
         self._attributes.warn(tried)
         if schedule.trains:
             self._require_joint(schedule)
-            arguments.require_whole_rounds(self._updates.rule, schedule)
+            if self._updates.rule:
+                arguments.require_whole_rounds(self._updates.rule, schedule)
             if tried is not None:
-                arguments.require_weights_as_read(
-                    tried.needed_weights, self._model.configs, schedule
-                )
+                if needed := tried.needed_weights:
+                    arguments.require_weights_as_read(needed, self._model.configs, schedule)
                 model, dtype = self._model, self._execution.autocast
                 evaluate = partial(model.probe, autocast=dtype)
                 balance = (model.balance or ()) if len(self._devices) > 1 else ()
@@ -148,12 +154,10 @@ class Workers:
         """Execute a schedule, and return every worker's report."""
         start = extent.start
         schedule, resume = start.schedule, start.resume
-        table = self._tables.table(
-            schedule,
-            self._model.skip_ends,
-            self._model.tie_ends,
-            bool(self._joint_features()),
-        )
+        partition = self._model.partition
+        assert partition, "ready() comes first"
+        ends = partition.skip_ends, partition.tie_ends
+        table = self._tables.table(schedule, *ends, bool(self._joint_features()))
         steps, run_table = table.begun(resume.boundary if resume else None)
         scaled = self._updates.scale is not None and schedule.trains
         total = extent.total if schedule.period else None
@@ -168,7 +172,7 @@ class Workers:
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
             loss_versions=table.loss_versions if scaled else None,
-            ties=self._model.ties,
+            ties=partition.ties,
             checkpoints=checkpoints,
             resume=resume,
             possible_stops=self._possible_stops(extent),
@@ -199,13 +203,7 @@ class Workers:
 
     def _joint_features(self) -> set[str]:
         """Return the features that need all stages to update together."""
-        return combinations.features(
-            {
-                combinations.CLIP: self._updates.clip_norm is not None,
-                combinations.SCALE: self._updates.scale,
-                combinations.TIES: self._model.ties,
-            }
-        )
+        return self._joint | ({combinations.TIES} if self._model.ties else set())
 
     def _refuse_to_stop(self, error: Exception | None) -> None:
         if error:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
 from typing import TypeVar
 
 import torch
@@ -10,15 +9,9 @@ import torch
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.observers.reporter import Listener
 
 T = TypeVar("T")
-
-
-def same_stages(left: Sequence[StageSource], wanted: Sequence[StageSource]) -> bool:
-    """Return whether the stages that a worker has left are the very ones that are wanted now."""
-    return len(left) == len(wanted) and all(map(is_, left, wanted))
 
 
 class Runner(ABC):
@@ -40,9 +33,8 @@ class Runner(ABC):
     ) -> list[WorkerReport]:
         """Return all workers' reports, or raise the first error that any of them raised.
 
-        A stage that is the very object of this worker's last report stands for what the worker has
-        kept, and need not be built again.  ``on_news`` is called in this thread with each loss and
-        update.
+        A stage of this worker's last report need not be built again.  ``on_news`` is called in this
+        thread with each loss and update.
         """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -21,13 +22,13 @@ from pipekit.devices import (
 )
 from pipekit.engine import work
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Batch, End, Feed, Needs
+from pipekit.engine.batches import EVERYTHING, Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
-from pipekit.engine.transports.runner import Runner, same_stages
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
@@ -134,11 +135,10 @@ class ThreadNetwork:
 
 
 class ThreadRunner(Runner):
-    """Runs every worker in a thread of its own; threads, and stages that it has trained, stay."""
+    """Runs every worker in a thread of its own; the threads stay."""
 
     def __init__(self) -> None:
         self._threads = WorkerThreads()
-        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, Stage]]] = {}
         self._workers: dict[int, ThreadWorker] = {}
 
     def run(
@@ -155,55 +155,48 @@ class ThreadRunner(Runner):
         ]
         network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
-        caller = ThreadStreams([worker.device for worker in workers])
-        before = caller.record_events()
-        needs = Needs.of(*(worker.steps for worker in workers))
+        on_accelerators = any(thread.copiers for thread in threads)
+        caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
+        before = caller.record_events() if caller else ()
+        needs = EVERYTHING
+        if config.resume:  # which needs nothing of the batches before
+            needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count, network.end)
         calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
         watchdog = Watchdog(states, steps, config.table.stage_workers, config.execution.timeout)
-        kept, self._kept = self._kept, {}  # nothing stays if a worker fails
-        stages: list[dict[int, Stage] | None] = []
-        for worker in workers:
-            left, built = kept.get(worker.index, ((), None))
-            stages.append(built if same_stages(left, worker.stages) else None)
 
-        def build(place: int, _: Notify) -> dict[int, Stage]:
+        def build(place: int, _: Notify) -> WorkerAssignment:
             with threads[place].entered(before):
-                return stages[place] or workers[place].build()
+                return replace(workers[place], stages=[*workers[place].build().values()])
 
         def run(place: int, notify: Notify) -> WorkerReport:
-            assignment, trained = workers[place], stages[place]
+            assignment = workers[place]
             with threads[place].entered(before):
                 transport: Transport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]
                 told = notify if on_news else None
-                report = work.run(assignment, config, transport, feed, told, watched, trained)
+                report = work.run(assignment, config, transport, feed, told, watched)
                 if report.error is not None:
                     watchdog.ends_by(report.error)
-                if trained is not None:
-                    self._kept[assignment.index] = report.stages, trained
                 return report
 
         places = range(len(workers))
-        if config.training and None in stages:  # all of them before any begins: one may fail
+        if not all(isinstance(stage, Stage) for worker in workers for stage in worker.stages):
+            # All of them before any begins: one may fail.
             builders = [partial(build, place) for place in places]
-            stages[:] = self._threads.run(builders, network.abort, None, watchdog.look)
+            workers = self._threads.run(builders, network.abort, None, watchdog.look)
         runs = [partial(run, place) for place in places]
-        reports = self._threads.run(runs, network.abort, on_news, watchdog.look)
-        if not config.training:
-            self._kept = kept
-        return reports
+        return self._threads.run(runs, network.abort, on_news, watchdog.look)
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return True
 
     def close(self) -> None:
         self._threads.close()
-        self._kept.clear()
 
 
 def over_threads(devices: Sequence[torch.device]) -> Runner:

@@ -9,7 +9,7 @@ what the schedule's check has proved, does not see the edit.
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -145,22 +145,20 @@ class WeightVersions:
         owner = self._owner.get(slot)
         if owner != update:
             if owner is not None:
-                everything = range(self.trained)
-                self._set_aside[owner] = [self._take(owner, [slot], i) for i in everything]
+                self._set_aside[owner] = self._taken(owner, [slot], range(self.trained))
             self._owner[slot] = update
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
         taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
-        for slot in self._slots_of(update):
-            del self._owner[slot]
+        self._owner = {slot: owner for slot, owner in self._owner.items() if owner != update}
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
         """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-        slots = self._slots_of(update)
-        return [self._take(update, slots, i) for i in parameters]
+        slots = [slot for slot, owner in self._owner.items() if owner == update]
+        return self._taken(update, slots, parameters)
 
     def all_gradients(self) -> Iterator[Tensor]:
         held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]
@@ -226,19 +224,18 @@ class WeightVersions:
         """Return a copy with weights of its own; buffers and frozen parameters are shared."""
         return twin(self.newest, (p for p in self.newest.parameters() if not p.requires_grad))
 
-    def _slots_of(self, update: int) -> list[int]:
-        return [slot for slot, owner in self._owner.items() if owner == update]
-
-    def _take(self, update: int, slots: Iterable[int], parameter: int) -> Tensor | None:
+    def _taken(self, update: int, slots: Sequence[int], parameters: Iterable[int]) -> Gradients:
         """Take what is set aside for ``update`` plus what lies in ``slots``."""
-        total = None
-        if update in self._set_aside:
-            aside = self._set_aside[update]
-            total, aside[parameter] = aside[parameter], None
-        for slot in slots:
-            p = self._parameters[slot][parameter]
-            total, p.grad = _add(total, p.grad), None
-        return total
+        aside, taken = self._set_aside.get(update), Gradients()
+        for number in parameters:
+            total = None
+            if aside is not None:
+                total, aside[number] = aside[number], None
+            for slot in slots:
+                p = self._parameters[slot][number]
+                total, p.grad = _add(total, p.grad), None
+            taken.append(total)
+        return taken
 
     @torch.no_grad()
     def _move_optimizer(self, slot: int) -> None:

@@ -128,7 +128,7 @@ def test_a_config_makes_the_stage_again() -> None:
     one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
     step(one, 0, False)
     one.weights.update(1, one.weights.gradients(1))
-    other = one.to_config().build(CPU)
+    other = one.config.build(CPU)
     other.prepare(1)
     one.prepare(1)
     for stage in (one, other):

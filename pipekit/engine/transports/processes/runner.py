@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -24,10 +25,9 @@ from pipekit.engine.transports.processes.forkserver import WorkerDied, forkserve
 from pipekit.engine.transports.processes.shared_memory import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
-from pipekit.engine.transports.runner import Runner, same_stages
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.host.numeric_settings import NumericSettings
-from pipekit.plans import Recompute
 
 
 class ProcessRunner(Runner):
@@ -73,7 +73,7 @@ class ProcessRunner(Runner):
             tasks = []
             for worker in workers:
                 left = self._left[worker.index] if self._left else ()
-                kept = same_stages(left, worker.stages)
+                kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
                 stages = () if kept else [stage.config for stage in worker.stages]
                 here = replace(worker, stages=stages)
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
@@ -149,10 +149,6 @@ class StageLeft:
     @property
     def index(self) -> int:
         return self.known.index
-
-    @property
-    def recompute(self) -> Recompute:
-        return self.known.recompute
 
     @property
     def config(self) -> StageConfig:

@@ -24,7 +24,7 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
@@ -149,13 +149,12 @@ class _WorkerProcess:
         self._mailboxes, self._sums_mailboxes = mailboxes_of(index, endpoints)
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
-        self._sources: Sequence[StageSource] = ()
-        self._trained: dict[int, Stage] = {}
+        self._stages: Sequence[StageSource] = ()  # of the last training
         self._runs = 0
 
     def stages(self) -> list[Content]:
         """Return what the last training has made of its stages."""
-        configs = (stage.config for stage in self._sources)
+        configs = (stage.config for stage in self._stages)
         return [(each.module, each.state) for each in configs]
 
     def run(self, task: ProcessTask) -> WorkerReport:
@@ -187,11 +186,9 @@ class _WorkerProcess:
         watched = [states.observer(assignment.index)]
         if config.training:
             if not task.kept:
-                self._sources, self._trained = assignment.stages, assignment.build()
-            assignment = replace(assignment, stages=self._sources)
-        report = run(assignment, config, transport, feed, on_news, watched, self._trained)
-        if config.training:
-            self._sources, report = report.stages, replace(report, stages=())
+                self._stages = [*assignment.build().values()]
+            assignment = replace(assignment, stages=self._stages)
+        report = replace(run(assignment, config, transport, feed, on_news, watched), stages=())
         if report.error is None:
             return report
         text, notes = _beside(report.error)

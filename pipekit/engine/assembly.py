@@ -1,0 +1,97 @@
+"""The parts of a pipeline, put together from what a user passes, which is checked here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from pipekit.choices import require_choice
+from pipekit.devices import resolve_for_workers
+from pipekit.engine import arguments, combinations
+from pipekit.engine.config import Loss
+from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.options import Execution, Updates, require_callable, require_loss
+from pipekit.engine.runs.batch_reader import BatchReader
+from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.runs import Runs
+from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.workers import Workers
+from pipekit.engine.transports.runner import Runner
+from pipekit.engine.updates.mitigated_weights import StageMitigation
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers import skips
+from pipekit.layers.module_state import as_trained
+from pipekit.layers.python_state import copied
+from pipekit.layers.sequence_chunks import require_chunkable
+from pipekit.names import TRANSPORTS
+from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
+from pipekit.partition.stages import in_plan_order
+from pipekit.plans import Plan
+from pipekit.schedules import Schedule
+from pipekit.staleness import Mitigation
+
+
+def assembled(
+    layers: nn.Sequential,
+    schedule: Schedule,
+    optimizer: OptimizerFactory,
+    loss: Loss,
+    balance: Sequence[int] | Plan | str,
+    transport: str,
+    seed: int | str | None,
+    updates: Updates,
+    execution: Execution,
+) -> Runs:
+    """Return a pipeline's runs; arguments and errors are those of :class:`pipekit.Pipeline`."""
+    require_data(layers)
+    skips.require_matched(list(layers))
+    require_no_tensor_hooks(layers)
+    TRANSPORTS.require(transport)
+    if isinstance(seed, str):
+        require_choice("seed", seed, ["torch"])
+    require_callable(optimizer=optimizer)
+    require_loss(loss=loss)
+    tables = Tables(schedule)
+    if schedule.chunks > 1:
+        require_chunkable(layers)
+    recompute = execution.recompute
+    if isinstance(balance, Plan):
+        layers, balance = in_plan_order(layers, balance)
+        arguments.require_replicas(balance, schedule)
+        recompute = recompute or [stage.recompute for stage in balance.stages]
+        balance = balance.balance
+    require_balance(balance, layers, schedule.stages)
+    modes = arguments.resolve_recompute(recompute or "never", schedule.stages)
+    fewer = execution.short_batches == "fewer"
+    reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
+    # Workers need no inputs=, which may be a function that no other process can have.
+    execution = replace(execution, recompute=modes, inputs=None)
+    if execution.cluster is not None:
+        execution.cluster.require_room(schedule.worker_count)
+    devices = resolve_for_workers(execution.devices, schedule.worker_count)
+    used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
+    combinations.require_compatible(used)
+    configure = partial(
+        StageConfig.of,
+        optimizer=optimizer,
+        updates=updates,
+        execution=execution,
+        mitigations=_placed(updates.rule, tables),
+    )
+    trained = as_trained(copied(layers))
+    model = ModelStages(layers, trained, schedule.stages, balance, configure)
+    runner: Runner = TRANSPORTS.load(transport)(devices)
+    workers = Workers(tables, model, runner, devices, loss, updates, execution)
+    return Runs(tables, model, workers, runner, used, transport, seed, reader)
+
+
+def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
+    """Return how each stage mitigates stale weights; empty without a rule."""
+    if rule is None:
+        return []
+    stages, stashing = tables.schedule.stages, tables.schedule.stashing
+    return [
+        StageMitigation(rule, stage, stages, delay, stashing)
+        for stage, delay in enumerate(tables.delays())
+    ]
