@@ -270,6 +270,18 @@ def test_a_cache_is_refused_with_its_remedy() -> None:
         stages(Net(forward), X)
 
 
+def test_positions_as_many_as_rows_are_told_from_a_batch_of_other_rows() -> None:
+    class Placed(Net):
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            first, second, last = self.blocks
+            return last(second(first(x * (places + 1.0))))
+
+    model, row = Placed(branches), torch.arange(4)
+    with pytest.raises(NotRecordable, match="fails on 5.*an example with another number of rows"):
+        stages(model, (X[:4], row))
+    assert stages(model, (X, row))
+
+
 def test_an_object_made_anew_for_each_forward_cannot_pass_between_blocks() -> None:
     class Context:
         pass

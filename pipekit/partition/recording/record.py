@@ -172,7 +172,17 @@ def _of_other_rows(
     if few < rows:
         with suppress(Exception):  # whatever the model says of that batch
             return of(few)
-    return of(rows + 1)
+    try:
+        return of(rows + 1)
+    except NotRecordable:
+        raise
+    except Exception as error:
+        raise NotRecordable(
+            f"the model takes the example's {rows} rows, and fails on {rows + 1}, but microbatches "
+            f"have other numbers of rows than a batch: let its forward take any. Tensors of "
+            f"{rows} entries count as rows: if one has none a row (positions, say), give an "
+            f"example with another number of rows"
+        ) from error
 
 
 def _free_lengths(
