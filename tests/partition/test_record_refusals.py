@@ -274,7 +274,8 @@ def test_positions_as_many_as_rows_are_told_from_a_batch_of_other_rows() -> None
     class Placed(Net):
         def forward(self, x: Tensor, places: Tensor) -> Tensor:
             first, second, last = self.blocks
-            return last(second(first(x * (places + 1.0))))
+            out: Tensor = last(second(first(x * (places + 1.0))))
+            return out
 
     model, row = Placed(branches), torch.arange(4)
     with pytest.raises(NotRecordable, match="fails on 5.*an example with another number of rows"):
