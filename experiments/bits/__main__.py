@@ -98,9 +98,10 @@ def main(
         ThreadPoolExecutor() as both,
     ):
         here = both.submit(trained, ROOT, names, bar)
-        before = trained(tree, names, bar)
+        found = trained(tree, names, bar)
+        before = {name: found.get(name, {"error": "it has no such case"}) for name in names}
         now = here.result()
-    new = [n for n in names if "error" in before.get(n, ["error"]) and "error" not in now[n]]
+    new = [name for name in names if "error" in before[name] and "error" not in now[name]]
     compared = {name: differences(before[name], now[name]) for name in names if name not in new}
     wrong = {name: places for name, places in compared.items() if places}
     for name, places in wrong.items():
@@ -108,7 +109,7 @@ def main(
         print(f"{name}: {', '.join(places[:SHOWN])}{more}")
     print(f"{len(compared)} trainings, {len(wrong)} differ from {older}")
     if new:
-        print(f"{len(new)} fail or are missing there and not here: {', '.join(new)}")
+        print(f"{len(new)} fail there or are missing, and not here: {', '.join(new)}")
     raise typer.Exit(bool(wrong))
 
 

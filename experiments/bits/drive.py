@@ -129,7 +129,7 @@ class Training:
         only_losses: bool = False,
         **how: Any,
     ) -> Any:
-        """Train; how far it gets that stops "after" so many batches is the machine's to say."""
+        """Train; None of a run that stops early: how far it gets is the machine's to say."""
         told: list[Any] = []
 
         def on_batch(done: Any) -> bool:

@@ -1,15 +1,14 @@
 """Real data that needs no network: with Python, with packages of pipekit's, or the user's own."""
 
-from pipekit.datasets.dataset import Batch, Dataset
-from pipekit.datasets.images import ShiftedImages, digits, handwriting, image_folder, mnist
-from pipekit.datasets.masking import MaskedText, masked
+from pipekit.datasets.dataset import Alteration, Batch, Dataset
+from pipekit.datasets.images import digits, handwriting, image_folder, mnist
+from pipekit.datasets.masking import masked
 from pipekit.datasets.text import installed_text, python_source, text_file
 
 __all__ = [
+    "Alteration",
     "Batch",
     "Dataset",
-    "MaskedText",
-    "ShiftedImages",
     "digits",
     "handwriting",
     "image_folder",

