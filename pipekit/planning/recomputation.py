@@ -30,15 +30,22 @@ def layers_to_recompute(
     ``profile.recomputing(layers)`` has the costs of the choice.
 
     Args:
-        profile: costs of a microbatch of the plan's rows.
+        profile: what each layer of a chain costs.
         plan: the stages.
         schedule: by which they train.
         memory_bytes: of each worker.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
 
     Raises:
-        ValueError: a worker has no room even if it recomputes all its layers.
+        ValueError: a worker has no room even if it recomputes all its layers; or the plan is for
+            another schedule.
     """
+    if len(plan.stages) != schedule.stages:
+        raise ValueError(
+            f"the plan has {len(plan.stages)} stages and the schedule {schedule.stages}: build the "
+            f"schedule for {len(plan.stages)} stages"
+        )
+    profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
     some = beginning(schedule, 3) if schedule.is_endless else schedule
     ranges, versions = LayerRanges(profile), check(schedule).peak_versions
     chosen: list[int] = []

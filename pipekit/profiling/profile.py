@@ -252,9 +252,16 @@ class Profile:
         ``torch.utils.checkpoint``: its backward begins with its forward, and its input is kept if
         no backward needed it.  What such a layer makes for the moment of its backward is not
         counted.
+
+        Raises:
+            ValueError: there is no such layer.
         """
         changed = list(self.layers)
-        for number in layers:
+        for number in sorted(set(layers)):
+            if not 0 <= number < len(self):
+                raise ValueError(
+                    f"there is no layer {number}: name those from 0 to {len(self) - 1}"
+                )
             layer, before = changed[number], changed[number - 1] if number else None
             kept = min(layer.saved_bytes, layer.output_bytes) if layer.saves_output else 0.0
             changed[number] = replace(

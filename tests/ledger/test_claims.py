@@ -41,6 +41,7 @@ class TestLedger:
             "pipeoffload": 17,
             "seq1f1b": 4,
             "bpipe": 2,
+            "adapipe": 1,
         }
 
     def test_what_is_out_of_reach_has_no_criterion(self) -> None:

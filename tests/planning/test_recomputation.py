@@ -111,6 +111,10 @@ def test_too_little_memory_is_refused_with_the_least_that_is_enough() -> None:
     with pytest.raises(ValueError, match=r"worker 0 has no room .* give it 65 bytes"):
         layers_to_recompute(BLOCKS, FOUR, schedules.flush(4, 8), 60)
     assert len(layers_to_recompute(BLOCKS, FOUR, schedules.flush(4, 8), 65)) > 4
+    with pytest.raises(ValueError, match="4 stages and the schedule 2: build the schedule for 4"):
+        layers_to_recompute(BLOCKS, FOUR, schedules.flush(2, 8), 60)
+    with pytest.raises(ValueError, match="no layer 16: name those from 0 to 15"):
+        BLOCKS.recomputing([16])
 
 
 def trained(layers: tuple[int, ...]) -> tuple[pk.Pipeline, pk.Run]:

@@ -20,6 +20,7 @@ TITLES = {
     "pipeoffload": "PipeOffload",
     "seq1f1b": "Seq1F1B",
     "bpipe": "BPipe",
+    "adapipe": "AdaPipe",
 }
 
 NAMED_CAUSES = 3
