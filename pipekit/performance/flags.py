@@ -21,6 +21,7 @@ def megatron(run: TrainingSetup) -> str:
     }
     words = [f"{name} {value}" for name, value in flags.items()]
     words += ["--sequence-parallel"] if layout.tp > 1 else []
+    words += ["--enable-cuda-graph"] if run.graphs else []
     words += ["--grad-reduce-in-bf16"] if run.framework.gradients_held == 2 else []
     words += ["--use-distributed-optimizer"] if layout.zero in (1, 2) else []
     if layout.zero == 3:

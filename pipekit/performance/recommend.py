@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipekit import units
 from pipekit.performance.candidates import layouts
@@ -41,22 +42,34 @@ class RankedLayout:
 
     Attributes:
         run: the training.
-        step_s: seconds of a step (simulated).
+        made: its step.
         peak_bytes: of each pipeline rank.
-        idle: share of the step in which the slowest rank's passes do not run: bubble and messages.
-        after: share of the step behind the passes: replicas' gradients and the optimizer.
     """
 
     run: TrainingSetup
-    step_s: float
+    made: TrainingStep
     peak_bytes: tuple[float, ...]
-    idle: float
-    after: float
 
     @property
     def layout(self) -> ParallelLayout:
         """Its degrees."""
         return self.run.layout
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step (simulated)."""
+        return self.made.seconds
+
+    @property
+    def idle(self) -> float:
+        """Share of the step in which the slowest rank's passes do not run: bubble and messages."""
+        busy = self.layout.microbatches * max(self.made.busy_s)
+        return max(1 - busy / self.step_s - self.after, 0.0)
+
+    @property
+    def after(self) -> float:
+        """Share of the step behind the passes: replicas' gradients and the optimizer."""
+        return self.made.after_s / self.step_s
 
     @property
     def reason(self) -> str:
@@ -164,7 +177,7 @@ def recommend(
     count, kind = _gpus(cluster)
     known = _shape(model)
     room = USABLE * kind.device.memory_bytes
-    alike: dict[tuple[int, ...], list[_Fitting]] = defaultdict(list)
+    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
     too_large, least = 0, math.inf
     tried = [*layouts(known, kind, count, batch, seq_tokens)]
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
@@ -174,7 +187,7 @@ def recommend(
         if max(peaks) > room:
             too_large += 1
         else:
-            alike[_degrees(layout)].append(_Fitting(run, step(run), tuple(peaks)))
+            alike[_degrees(layout)].append(RankedLayout(run, step(run), tuple(peaks)))
     if not alike:
         smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if tried else ""
         raise ValueError(
@@ -234,27 +247,11 @@ def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], Tra
     return peaks, again
 
 
-class _Fitting(NamedTuple):
-    """A training that fits, its step, and the bytes of each rank."""
-
-    run: TrainingSetup
-    made: TrainingStep
-    peaks: tuple[float, ...]
-
-
-def _fastest(alike: list[_Fitting]) -> RankedLayout:
+def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
     """Return the fastest of layouts; only those that may still be it are replayed."""
-    best, best_s = alike[0], math.inf
-    for each in sorted(alike, key=lambda each: each.made.least_s):
-        if each.made.least_s >= best_s:
+    best, *others = sorted(alike, key=lambda each: each.made.least_s)
+    for each in others:
+        if each.made.least_s >= best.step_s:
             break
-        seconds = each.made.seconds
-        if seconds < best_s:
-            best, best_s = each, seconds
-    run, made, peaks = best
-    busy = run.layout.microbatches * max(
-        sum(made.forward_s[rank :: run.layout.pp]) + sum(made.backward_s[rank :: run.layout.pp])
-        for rank in range(run.layout.pp)
-    )
-    idle = 1 - (busy + made.after_s) / best_s
-    return RankedLayout(run, best_s, peaks, max(idle, 0.0), made.after_s / best_s)
+        best = min(best, each, key=lambda each: each.step_s)
+    return best

@@ -71,14 +71,22 @@ class TrainingStep:
         Before them the first microbatch comes through the stages before the worker's first, and
         after them the last gradient goes back; 1F1B ends with a backward of that stage.
         """
-        workers = self.workers or len(self.forward_s)
         least = apart = 0.0
-        for worker in range(workers):
-            own = sum(self.forward_s[worker::workers]) + sum(self.backward_s[worker::workers])
+        links = (*(self.transfer_s or (0.0,) * (len(self.forward_s) - 1)), 0.0)
+        passes = zip(self.forward_s, self.backward_s, links, strict=True)
+        for own, (forward, backward, link) in zip(self.busy_s, passes, strict=False):
             least = max(least, apart + self.microbatches * own)
-            link = self.transfer_s[worker] if self.transfer_s and worker < workers - 1 else 0.0
-            apart += self.forward_s[worker] + self.backward_s[worker] + 2 * link
+            apart += forward + backward + 2 * link
         return least + self.after_s
+
+    @property
+    def busy_s(self) -> list[float]:
+        """Seconds of a microbatch's passes on each worker, to which stages are dealt in turn."""
+        workers = self.workers or len(self.forward_s)
+        return [
+            sum(self.forward_s[worker::workers]) + sum(self.backward_s[worker::workers])
+            for worker in range(workers)
+        ]
 
     def _replayed(self, table: "_Table") -> float:
         """Return when the last task is over: each runs as soon as the table lets it."""

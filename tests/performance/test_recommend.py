@@ -70,6 +70,11 @@ def test_experts_stay_in_a_rack_and_cross_servers() -> None:
 def test_graphs_cost_a_mixture_less() -> None:
     launched, graphed = (recommend(MIXTURE, "8xGB300", 32, graphs=each) for each in (False, True))
     assert graphed.candidates[0].step_s < launched.candidates[0].step_s
+    said = (
+        "--enable-cuda-graph" in flags.megatron(each.candidates[0].run)
+        for each in (launched, graphed)
+    )
+    assert [*said] == [False, True]
 
 
 def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
@@ -39,14 +39,7 @@ def _device(system: str) -> str:
     return max(known, key=lambda name: len(name.partition(" ")[0]), default=system)
 
 
-class HasDevice(Protocol):
-    """A row with the name of its device."""
-
-    @property
-    def device(self) -> str: ...
-
-
-def _fitted(row: HasDevice) -> str:
+def _fitted(row: "BridgeRow | MLPerfRow") -> str:
     """Return the framework and device whose constants a row has."""
     return f"{MEGATRON_CORE.name} on {_SAME_CHIP.get(row.device, row.device)}"
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from experiments.published.published_set import PublishedSet, RowPrediction
+from experiments.published.rows import given
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
-from pipekit.performance.measurements import measurements
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
 from pipekit.performance.terms.collectives import Curve, Links
@@ -78,9 +78,8 @@ def predicted(run: TrainingSetup) -> RowPrediction:
 @cache
 def all_reduces() -> dict[int, Curve]:
     """Return the all-reduces of a node that the set gives in full; empty without its folder."""
-    folder = measurements()
-    path = folder / "vtrain" / "all_reduce_a100_one_node.csv" if folder else None
-    if path is None or not path.exists():
+    path = given("vtrain/all_reduce_a100_one_node.csv")
+    if path is None:
         return {}
     groups = read_table(path).groupby("gpus")
     return {
