@@ -73,8 +73,8 @@ def recognise(trace: Trace) -> Recognition:
     sizes = [len(tasks) for tasks in lists]
     numbers = {microbatch for tasks in lists for _, _, microbatch in tasks}
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
-    updates = _updates(lists)
-    batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
+    updates = [k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0]
+    batch = 1 + min(updates) if updates and trace.steps is None else len(numbers)
     moves = _recorded_moves(trace)
     same: dict[tuple[int, int], list[tuple[str, Schedule]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace):
@@ -115,16 +115,6 @@ def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists
     for worker, op, stage, microbatch in zip(*columns, strict=True):
         lists[worker].append((op, stage, numbers[microbatch]))
     return tuple(map(tuple, lists.values()))
-
-
-def _updates(lists: Lists) -> list[int]:
-    """Return the last microbatch of each update of the first stage."""
-    return sorted({k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0})
-
-
-def _batch(updates: Sequence[int], microbatches: int) -> int:
-    """Return how many microbatches an update sums; all, if none was recorded."""
-    return updates[0] + 1 if updates else microbatches
 
 
 def _recorded_moves(trace: Trace) -> set[Move] | None:

@@ -1,11 +1,41 @@
-"""What runs beside the workers' own streams, as a trace's transfers."""
+"""A schedule's tasks as rows of a trace: events, and what runs beside the workers' own streams."""
 
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from pipekit.schedules import OPS, Task
+from pipekit.schedules import OPS, Schedule, Task
 from pipekit.traces.record import TRANSFERS
+
+Times = NDArray[np.float64]
+
+
+def events_of(
+    schedule: Schedule, starts: Times, ends: Times, size: Times | int = 0
+) -> pd.DataFrame:
+    """Return a row for each task of the workers' own streams, the rows numbered as all tasks are.
+
+    Args:
+        schedule: finite.
+        starts, ends: [tasks], when each begins and ends.
+        size: [tasks], the bytes that each sends to other workers.
+    """
+    task = schedule.dependencies.columns
+    frame = pd.DataFrame(
+        {
+            "worker": task.worker,
+            "stage": task.stage,
+            "op": np.array([op.name for op in OPS], dtype=object)[task.op],
+            "microbatch": task.microbatch,
+            "version": task.version,
+            "start_s": starts,
+            "end_s": ends,
+            "bytes": size,
+        }
+    )
+    return frame[~task.whose(lambda op: op.stream)]
 
 
 def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFrame:
