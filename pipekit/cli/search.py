@@ -91,12 +91,12 @@ def search(
         seed=seed,
     )
     _print(found)
-    if output is None or output.suffix == ".csv":
-        save(output, found.schedule.to_csv)
-    elif output.suffix == ".json":
+    if output is not None and output.suffix in (".svg", ".html"):
+        save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
+    elif output is not None and output.suffix == ".json":
         save_text(output, found.to_json())
     else:
-        save_timelines([pipekit.simulate(found.schedule, costs, used, links)], output)
+        save(output, found.schedule.to_csv)
 
 
 def _workers(text: str) -> list[int]:
