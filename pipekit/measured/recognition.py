@@ -15,7 +15,7 @@ from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
-from pipekit.traces.transfers import moved, tasks_of
+from pipekit.traces.rows import moved, tasks_of
 
 UNKNOWN = "unknown"
 _NEAR = 0.05

@@ -19,7 +19,7 @@ from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_betwee
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
-from pipekit.traces.transfers import events_of, moved
+from pipekit.traces.rows import events_of, moved
 
 
 @not_collected()

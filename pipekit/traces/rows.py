@@ -4,12 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Schedule, Task
+from pipekit.traces.event_graph import Times
 from pipekit.traces.record import TRANSFERS
-
-Times = NDArray[np.float64]
 
 
 def events_of(
