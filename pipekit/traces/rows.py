@@ -9,6 +9,8 @@ from pipekit.schedules import OPS, Schedule, Task
 from pipekit.traces.event_graph import Times
 from pipekit.traces.record import TRANSFERS
 
+_NONE = pd.DataFrame(columns=TRANSFERS)
+
 
 def events_of(
     schedule: Schedule, starts: Times, ends: Times, size: Times | int = 0
@@ -56,6 +58,7 @@ def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFram
 
 def tasks_of(transfers: pd.DataFrame | None) -> pd.DataFrame:
     """Return those of a trace's transfers that are tasks of its schedule, and no messages."""
-    if transfers is None:
-        return pd.DataFrame(columns=TRANSFERS)
-    return transfers[transfers["purpose"].isin({op.base_name.lower() for op in OPS if op.stream})]
+    named = {op.name.lower() for op in OPS if op.stream and op.peer is None}
+    if transfers is None or named.isdisjoint(transfers["purpose"].tolist()):
+        return _NONE
+    return transfers[transfers["purpose"].isin(named)]

@@ -104,12 +104,10 @@ class Trace(TraceRecord):
         """When the first task begins, and when the last one ends, in ``unit``."""
         if self.frame.empty:
             return 0.0, 0.0
-        both = self.frame, tasks_of(self.transfers)
-        starts, ends = (
-            np.concatenate([each[name].to_numpy(float) for each in both])
-            for name in ("start_s", "end_s")
-        )
-        return float(starts.min()), float(ends.max())
+        beside = tasks_of(self.transfers)
+        rows = [self.frame, beside] if len(beside) else [self.frame]
+        begin = min(each["start_s"].min() for each in rows)
+        return float(begin), float(max(each["end_s"].max() for each in rows))
 
     @property
     def bubble(self) -> float:
