@@ -17,7 +17,7 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
 from pipekit.simulation import Costs, simulate
-from pipekit.traces.transfers import tasks_of
+from pipekit.traces.rows import tasks_of
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 6
 MESSAGE_SLOTS = 0.25

@@ -64,7 +64,8 @@ def explain(
         typer.echo(("\n" if number else "") + str(explanation))
     if len(found) == 2:
         typer.echo("\n" + compared(*found))
-    save_text(json, found[0].to_json())
+    if json is not None:
+        save_text(json, found[0].to_json())
     if html is not None:
         from pipekit.explore.why_page import html as page
 

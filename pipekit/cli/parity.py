@@ -57,7 +57,8 @@ def parity(
     for name in names:
         verdicts.append(judge(adapter, name, processes, timeout))
         typer.echo(verdicts[-1].text)
-    text = ",\n".join(verdict.to_json() for verdict in verdicts)
-    save_text(json, f"[{text}]\n")
+    if json is not None:
+        text = ",\n".join(verdict.to_json() for verdict in verdicts)
+        save_text(json, f"[{text}]\n")
     if not all(verdict.ok for verdict in verdicts):
         raise typer.Exit(1)

@@ -15,7 +15,7 @@ from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
-from pipekit.traces.transfers import moved, tasks_of
+from pipekit.traces.rows import moved, tasks_of
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
@@ -73,16 +73,17 @@ def recognise(trace: Trace) -> Recognition:
     sizes = [len(tasks) for tasks in lists]
     numbers = {microbatch for tasks in lists for _, _, microbatch in tasks}
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
-    updates = _updates(lists)
-    batch = len(numbers) if trace.steps is not None else _batch(updates, len(numbers))
-    moves = _recorded_moves(trace)
+    updates = [k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0]
+    batch = 1 + min(updates) if updates and trace.steps is None else len(numbers)
+    first = int(trace.frame["microbatch"].min())
+    moves = None if trace.transfers is None else _moves(tasks_of(trace.transfers), first)
     same: dict[tuple[int, int], list[tuple[str, Schedule]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace):
         finite = schedule.before(len(numbers))
         order = _of(finite, bool(updates))
         edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
-            others = 0 if moves is None else len(moves ^ _moves(finite))
+            others = 0 if moves is None else len(moves ^ _moves(_beside(finite)))
             same.setdefault((edits, others), []).append((name, schedule))
     count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
     shape = (stages, len(lists), batch, count)
@@ -117,33 +118,16 @@ def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists
     return tuple(map(tuple, lists.values()))
 
 
-def _updates(lists: Lists) -> list[int]:
-    """Return the last microbatch of each update of the first stage."""
-    return sorted({k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0})
+def _beside(schedule: Schedule) -> pd.DataFrame:
+    workers = enumerate(schedule.workers)
+    return moved((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
 
 
-def _batch(updates: Sequence[int], microbatches: int) -> int:
-    """Return how many microbatches an update sums; all, if none was recorded."""
-    return updates[0] + 1 if updates else microbatches
-
-
-def _recorded_moves(trace: Trace) -> set[Move] | None:
-    """Return the transfers that are tasks, microbatches from 0; None if none are recorded."""
-    if trace.transfers is None:
-        return None
-    rows = tasks_of(trace.transfers)
-    first = int(trace.frame["microbatch"].min())
-    return _places(rows.assign(microbatch=rows["microbatch"] - first))
-
-
-def _moves(schedule: Schedule) -> set[Move]:
-    tasks = ((w, task, 0.0, 0.0, 0.0) for w, own in enumerate(schedule.workers) for task in own)
-    return _places(moved(tasks))
-
-
-def _places(rows: pd.DataFrame) -> set[Move]:
-    columns = ("purpose", "source", "destination", "stage", "microbatch")
-    return set(zip(*(rows[name].tolist() for name in columns), strict=True))
+def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:
+    """Return what transfers move, microbatches from the first on."""
+    columns = ("purpose", "source", "destination", "stage")
+    places = (rows[name].tolist() for name in columns)
+    return set(zip(*places, (rows["microbatch"] - first).tolist(), strict=True))
 
 
 def _candidates(

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.schedules import OPS, Op, ScheduleError
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.traces import CAUSES, Cause, Trace, describe_bubbles
 
 GAP_STYLES = {
@@ -24,6 +24,14 @@ BESIDE, THIN = 0.43, 0.07
 """Below the middle of a row, and how high: bars of what runs beside a worker's tasks."""
 LEAST_PX = 0.5
 """Shorter gaps cannot be seen: a measured run has thousands of them."""
+
+
+def as_trace(source: Schedule | Trace) -> Trace:
+    """Return a trace, or that of a schedule in slots; ValueError if it has no events."""
+    trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
+    if trace.frame.empty:
+        raise ValueError(f"{trace.name!r} has no events to draw")
+    return trace
 
 
 def time_scale(unit: str, longest: float) -> tuple[float, str]:

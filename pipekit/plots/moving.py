@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pipekit.plots import style
-from pipekit.plots.events import event_styles
+from pipekit.plots.events import as_trace, event_styles
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
@@ -34,10 +34,7 @@ def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> s
     Raises:
         ValueError: there is no source, or they are in different units.
     """
-    traces = [
-        Trace.from_schedule(source) if isinstance(source, Schedule) else source
-        for source in sources
-    ]
+    traces = [*map(as_trace, sources)]
     if len({trace.unit for trace in traces}) != 1:
         raise ValueError("moving() needs at least one source, and all of them in one unit of time")
     names = titles or [trace.name for trace in traces]

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipekit.plots import style
-from pipekit.plots.events import bars, summary, time_scale
+from pipekit.plots.events import as_trace, bars, summary, time_scale
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
@@ -36,7 +36,7 @@ def timeline(
         ValueError: the source has no events, or more than 20,000.
         ScheduleError: the schedule's workers would wait for one another for ever.
     """
-    trace = _as_trace(source)
+    trace = as_trace(source)
     return _draw([trace], versions, title=summary(trace, title))
 
 
@@ -59,7 +59,7 @@ def compare(
         raise ValueError("compare() needs at least one schedule or trace")
     if titles is not None and len(titles) != len(sources):
         raise ValueError(f"give one title a source: {len(sources)}, not {len(titles)}")
-    traces = [_as_trace(source) for source in sources]
+    traces = [as_trace(source) for source in sources]
     names: Sequence[str | None] = titles or [None] * len(traces)
     lines = [style.wrapped(summary(*each)) for each in zip(traces, names, strict=True)]
     figure = _draw(traces, versions, max(text.count(style.BREAK) for text in lines))
@@ -74,13 +74,6 @@ def compare(
             **{"y": top, "yref": "paper", "yanchor": "bottom", "yshift": 8},
         )
     return figure
-
-
-def _as_trace(source: Schedule | Trace) -> Trace:
-    trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
-    if trace.frame.empty:
-        raise ValueError(f"{trace.name!r} has no events to draw")
-    return trace
 
 
 def _draw(

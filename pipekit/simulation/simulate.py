@@ -19,7 +19,7 @@ from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_betwee
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import RECOMPUTE, Trace
-from pipekit.traces.transfers import moved
+from pipekit.traces.rows import events_of, moved
 
 
 @not_collected()
@@ -111,24 +111,13 @@ def _events(
     schedule: Schedule, costs: Sequence[StageCosts], load: Loads, times: Times
 ) -> pd.DataFrame:
     task, sent = schedule.dependencies.columns, _bytes_sent(costs)
-    frame = pd.DataFrame(
-        {
-            "worker": task.worker,
-            "stage": task.stage,
-            "op": np.array([op.name for op in OPS], dtype=object)[task.op],
-            "microbatch": task.microbatch,
-            "version": task.version,
-            "start_s": times.starts,
-            "end_s": times.ends,
-            "bytes": np.array([sent[op] for op in OPS], dtype=float)[task.op, task.stage],
-        }
-    )
-    done = ~np.isnan(times.again)
-    extra = frame[done].assign(op=RECOMPUTE, start_s=times.again[done], bytes=0.0)
-    extra["end_s"] = extra["start_s"] + load.again[done]
-    frame = frame[~task.whose(lambda op: op.stream)].reset_index(drop=True)
-    if not done.any():
-        return frame
+    sizes = np.array([sent[op] for op in OPS], dtype=float)[task.op, task.stage]
+    frame = events_of(schedule, times.starts, times.ends, sizes)
+    again = np.flatnonzero(~np.isnan(times.again))
+    if not len(again):
+        return frame.reset_index(drop=True)
+    extra = frame.loc[again].assign(op=RECOMPUTE, start_s=times.again[again], bytes=0.0)
+    extra["end_s"] = extra["start_s"] + load.again[again]
     both = pd.concat([frame, extra])
     return both.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
 

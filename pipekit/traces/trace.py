@@ -19,7 +19,7 @@ from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import TraceRecord
-from pipekit.traces.transfers import moved, tasks_of
+from pipekit.traces.rows import events_of, moved, tasks_of
 
 
 @dataclass(frozen=True)
@@ -74,28 +74,14 @@ class Trace(TraceRecord):
             ScheduleError: the workers would wait for one another for ever.
         """
         schedule = schedule.excerpt(batches)
-        tasks = [(w, t) for w, tasks in enumerate(schedule.workers) for t in tasks]
+        graph = schedule.dependencies
         times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations, overlap)])
-        frame = pd.DataFrame(
-            {
-                "worker": [w for w, _ in tasks],
-                "stage": [t.stage for _, t in tasks],
-                "op": [t.op.name for _, t in tasks],
-                "microbatch": [t.microbatch for _, t in tasks],
-                "version": [t.version for _, t in tasks],
-                "start_s": times[:, 0],
-                "end_s": times[:, 1],
-                "bytes": 0,
-            }
-        )
         beside = moved(
-            (*task, *when, 0.0) for task, when in zip(tasks, times.tolist(), strict=True)
-        )
-        own = frame[np.array([not task.op.stream for _, task in tasks], bool)].reset_index(
-            drop=True
+            (worker, task, *when, 0.0)
+            for worker, task, when in zip(graph.worker_of, graph.tasks, times.tolist(), strict=True)
         )
         return cls(
-            own,
+            events_of(schedule, *times.T).reset_index(drop=True),
             "exact",
             schedule.name,
             schedule.worker_count,
@@ -118,12 +104,10 @@ class Trace(TraceRecord):
         """When the first task begins, and when the last one ends, in ``unit``."""
         if self.frame.empty:
             return 0.0, 0.0
-        both = self.frame, tasks_of(self.transfers)
-        starts, ends = (
-            np.concatenate([each[name].to_numpy(float) for each in both])
-            for name in ("start_s", "end_s")
-        )
-        return float(starts.min()), float(ends.max())
+        beside = tasks_of(self.transfers)
+        rows = [self.frame, beside] if len(beside) else [self.frame]
+        begin = min(each["start_s"].min() for each in rows)
+        return float(begin), float(max(each["end_s"].max() for each in rows))
 
     @property
     def bubble(self) -> float:

@@ -175,6 +175,7 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
             "model must be one of convnet, mlp, gpt, package.module:factory, not 'resnet'",
         ),
         ("--method gpip", "method must be one of gpipe, flush"),
+        ("--method pipefisher", "CURVATURE), which Pipeline cannot run"),
         ("--stages 40", "40 stages"),
         ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
         ("--batch-rows 4 --microbatches 5", "5 microbatches"),

@@ -9,6 +9,7 @@ import pytest
 from pipekit.explore.puzzles.levels import Puzzle
 from pipekit.schedules import Op, Schedule, check, eager, flush, gpipe, model_parallel, zb_h1
 from pipekit.traces import Trace
+from tests.explore.puzzles.proof import played
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def drawn(schedule: Schedule, b: float) -> Trace:
 def long_run(schedule: Schedule, twice: Schedule, microbatches: int, **costs: object) -> float:
     """Return the slots of one more microbatch."""
     few, many = (
-        Puzzle("", "", "", "", "", each, **costs).slots  # type: ignore[arg-type]
+        played(Puzzle("", "", "", "", "", each, **costs)).makespan_s  # type: ignore[arg-type]
         for each in (schedule, twice)
     )
     return (many - few) / microbatches

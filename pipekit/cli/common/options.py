@@ -197,7 +197,7 @@ def save(path: Path | None, write: Callable[[Path], object]) -> None:
         typer.echo(f"wrote {path}")
 
 
-def save_text(path: Path | None, text: str) -> None:
+def save_text(path: Path, text: str) -> None:
     """Write a text likewise."""
     save(path, lambda file: file.write_text(text, encoding="utf-8"))
 

@@ -144,5 +144,9 @@ def first_batches(run: Run, batches: int) -> Trace:
     frame = run.trace.frame
     last = run.schedule.batches[:batches][-1][-1]
     end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
-    frame = frame[frame["start_s"] < end]
-    return replace(run.trace, frame=frame.assign(end_s=frame["end_s"].clip(upper=end)))
+    frame, moves = frame[frame["start_s"] < end], run.trace.transfers
+    return replace(
+        run.trace,
+        frame=frame.assign(end_s=frame["end_s"].clip(upper=end)),
+        transfers=None if moves is None else moves[moves["end_s"] <= end],
+    )

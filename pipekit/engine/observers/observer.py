@@ -103,9 +103,9 @@ class Observer:
         """
 
     def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
-        """A ``worker`` has moved a microbatch's activations, or issued that on an accelerator.
+        """A ``worker`` has moved what its ``step`` moves, or issued that on an accelerator.
 
-        The ``memory`` that they leave or take, uint8 [bytes] each.
+        The ``memory`` that the activations leave or take, uint8 [bytes] each.
         """
 
     def sent(

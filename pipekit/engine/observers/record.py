@@ -18,7 +18,7 @@ from pipekit.plans import Recompute
 from pipekit.schedules import OPS, Message, Op, Step, Task
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.transfers import moved
+from pipekit.traces.rows import moved
 from pipekit.trees import Tree
 
 _HELD = ["worker", "time_s", *PARTS]

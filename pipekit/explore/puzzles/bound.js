@@ -1,4 +1,12 @@
-// A number of slots that no completion of a board is shorter than; see proof.py for the argument.
+// A number of slots that no completion of a board is shorter than.
+//
+// A task cannot begin before its head, the longest chain of tasks that it needs, nor may less than
+// its tail follow it.  Of any of a worker's tasks the earliest head, all their slots, and the least
+// tail follow one another (Carlier, "The one-machine sequencing problem", 1982).
+
+import { makespan, timed } from "./clock.js";
+import { inFlight, versions } from "./kept.js";
+import { problemOf } from "./problem.js";
 
 export function fewestSlots(problem, rows, clock) {
   const { slots, tasks, rules } = problem, { start, end, order, waits } = clock, tail = new Map(order.map(({ id }) => [id, 0]));
@@ -19,4 +27,13 @@ export function fewestSlots(problem, rows, clock) {
     }
   });
   return least;
+}
+
+export function puzzleOf(level, rules) { // a level's problem, with what the best order known takes and keeps
+  const problem = problemOf(level, rules), { best } = problem, empty = best.map(() => []);
+  const slots = makespan(timed(problem, best)), least = fewestSlots(problem, empty, timed(problem, empty));
+  const caps = level.capped ? best.map((row) => Math.max(0, ...inFlight(row, rules.ops))) : null;
+  const label = least > slots - 1e-6 ? "proven optimal" : "best known";
+  const own = { slots, caps, label, versions: best.map((row) => versions(row, rules.ops)) };
+  return { ...problem, level: { ...own, ...level } };
 }

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
 from pipekit.explore.browser.picture import causes
 from pipekit.explore.puzzles.levels import LEVELS, Puzzle
-from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.plots import style
-from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, ScheduleError, Task, check
+from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, ScheduleError, Task
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 from pipekit.schedules.ops import PASSES
 
@@ -104,24 +104,8 @@ def _level(level: Puzzle) -> dict[str, Any]:
         for schedule in _named(best.stages, size, size * batches)
         if _tasks(schedule) == tasks
     ]
-    proven = fewest_slots(level)
-    return {
-        "name": level.name,
-        "goal": level.goal,
-        "idea": level.idea,
-        "teaches": level.teaches,
-        "source": level.source,
-        "rows": rows(best),
-        "caps": level.caps if level.capped else None,
-        "stages": level.stages,
-        "workers": level.workers,
-        "link": level.link,
-        "slots": level.slots,
-        "versions": check(best).peak_versions,
-        "proven": proven,
-        "label": "proven optimal" if proven == level.slots else "best known",
-        "named": named,
-    }
+    own = {each.name: getattr(level, each.name) for each in fields(level) if each.name != "best"}
+    return {**own, "rows": rows(best), "named": named}
 
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:

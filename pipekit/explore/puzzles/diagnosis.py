@@ -66,17 +66,10 @@ def level() -> dict[str, Any]:
     }
 
 
-def _medians(trace: Trace) -> list[float]:
-    """Return each worker's seconds for a forward."""
-    forwards = trace.frame[trace.frame["op"] == "FORWARD"].assign(
-        took=lambda frame: frame["end_s"] - frame["start_s"]
-    )
-    found: list[float] = forwards.groupby("worker")["took"].median().tolist()
-    return found
-
-
 def _who(trace: Trace) -> dict[str, Any]:
-    took, gaps = _medians(trace), trace.gaps()
+    forwards, gaps = trace.frame[trace.frame["op"] == "FORWARD"], trace.gaps()
+    seconds = forwards["end_s"] - forwards["start_s"]
+    took = seconds.groupby(forwards["worker"]).median().tolist()
     idle = (gaps["end_s"] - gaps["start_s"]).groupby(gaps["worker"]).sum()
     slow = took.index(max(took))
     answers = []

@@ -1,14 +1,13 @@
 // The game: levels, moves, and the page's words on them.
 
 import { drawn } from "./board.js";
-import { fewestSlots } from "./bound.js";
+import { fewestSlots, puzzleOf } from "./bound.js";
 import { makespan, timed } from "./clock.js";
 import { diagnosis } from "./diagnosis.js";
 import { element, pressed } from "./elements.js";
 import { hint, next } from "./hints.js";
 import { versions } from "./kept.js";
 import { choices, refusal } from "./moves.js";
-import { problemOf } from "./problem.js";
 import { recognised } from "./recognise.js";
 import { costed, playground } from "./sandbox.js";
 import { keepSolved, linked, placed, solved, visited } from "./store.js";
@@ -38,7 +37,7 @@ export class Game {
   }
 
   begin(level, texts = []) {
-    Object.assign(this, { problem: problemOf(level, this.data.rules), past: [], worker: 0 });
+    Object.assign(this, { problem: puzzleOf(level, this.data.rules), past: [], worker: 0 });
     this.become(placed(this.problem, texts));
     if (this.clock.circle) {
       this.become(this.problem.best.map(() => []));

@@ -5,14 +5,10 @@ stage and of its worker; a message takes ``link`` slots.  A move to the host or 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
-from pipekit.clusters import V100, Cluster, Level
-from pipekit.profiling import Profile
 from pipekit.schedules import (
     Schedule,
-    check,
     chimera,
     dualpipe,
     eager,
@@ -28,11 +24,6 @@ from pipekit.schedules import (
     zb_h1,
     zb_v,
 )
-from pipekit.simulation import Costs, simulate
-from pipekit.traces import Trace
-
-_NO_TIME = 1e18
-"""Bytes/s of a link whose messages take its latency only."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +53,6 @@ class Puzzle:
     stages: Sequence[float] = ()
     workers: Sequence[float] = ()
     link: float = 0.0
-
-    @cached_property
-    def trace(self) -> Trace:
-        """The best schedule with the level's costs, a second a slot where they differ."""
-        if not (self.stages or self.workers or self.link):
-            return Trace.from_schedule(self.best)
-        profile = Profile.uniform(self.best.stages)
-        factors = self.stages or [1.0] * self.best.stages
-        layers = [
-            replace(layer, forward_s=f, backward_s=2 * f, backward_input_s=f, backward_weight_s=f)
-            for layer, f in zip(profile.layers, factors, strict=True)
-        ]
-        costs = Costs(replace(profile, layers=tuple(layers)), dict(enumerate(self.workers)))
-        links = Level("link", self.best.worker_count, _NO_TIME, latency_s=self.link)
-        return simulate(self.best, costs, cluster=Cluster("link", V100, (links,)))
-
-    @cached_property
-    def slots(self) -> float:
-        """Time slots of the best schedule known."""
-        return self.trace.makespan_s
-
-    @cached_property
-    def caps(self) -> tuple[int, ...]:
-        """The most microbatches that each worker has in flight with it."""
-        return check(self.best).peak_in_flight
 
 
 TIGHT = parse(

@@ -10,7 +10,7 @@ from pipekit.explore.puzzles import data, diagnosis
 
 HERE = Path(__file__).parent
 MODULES = (
-    *("tables", "problem", "clock", "bound", "kept", "moves", "recognise", "hints", "store"),
+    *("tables", "problem", "clock", "kept", "bound", "moves", "recognise", "hints", "store"),
     *("elements", "board", "sandbox", "diagnosis", "game", "main"),
 )
 """In an order in which none needs one that comes later."""

@@ -2,7 +2,7 @@
 
 import { createInterface } from "node:readline";
 
-import { fewestSlots } from "./bound.js";
+import { fewestSlots, puzzleOf } from "./bound.js";
 import { makespan, timed } from "./clock.js";
 import { hint, next } from "./hints.js";
 import { inFlight, versions } from "./kept.js";
@@ -36,22 +36,26 @@ const answers = {
     return fewestSlots(problem, rows, timed(problem, rows));
   },
 
+  goal({ level, rules }) {
+    return puzzleOf(level, rules).level;
+  },
+
   recognised({ level, rules, rows }) {
     return recognised(problemOf(level, rules), rows.map(parsed));
   },
 
   refusal({ level, rules, rows, worker, task }) {
-    const problem = problemOf(level, rules), id = `${worker}|${task}`;
+    const problem = puzzleOf(level, rules), id = `${worker}|${task}`;
     return refusal(problem, rows.map((row, each) => parsed(row, each).map((one) => problem.tasks.get(one.id))), problem.tasks.get(id));
   },
 
   hints({ level, rules, rows }) {
-    const problem = problemOf(level, rules), board = rows.map((row, each) => parsed(row, each).map((one) => problem.tasks.get(one.id)));
+    const problem = puzzleOf(level, rules), board = rows.map((row, each) => parsed(row, each).map((one) => problem.tasks.get(one.id)));
     return [1, 2, 3].map((step) => hint(problem, board, step).says);
   },
 
   played({ level, rules }) { // by third hints alone, from an empty board; bounds and choices on the way
-    const problem = problemOf(level, rules);
+    const problem = puzzleOf(level, rules);
     let rows = problem.best.map(() => []);
     const bounds = [], offered = [];
     while (next(problem, rows)) {

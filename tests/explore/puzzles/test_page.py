@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 
-from pipekit.explore.puzzles.data import levels
 from pipekit.explore.puzzles.diagnosis import SLOWNESS, level, recorded
 from pipekit.explore.puzzles.levels import LEVELS
 from pipekit.explore.puzzles.page import HERE, html
@@ -22,16 +21,10 @@ def test_it_is_below_a_megabyte_and_names_no_other_host() -> None:
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_levels_are_executable_and_only_proven_ones_say_so() -> None:
-    found = levels()
-    assert len(found) >= 16
-    for each, given in zip(LEVELS, found, strict=True):
+def test_levels_are_executable() -> None:
+    assert len(LEVELS) >= 16
+    for each in LEVELS:
         check(each.best)
-        assert (given["label"] == "proven optimal") == (given["proven"] == given["slots"])
-    assert {given["name"] for given in found if given["label"] == "best known"} == {
-        "A V under a memory cap",
-        "Memory for two",
-    }
 
 
 def test_the_recorded_trace_has_one_slow_worker_and_its_provenance() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.puzzles.data import NAMED, levels, rows, sandbox
 from pipekit.explore.puzzles.levels import LEVELS, Puzzle
-from pipekit.explore.puzzles.proof import fewest_slots
 from pipekit.schedules import Schedule, check, slots
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, TABLES
 from pipekit.traces import Trace
 from tests.explore.puzzles.conftest import Ask
+from tests.explore.puzzles.proof import fewest_slots, played
 from tests.schedules.strategies import training_methods
 
 NAMES = [level.name for level in LEVELS]
@@ -76,7 +76,7 @@ class TestLevel:
     def test_it_runs_when_the_simulator_says(
         self, level: Puzzle, given: dict[str, Any], ask: Ask
     ) -> None:
-        answer, frame = ask("times", given), level.trace.frame
+        answer, frame = ask("times", given), played(level).frame
         for worker, tasks in enumerate(level.best.workers):
             computed = [not task.op.stream for task in tasks]
             own = frame[frame["worker"] == worker]
@@ -87,14 +87,27 @@ class TestLevel:
     def test_two_bounds_agree(self, level: Puzzle, given: dict[str, Any], ask: Ask) -> None:
         assert ask("bound", given) == pytest.approx(fewest_slots(level))
 
+    def test_its_goal_is_what_the_best_order_takes_and_keeps(
+        self, level: Puzzle, given: dict[str, Any], ask: Ask
+    ) -> None:
+        goal, report = ask("goal", given), check(level.best)
+        slots = played(level).makespan_s
+        is_proven = fewest_slots(level) == slots
+        assert goal["slots"] == pytest.approx(slots)
+        assert goal["caps"] == ([*report.peak_in_flight] if level.capped else None)
+        assert goal["versions"] == [*report.peak_versions]
+        assert (goal["label"] == "proven optimal") == is_proven
+        assert is_proven == (level.name not in {"A V under a memory cap", "Memory for two"})
+
     def test_hints_lead_to_the_best_order_and_no_bound_falls_on_the_way(
         self, level: Puzzle, given: dict[str, Any], ask: Ask
     ) -> None:
         game = ask("played", given)
         assert game["offered"], "each hint is a move that is allowed"
-        assert game["slots"] == pytest.approx(level.slots)
+        slots = played(level).makespan_s
+        assert game["slots"] == pytest.approx(slots)
         assert game["bounds"] == sorted(game["bounds"])
-        assert game["bounds"][-1] == pytest.approx(level.slots)
+        assert game["bounds"][-1] == pytest.approx(slots)
 
 
 def test_every_named_method_is_recognised_among_all(ask: Ask) -> None:

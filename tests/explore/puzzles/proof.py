@@ -1,11 +1,34 @@
-"""A number of slots that no order of a level's tasks is shorter than."""
+"""An independent judge of the page's bound: no order of a level's tasks is shorter."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise, product
 
+from pipekit.clusters import V100, Cluster, Level
 from pipekit.explore.puzzles.levels import Puzzle
+from pipekit.profiling import Profile
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import Dependencies
+from pipekit.simulation import Costs, simulate
+from pipekit.traces import Trace
+
+_NO_TIME = 1e18
+"""Bytes/s of a link whose messages take its latency only."""
+
+
+def played(level: Puzzle) -> Trace:
+    """The best schedule with the level's costs, a second a slot where they differ."""
+    if not (level.stages or level.workers or level.link):
+        return Trace.from_schedule(level.best)
+    profile = Profile.uniform(level.best.stages)
+    factors = level.stages or [1.0] * level.best.stages
+    layers = [
+        replace(layer, forward_s=f, backward_s=2 * f, backward_input_s=f, backward_weight_s=f)
+        for layer, f in zip(profile.layers, factors, strict=True)
+    ]
+    costs = Costs(replace(profile, layers=tuple(layers)), dict(enumerate(level.workers)))
+    links = Level("link", level.best.worker_count, _NO_TIME, latency_s=level.link)
+    return simulate(level.best, costs, cluster=Cluster("link", V100, (links,)))
 
 
 def fewest_slots(level: Puzzle) -> float:
@@ -16,7 +39,7 @@ def fewest_slots(level: Puzzle) -> float:
     least tail follow one another (Carlier, "The one-machine sequencing problem", 1982).
     """
     graph = level.best.dependencies
-    frame = level.trace.frame
+    frame = played(level).frame
     keys = ["worker", "op", "stage", "microbatch"]
     took = {tuple(row[:4]): row[5] - row[4] for row in frame[[*keys, "start_s", "end_s"]].values}
     seconds = [
