@@ -201,22 +201,20 @@ class Feed:
         self.shapes: list[Shapes] = []
         self._known_shapes: dict[Shapes, Shapes] = {}
 
-    def is_empty(self, k: int) -> bool:
-        """Return whether microbatch ``k``, which was read, has no rows."""
-        return not self.rows[k]
-
     def input(self, k: int) -> Tree:
-        """Return the input of microbatch ``k``, once."""
+        """Return the input of microbatch ``k``, once; () if it has no rows."""
         self.read_to(k)
         tree, made = self._inputs.pop(k)
-        wait_events(leaves(tree), made)
-        return tree
+        if made:
+            wait_events(leaves(tree), made)
+        return tree if self.rows[k] else ()
 
     def target(self, k: int) -> FedTarget:
         """Return the target of microbatch ``k``, once."""
         self.read_to(k)
         fed, made = self._targets.pop(k)
-        wait_events(leaves(fed.tree), made)
+        if made:
+            wait_events(leaves(fed.tree), made)
         return fed
 
     def read_to(self, k: int) -> None:

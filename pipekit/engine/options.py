@@ -189,11 +189,6 @@ class Checkpoints:
         if self.keep < 1:
             raise ValueError(f"keep must be at least 1 checkpoint, not {self.keep}")
 
-    @classmethod
-    def of(cls, value: "str | os.PathLike[str] | Checkpoints | None") -> "Checkpoints | None":
-        """Return a user's ``checkpoints`` as a value: a folder alone has one at the end."""
-        return value if value is None or isinstance(value, Checkpoints) else cls(value)
-
 
 def require_timeout(timeout: float | None) -> None:
     """Raise ValueError unless it is a number of seconds, or None."""

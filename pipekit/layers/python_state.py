@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.module_state import TORCHS, buffers_untouched
@@ -30,7 +31,8 @@ def is_pure(model: nn.Module) -> bool:
 
     So it is with PyTorch's own layers without buffers, hooks, edits in place and user's functions.
     """
-    return all(_is_pure(vars(module), type(module)) for module in model.modules())
+    pure = (_is_pure(vars(module), type(module)) for module in model.modules())
+    return not _has_any_global_hook() and all(pure)
 
 
 def _is_pure(held: dict[str, Any], kind: type) -> bool:

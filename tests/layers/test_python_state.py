@@ -9,9 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit.layers.python_state import Change, PythonState, state_untouched
+from pipekit.layers.python_state import Change, PythonState, is_pure, state_untouched
 
 CALLS = 0
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    layer.register_forward_hook(lambda *_: None)
+    return layer
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    layer.forward = lambda input: input  # type: ignore[method-assign]
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(2),  # counts
+        nn.ReLU(inplace=True),
+        nn.Embedding(4, 2, max_norm=1.0),  # edits its weights
+        nn.TransformerEncoderLayer(2, 1, activation=lambda x: x),  # holds a user's function
+        nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)),
+        type("Linear", (nn.Linear,), {})(2, 2),
+        hooked(),
+        replaced(),
+    ],
+)
+def test_what_may_leave_something_behind_is_not_pure(layer: nn.Module) -> None:
+    assert is_pure(nn.Sequential(nn.Linear(2, 2)))
+    assert not is_pure(nn.Sequential(nn.Linear(2, 2), nn.Sequential(layer)))
 
 
 class Remembers(nn.Module):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipekit.layers.python_state import is_pure
 from pipekit.models import convnet
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.probe import layer_costs, probe
@@ -16,6 +17,28 @@ from tests.engine.examples import different, mixed
 def test_operations() -> None:
     """2 a multiplication and addition: 4 rows, 6 x 8 weights, and so on."""
     assert probe(mixed(), torch.ones(4, 6)).flops == (384, 0, 0, 0, 512, 0, 0, 192)
+
+
+PURE = (
+    nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Sequential(nn.GELU(), nn.LayerNorm(6))),
+    nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3, padding=1), nn.MaxPool1d(2)),
+    nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Softmax(dim=1)),
+)
+
+
+@pytest.mark.parametrize("model", PURE)
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_that_are_not_watched_leave_what_the_watched_ones_would(
+    model: nn.Sequential, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of PyTorch's own layers it is known that there is nothing to find."""
+    assert is_pure(model)
+    x = torch.rand(4, 6)
+    known = vars(probe(model, x, training=training))
+    monkeypatch.setattr("pipekit.partition.probe.is_pure", lambda model: False)
+    found = vars(probe(model, x, training=training))
+    assert torch.equal(known.pop("output"), found.pop("output"))
+    assert known == found
 
 
 class View(nn.Module):

@@ -225,8 +225,9 @@ class Passes:
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
     def _run(self, slot: int, x: StageIO, microbatch: int, keep: bool = True) -> StageIO:
-        main = self._own(x.main)
-        part = self._part
+        part, main = self._part, x.main
+        if part.edits_input:  # it may be neither the sender's tensor nor a leaf
+            main = tree_map(torch.clone, main)
         if not part.pops and not part.stashes:
             return StageIO(self._layers(slot, main, microbatch), {})
         # Of a skip that is None nothing came.
@@ -265,10 +266,6 @@ class Passes:
             for skip, tensor in x.skips.items():
                 if differentiable(tensor):
                     tensor.register_hook(partial(_take, gradients.skips, skip))
-
-    def _own(self, x: Tree) -> Tree:
-        """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
-        return tree_map(torch.clone, x) if self._part.edits_input else x
 
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:

@@ -106,14 +106,10 @@ class TrainingIO:
     """
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
-        self._config, self._feed = config, feed
+        self._config, self._feed, self.input = config, feed, feed.input
         self._weighs_rows = config.mean_loss
         self.outputs: dict[int, Tree] = {}
         self.losses = LossLog()
-
-    def input(self, microbatch: int) -> Tree:
-        rows = self._feed.input(microbatch)
-        return () if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> Target:
         target, weight, plain = self._feed.target(microbatch)

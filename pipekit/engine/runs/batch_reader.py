@@ -43,28 +43,6 @@ class Form(NamedTuple):
         sized = {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
         return cls(number, _outline(batch), sized)
 
-    def differs(self, before: "Form") -> str | None:
-        """Return what is said of another form than that of the batch before, or None."""
-        if self.outline == before.outline:
-            return None
-        return (
-            f"(batch {self.number} has another form than batch {before.number}: {self.outline} "
-            f"after {before.outline}; of a pair the loss gets the target, of all others the batch)"
-        )
-
-    def warn_of_rows(self, before: "Form", told: set[Any]) -> None:
-        """Warn, once an entry, if it has one element a row in one batch and not in the other."""
-        for name, is_cut in self.sized.items():
-            if name not in told and before.sized.get(name, is_cut) != is_cut:
-                told.add(name)
-                one, other = (self, before) if is_cut else (before, self)
-                warnings.warn(
-                    f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
-                    f"it is cut into microbatches, and not in batch {other.number}: if these are "
-                    f"no rows, say Execution(rows={{{name!r}: False}})",
-                    stacklevel=2,
-                )
-
 
 def _named(batch: Any) -> Mapping[Any, Any]:
     if isinstance(batch, Mapping):
@@ -152,13 +130,30 @@ class BatchReader:
         return read._replace(said=self._said, kept=kept)
 
     def _compare(self, form: Form) -> None:
-        """Look at what has changed since the batch before, if it is of the same run."""
+        """Look at what has changed since the batch before, if it is of the same run.
+
+        Warn, once an entry, if it has one element a row in one batch and not in the other.
+        """
         before, self._before = self._before, form
         if before is None or before.number != form.number - 1:
             self.changed = None
             return
-        self.changed = self.changed or form.differs(before)
-        form.warn_of_rows(before, self._told)
+        if form.outline != before.outline and not self.changed:
+            self.changed = (
+                f"(batch {form.number} has another form than batch {before.number}: "
+                f"{form.outline} after {before.outline}; of a pair the loss gets the target, of "
+                f"all others the batch)"
+            )
+        for name, is_cut in form.sized.items():
+            if name not in self._told and before.sized.get(name, is_cut) != is_cut:
+                self._told.add(name)
+                one, other = (form, before) if is_cut else (before, form)
+                warnings.warn(
+                    f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
+                    f"it is cut into microbatches, and not in batch {other.number}: if these are "
+                    f"no rows, say Execution(rows={{{name!r}: False}})",
+                    stacklevel=2,
+                )
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""

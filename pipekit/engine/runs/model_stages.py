@@ -180,6 +180,7 @@ class ModelStages:
             return probe(layers, sample, autocast, devices, training)
 
     def _original_unused(self) -> AbstractContextManager[None]:
+        """Refuse forwards that lead back to the user's own modules, as functions of theirs may."""
         return nullcontext() if is_pure(self.original) else original_unused(self.original)
 
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:

@@ -68,7 +68,9 @@ class Runs:
         watch: Watch,
     ) -> Run:
         """Train on every batch once; see :meth:`pipekit.Pipeline.train`."""
-        written = Checkpoints.of(checkpoints)
+        written = checkpoints
+        if written is not None and not isinstance(written, Checkpoints):
+            written = Checkpoints(written)
         self._require_allowed(batches, steps, on_batch, written, watch)
         folder = Path(written.folder).absolute() if written else None
         claimed = self._progress.claimed(folder) if folder else nullcontext()

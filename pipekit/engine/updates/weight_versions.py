@@ -120,8 +120,9 @@ class WeightVersions:
             items.insert(0, items.pop(self._newest))
             del items[slots:]
         self._newest = 0
-        while len(self.modules) < slots:
-            self._add(self._copy())
+        while len(self.modules) < slots:  # buffers and frozen parameters are shared
+            frozen = (p for p in self.newest.parameters() if not p.requires_grad)
+            self._add(twin(self.newest, frozen))
         for module in self.modules:
             to_training(module)
             module.zero_grad()  # of a batch that a run has given up
@@ -219,10 +220,6 @@ class WeightVersions:
         self.modules.append(module)
         self._parameters.append(parameters)
         self._aliases.append([nn.Parameter(p.data) for p in parameters])
-
-    def _copy(self) -> nn.Sequential:
-        """Return a copy with weights of its own; buffers and frozen parameters are shared."""
-        return twin(self.newest, (p for p in self.newest.parameters() if not p.requires_grad))
 
     def _taken(self, update: int, slots: Sequence[int], parameters: Iterable[int]) -> Gradients:
         """Take what is set aside for ``update`` plus what lies in ``slots``."""
