@@ -37,18 +37,19 @@ def main() -> None:
     if not courses:
         parser.error(f"{given.trainings} has no trainings: run experiments/staleness.yaml first")
     file, about = given.output / "trainings.csv", given.output / "provenance.json"
-    trainings, said = table(courses).drop(columns="commit"), origin(courses)
+    trainings = table(courses).drop(columns="commit")
+    sets: list[dict[str, Any]] = []
     if given.add:
         trainings = pd.concat([pd.read_csv(file), trainings])
-        said = joined(json.loads(about.read_text(encoding="utf-8")), said)
+        sets = json.loads(about.read_text(encoding="utf-8"))["sets"]
     trainings = trainings.sort_values([*ARM, "rate", "seed"], kind="stable")
     losses = [*VALIDATIONS, "training"]
     trainings[losses] = trainings[losses].round(DIGITS)
     trainings.to_csv(file, index=False)
     kept = comparison.load(file)
     hours = round(float(kept["cpu_s"].sum()) / 3600, 3)
-    more = {"trainings": len(kept), "cpu_hours": hours, "load": given.load}
-    write(about, provenance("measured", **more, **said))
+    sets.append(origin(courses) | {"load": given.load})
+    write(about, provenance("measured", trainings=len(kept), cpu_hours=hours, sets=sets))
     told = tables(kept)
     for name, each in told.items():
         each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
@@ -63,20 +64,6 @@ def origin(courses: list[Course]) -> dict[str, Any]:
         "last_utc": max(each["utc"] for each in known),
         "trained_at": {key: sorted({str(o[key]) for o in known}) for key in ("commit", "torch")},
         "data": sorted({each["data"] for each in known}),
-    }
-
-
-def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return the :func:`origin` of two sets of trainings together."""
-    trained = {
-        key: sorted({*one["trained_at"][key], *other["trained_at"][key]})
-        for key in one["trained_at"]
-    }
-    return {
-        "first_utc": min(one["first_utc"], other["first_utc"]),
-        "last_utc": max(one["last_utc"], other["last_utc"]),
-        "trained_at": trained,
-        "data": sorted({*one["data"], *other["data"]}),
     }
 
 

@@ -1,8 +1,8 @@
 """What each method of the sweep takes on the papers' machines: seconds, and bytes (simulated).
 
-All make an update of equally many samples; data parallelism, which is no pipeline, has no seconds
-here.  Methods with microbatches cut them; PipeDream and what
-is built on it pass them through whole, since it updates after each minibatch.
+All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
+is built on it pass them through whole, since it updates after each minibatch.  Data parallelism is
+no pipeline and has no seconds here.
 """
 
 from collections.abc import Callable, Mapping

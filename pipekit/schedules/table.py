@@ -362,9 +362,14 @@ class Table:
 
 
 def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
-    """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`."""
+    """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`.
+
+    Work in a later batch's idle time, which names the weights of an update behind the end, is none
+    of theirs.
+    """
     kept: list[Task] = []
     summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
+    later: set[tuple[int, int]] = set()  # stage and version of updates behind the end
     for task in tasks:
         op, stage, number, version = task
         if op.is_pass:
@@ -374,8 +379,12 @@ def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
             last = min(number, microbatch - 1)
             kept.append(Task(op, stage, last, version))
             summed[stage] = last + 1
+        else:
+            later.add((stage, version))
     here = {task.stage for task in kept if task.op.is_pass}
-    return tuple(task for task in kept if task.stage in here)
+    return tuple(
+        task for task in kept if task.stage in here and (task.stage, task.version) not in later
+    )
 
 
 def require_room(counts: str, passes: int) -> None:

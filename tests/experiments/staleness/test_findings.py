@@ -36,7 +36,7 @@ def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(
 def test_the_committed_tables_are_those_of_the_committed_trainings(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1,696 real trainings: every comparison, verdict, mitigation and sentence of theirs."""
+    """Real trainings: every comparison, verdict, mitigation and sentence of theirs."""
     folder = repository / "results/reference/staleness"
     trainings = comparison.load(folder / "trainings.csv")
     found = {
