@@ -27,12 +27,12 @@ def is_it(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """Read all ranks of a file."""
-    rows, marks, began = [], [], dict[tuple[str, int], float]()
+    rows, marks, began = [], [], dict[tuple[Any, Any], float]()
     found = sorted(events(path), key=lambda event: event.get("ts", 0))
     ranks = sorted({event["pid"] for event in found if event.get("name") in _OPS})
     for event in found:
         name, at_s = event.get("name"), event.get("ts", 0) / 1e6
-        key = (str(name), int(event.get("pid", -1)))
+        key = name, event.get("pid")
         if name in _MARKS and event["pid"] in ranks:
             step, worker = event["args"]["iteration"], ranks.index(event["pid"])
             marks.append({"step": step, "worker": worker, _MARKS[name]: at_s})

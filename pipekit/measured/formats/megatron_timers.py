@@ -101,8 +101,8 @@ def read(path: Path) -> TimerLog:
         if found := _ELAPSED.search(line):
             elapsed.append(float(found[1]) / 1e3)
         if "time (ms) |" in line:
-            timers_of = line[line.index("time (ms) |") :]
-            rows += [(len(elapsed), n, float(ms) / 1e3) for n, ms in _IN_A_LINE.findall(timers_of)]
+            logged = _IN_A_LINE.findall(line, line.index("time (ms) |"))
+            rows += [(len(elapsed), timer, float(ms) / 1e3) for timer, ms in logged]
         elif found := _TIMER.fullmatch(line):
             rows += [
                 (len(elapsed), found[1], float(each) / 1e3) for each in found.groups()[1:] if each
