@@ -177,8 +177,7 @@ class Nesterov(Small):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
-        how = {"lr": 0.01, "momentum": 0.9, "nesterov": True}
-        self.optimizer = torch.optim.SGD(model.parameters(), **how)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
 
 
 class EverySecondBatch(Small):
