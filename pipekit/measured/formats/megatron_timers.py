@@ -3,8 +3,8 @@
 Format: github.com/NVIDIA/Megatron-LM, megatron/core/timers.py, ``--timing-log-level 2``; behind the
 line of an iteration, "elapsed time per iteration (ms): 744.0", stand the means of its timers:
 the least and the most of all ranks, the most, or each rank's (``--timing-log-option minmax``,
-``max`` or ``all``).  Before core existed (versions to 3.0) they stood in one line, "time (ms) |
-forward-compute: 250.00 | ...", of the last rank alone, which counts as the most here.
+``max`` or ``all``).  Before megatron.core they stood in one line, "time (ms) | forward-compute:
+250.00 | ...", of the last rank alone, which counts as the most here.
 """
 
 import re
