@@ -1,6 +1,7 @@
 """One clock for all workers: messages say how far the clocks of two of them can be apart."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,8 @@ _TOLERATED_S = 1e-4
 """Passes that begin this much before their input was sent are within a clock's own noise."""
 
 
-def aligned(recording: Recording) -> tuple[pd.DataFrame, list[str]]:
-    """Return the passes on the clock of the first worker, and what was estimated.
+def aligned(recording: Recording) -> tuple[Recording, list[str]]:
+    """Return a recording on the clock of the first worker, and what was estimated.
 
     No pass begins before its input is sent.  So messages to a worker say how much its clock is at
     most ahead, and those back how much it is at most behind; the middle is taken, as if messages
@@ -21,24 +22,29 @@ def aligned(recording: Recording) -> tuple[pd.DataFrame, list[str]]:
     is left alone, unless a pass ends before its input was sent.
 
     Returns:
-        The frame, with its times changed; and a sentence if they were.
+        The recording, with its times changed; and a sentence if they were.
     """
     frame = recording.frame.copy()
     messages = _messages(frame)
     if messages.empty:
-        return frame, []
+        return recording, []
     late = messages["end_s"] - messages["sent_s"]
     if not recording.own_clocks and (late > -_TOLERATED_S).all():
-        return frame, []
+        return recording, []
     by = ["step"] if recording.own_clocks else []
     slack = _slack(messages, by)
-    worst, most = 0.0, 0.0
+    worst, most, steps = 0.0, 0.0, recording.steps
     for number, rows in frame.groupby("step") if by else [(0, frame)]:
         offset, width = _offsets({k[1:]: v for k, v in slack.items() if k[0] == number})
         shift = rows["worker"].map(offset).fillna(0.0).to_numpy()[:, None]
         frame.loc[rows.index, ["start_s", "end_s"]] += shift
+        if steps is not None and "worker" in steps:
+            steps = steps.copy()
+            steps[["start_s", "end_s"]] += (
+                steps["worker"].map(offset).fillna(0.0).to_numpy()[:, None]
+            )
         worst, most = max([worst, *width.values()]), max([most, *map(abs, offset.values())])
-    return frame, [
+    return replace(recording, frame=frame, steps=steps), [
         f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
         f"{worst:.2g} s (estimated)"
     ]

@@ -84,12 +84,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     """Return a recording in order: complete steps, on one clock, one step behind the other."""
     recording, notes = _complete(path, recording)
     recording, left_out = _used(path, recording, chosen)
-    frame, clocks = aligned(recording)
-    steps = recording.steps
-    if steps is None:
-        grouped = frame.groupby("step")
-        steps = pd.DataFrame({"start_s": grouped["start_s"].min(), "end_s": grouped["end_s"].max()})
-        steps = steps.reset_index()
+    recording, clocks = aligned(recording)
+    frame, steps = recording.frame, _bounds(recording).reset_index()
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = pd.Series(np.cumsum(took) - took, steps["step"])
@@ -139,7 +135,8 @@ def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recor
                 f"{numbers[0]} to {numbers[-1]}"
             )
         return _only(recording, recording.frame["step"].isin(kept)), []
-    took = _seconds(recording).reindex(numbers).to_numpy()
+    bounds = _bounds(recording).reindex(numbers)
+    took = (bounds["end_s"] - bounds["start_s"]).to_numpy()
     if len(numbers) < 3 or took[0] <= _COMPILED * np.median(took):
         return recording, []
     left_out = min(1 + _SETTLING, len(numbers) // 2)
@@ -150,12 +147,10 @@ def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recor
     return _only(recording, recording.frame["step"].isin(numbers[left_out:])), [note]
 
 
-def _seconds(recording: Recording) -> pd.Series:
-    if recording.steps is not None:
-        steps = recording.steps.set_index("step")
-        return steps["end_s"] - steps["start_s"]
-    grouped = recording.frame.groupby("step")
-    return grouped["end_s"].max() - grouped["start_s"].min()
+def _bounds(recording: Recording) -> pd.DataFrame:
+    """Return start_s and end_s by step."""
+    rows = recording.frame if recording.steps is None else recording.steps
+    return rows.groupby("step").agg({"start_s": "min", "end_s": "max"})
 
 
 def _only(recording: Recording, rows: pd.Series) -> Recording:

@@ -14,7 +14,8 @@ class Recording:
             several pipelines train together.
         name: of the file, for titles.
         workers: all that were recorded.
-        steps: step, start_s, end_s on the clock of ``frame``; None: from first pass to last.
+        steps: step, start_s, end_s on the clock of ``frame``, perhaps a row for each worker; None:
+            from first pass to last.
         other: as in :class:`pipekit.Trace`.
         own_clocks: whether each worker counts from its own start of each step.
         notes: what reading left out.

@@ -7,6 +7,7 @@ parameter must be within the tolerance in every step.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from pipekit.parity.evidence import Basis, Evidence, Factors, Prediction
 from pipekit.parity.observed import Entry
@@ -55,18 +56,13 @@ class Hypothesis:
         """Return what this explains."""
         basis = cache(self.basis)
         about = [n for n in e.wrong if all(n.name in gradients for gradients in basis(e.steps - 1))]
-        fits: Fits = {}
-        if self.together:
-            fits = self._fits(e, basis, about)
-            if len(fits) < len(about):
-                layers: dict[tuple[int | None, int], list[Entry]] = {}
-                for entry in about:
-                    layers.setdefault((entry.rank, e.loop.layer(entry.name)), []).append(entry)
-                for layer in layers.values():
-                    fits |= self._fits(e, basis, layer)
-        else:
-            for entry in about:
-                fits |= self._fits(e, basis, [entry])
+        fits = self._fits(e, basis, about) if self.together else {}
+        groups: dict[Any, list[Entry]] = {}
+        for entry in about if len(fits) < len(about) else ():
+            layer = entry.rank, e.loop.layer(entry.name)
+            groups.setdefault(layer if self.together else id(entry), []).append(entry)
+        for group in groups.values():
+            fits |= self._fits(e, basis, group)
         return [Known(*said, self.behind) for said in self.named(fits)]
 
     def _fits(self, e: Evidence, basis: Basis, entries: list[Entry]) -> Fits:

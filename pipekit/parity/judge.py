@@ -187,18 +187,14 @@ def _remarks(observed: Observed, stale: bool) -> Iterator[str]:
 def _ratios(e: Evidence) -> dict[str, Ratio]:
     """Return each parameter's ratios, those of the first rank that holds it."""
     found: dict[str, Ratio] = {}
-    weights, clip_norm, three = (
-        e.loop.weights,
-        e.observed.stated.clip_norm,
-        min(3, e.observed.steps),
-    )
-    plain = e.loop.train(three, e.microbatches or 1, clip_norm)
-    for entry in reversed(e.entries):
+    weights, three = e.loop.weights, min(3, e.observed.steps)
+    plain = e.loop.train(three, e.microbatches or 1, e.observed.stated.clip_norm)
+    for entry in e.entries:
         name = entry.name
         ulps = max(e.ulps(s, name, entry.values[s], e.right(s)[name]) for s in range(e.steps))
         changes = [
             along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
             for n in (1, three)
         ]
-        found[name] = Ratio(changes[0], changes[1], ulps, entry not in e.wrong)
-    return dict(reversed(found.items()))
+        found.setdefault(name, Ratio(changes[0], changes[1], ulps, entry not in e.wrong))
+    return found

@@ -72,9 +72,29 @@ def _since_1970(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "written", [_named_by_the_handler, _a_folder_a_rank, _beside_other_files, _since_1970]
-)
+def _clocks_apart(folder: Path) -> Path:
+    path = recordings.megatron_app(RUN, folder / "events.json")
+    events = json.loads(path.read_text())
+    path.write_text(
+        json.dumps([event | {"ts": event["ts"] + 3e4 * event["pid"]} for event in events])
+    )
+    return path
+
+
+def _without_marks(folder: Path) -> Path:
+    path = recordings.megatron_app(RUN, folder / "events.json")
+    events = [e for e in json.loads(path.read_text()) if not e["name"].startswith("iteration")]
+    path.write_text(json.dumps(events))
+    return path
+
+
+OTHERWISE = [
+    *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
+    *(_since_1970, _clocks_apart, _without_marks),
+]
+
+
+@pytest.mark.parametrize("written", OTHERWISE)
 def test_others_name_files_and_set_clocks_otherwise(
     written: Callable[[Path], Path], tmp_path: Path
 ) -> None:
@@ -82,6 +102,13 @@ def test_others_name_files_and_set_clocks_otherwise(
     assert found.recognition.method == "flush"
     assert found.step_s == pytest.approx(RUN.makespan_s, rel=0.05)  # without updates
     assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
+def test_a_file_that_was_recorded_anew_is_read_anew(tmp_path: Path) -> None:
+    path = recordings.megatron_app(RUN, tmp_path / "events.json")
+    assert pk.read_trace(path).workers == RUN.workers
+    other = recordings.simulated(schedules.flush(2, 6).take(1))
+    assert pk.read_trace(recordings.megatron_app(other, path)).workers == 2
 
 
 def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(tmp_path: Path) -> None:

@@ -112,7 +112,8 @@ def matrix(folder: Path) -> None:
     """Write both files; cells that the JSON has are kept, a few models of all trainers come first."""
     target = folder / "matrix.json"
     known = json.loads(target.read_text()) if target.exists() else {"verdicts": {}}
-    known["versions"] = {"torch": torch.__version__, "pipekit": version("pipekit")}
+    found = ["torch", "pipekit", *(["deepspeed"] if find_spec("deepspeed") else [])]
+    known["versions"] = known.get("versions", {}) | {name: version(name) for name in found}
     known["label"] = "measured"
     for chosen in (FIRST, tuple(SUITE)):
         for trainer, (judge, models) in trainers().items():

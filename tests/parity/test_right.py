@@ -15,6 +15,7 @@ from pipekit.parity.verdict import Verdict
 from pipekit.parity.worker import Job, train
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
+from tests.parity.faults.deepspeed_7773 import Fault
 from tests.parity.small import Small
 
 
@@ -105,6 +106,10 @@ def test_with_other_masks_only_the_mean_is_compared() -> None:
     assert verdict.classes == (faults.DROPOUT,)
     assert "not judged: more than the mean of 24 draws" in verdict.text
     assert verdict_on(MasksSummed, "dropout").classes == (faults.DROPOUT, faults.SUMMED)
+
+
+def test_with_the_loops_own_masks_a_factor_is_found_exactly() -> None:
+    assert verdict_on(Fault, "dropout").classes == (faults.SUMMED,)
 
 
 def test_no_dropout_at_all_is_a_fault() -> None:

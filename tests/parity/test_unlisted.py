@@ -21,7 +21,7 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (unlisted.InputDetached, "dense", faults.NEVER),
     (unlisted.StageFrozen, "dense", faults.NEVER),
     (unlisted.SecondTensorLost, "skips", faults.CUT),
-    (unlisted.AuxiliaryLossOfTheLastStage, "moe", faults.AUXILIARY),
+    (unlisted.SecondTensorLost, "moe", faults.CUT),
     (unlisted.OtherMasksInRecomputation, "dropout", faults.DROPOUT),
     (unlisted.SumsInBfloat16, "dense", faults.ROUNDED),
     (unlisted.WeightsInBfloat16, "dense", faults.ROUNDED),

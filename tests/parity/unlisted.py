@@ -131,14 +131,13 @@ class StageFrozen(Small):
 
 
 class SecondTensorLost(Small):
-    """Of two tensors between stages only the first one's gradient is sent back."""
+    """Of two tensors between stages only the first one's gradient is sent back.
+
+    In ``moe`` the second has the auxiliary losses of the stages before.
+    """
 
     def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
         return (gradient[0], *[None] * (len(gradient) - 1))
-
-
-class AuxiliaryLossOfTheLastStage(SecondTensorLost):
-    """The stages before the last one get no gradient of their auxiliary losses."""
 
 
 class OtherMasksInRecomputation(Small):
@@ -177,8 +176,7 @@ class Nesterov(Small):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
-        how = {"lr": 0.01, "momentum": 0.9, "nesterov": True}
-        self.optimizer = torch.optim.SGD(model.parameters(), **how)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
 
 
 class EverySecondBatch(Small):

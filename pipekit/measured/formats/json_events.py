@@ -18,13 +18,18 @@ def is_json(path: Path) -> bool:
     return begin.startswith(_GZIP) or begin.lstrip()[:1] in (b"{", b"[")
 
 
-@lru_cache(1)
 def content(path: Path) -> Any:
     """Return what stands in a JSON file, also one that is compressed by gzip.
 
     Raises:
         ValueError: it is not JSON, or cut off.
     """
+    about = path.stat()
+    return _content(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(1)  # by what changes with the file, too: it may be recorded anew
+def _content(path: Path, changed_ns: int, size: int) -> Any:
     try:
         raw = path.read_bytes()
         return json.loads(gzip.decompress(raw) if raw.startswith(_GZIP) else raw)

@@ -56,7 +56,8 @@ def read(path: Path) -> Recording:
         if rank in ranks:
             raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
         ranks[rank] = file
-        sizes |= {about["world_size"]} if "world_size" in about else set()
+        if "world_size" in about:
+            sizes.add(about["world_size"])
         base = _head(file).get("baseTimeNanoseconds", 0) / 1e3
         rows += [row | {"rank": rank} for row in _passes(events(file), base, rank)]
     if not rows:

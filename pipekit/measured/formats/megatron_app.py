@@ -15,6 +15,7 @@ from pipekit.measured.recording import Recording
 
 SIGN = "JSON events with microbatch and model_chunk"
 _OPS = {"forward": "FORWARD", "backward": "BACKWARD"}
+_MARKS = {"iteration begin": "start_s", "iteration end": "end_s"}
 
 
 def is_it(path: Path) -> bool:
@@ -26,36 +27,32 @@ def is_it(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """Read all ranks of a file."""
-    rows, began = [], dict[int, float]()
-    iterations: dict[str, dict[int, list[float]]] = {"iteration begin": {}, "iteration end": {}}
+    rows, marks, began = [], [], dict[tuple[Any, Any], float]()
     found = sorted(events(path), key=lambda event: event.get("ts", 0))
     ranks = sorted({event["pid"] for event in found if event.get("name") in _OPS})
     for event in found:
-        name, rank, args = event.get("name"), event["pid"], event.get("args") or {}
-        if name in iterations:
-            iterations[name].setdefault(args["iteration"], []).append(event["ts"] / 1e6)
+        name, at_s = event.get("name"), event.get("ts", 0) / 1e6
+        key = name, event.get("pid")
+        if name in _MARKS and event["pid"] in ranks:
+            step, worker = event["args"]["iteration"], ranks.index(event["pid"])
+            marks.append({"step": step, "worker": worker, _MARKS[name]: at_s})
         elif name in _OPS and event["ph"] == "B":
-            began[rank] = event["ts"] / 1e6
-        elif name in _OPS and event["ph"] == "E" and rank in began:
-            rows.append(_pass(event, ranks.index(rank), len(ranks), began.pop(rank)))
+            began[key] = at_s
+        elif name in _OPS and event["ph"] == "E" and key in began:
+            rows.append(_pass(event, ranks.index(event["pid"]), len(ranks), began.pop(key)))
     frame = pd.DataFrame(rows)
     require_sound(path, frame)
-    begin, end = (pd.Series(iterations[each]) for each in ("iteration begin", "iteration end"))
-    whole = [
-        s for s in begin.index if s in end.index and len(end[s]) == len(begin[s]) == len(ranks)
-    ]
-    cut = sorted(set(frame["step"]) - set(whole))
+    if not marks:
+        return Recording(frame, path.stem, len(ranks))
+    steps = pd.DataFrame(marks, columns=["step", "worker", *_MARKS.values()])
+    steps = steps.groupby(["step", "worker"], as_index=False).first().dropna()
+    steps = steps[steps.groupby("step")["step"].transform("size") == len(ranks)]
+    cut = sorted(set(frame["step"]) - set(steps["step"]))
     return Recording(
-        frame[frame["step"].isin(whole)],
+        frame[frame["step"].isin(steps["step"])],
         path.stem,
         len(ranks),
-        steps=pd.DataFrame(
-            {
-                "step": whole,
-                "start_s": [min(begin[step]) for step in whole],
-                "end_s": [max(end[step]) for step in whole],
-            }
-        ),
+        steps=steps,
         notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
     )
 

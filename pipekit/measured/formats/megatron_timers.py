@@ -3,8 +3,8 @@
 Format: github.com/NVIDIA/Megatron-LM, megatron/core/timers.py, ``--timing-log-level 2``; behind the
 line of an iteration, "elapsed time per iteration (ms): 744.0", stand the means of its timers:
 the least and the most of all ranks, the most, or each rank's (``--timing-log-option minmax``,
-``max`` or ``all``).  Before core existed (versions to 3.0) they stood in one line, "time (ms) |
-forward-compute: 250.00 | ...", of the last rank alone, which counts as the most here.
+``max`` or ``all``).  Before megatron.core they stood in one line, "time (ms) | forward-compute:
+250.00 | ...", of the last rank alone, which counts as the most here.
 """
 
 import re
@@ -101,8 +101,8 @@ def read(path: Path) -> TimerLog:
         if found := _ELAPSED.search(line):
             elapsed.append(float(found[1]) / 1e3)
         if "time (ms) |" in line:
-            timers_of = line[line.index("time (ms) |") :]
-            rows += [(len(elapsed), n, float(ms) / 1e3) for n, ms in _IN_A_LINE.findall(timers_of)]
+            logged = _IN_A_LINE.findall(line, line.index("time (ms) |"))
+            rows += [(len(elapsed), timer, float(ms) / 1e3) for timer, ms in logged]
         elif found := _TIMER.fullmatch(line):
             rows += [
                 (len(elapsed), found[1], float(each) / 1e3) for each in found.groups()[1:] if each
