@@ -51,13 +51,15 @@ def main(
     beside = golden.parent
     if add:
         found = renewed(pd.read_csv(golden, keep_default_na=False), found)
-        records = (beside / FILE).read_text("utf-8") + records
+        anew = {json.loads(line)["id"] for line in records.splitlines()}
+        kept = (beside / FILE).read_text("utf-8").splitlines(keepends=True)
+        records = "".join(line for line in kept if json.loads(line)["id"] not in anew) + records
         before = pd.read_csv(beside / "notebooks.csv")
         seconds = pd.concat([before, seconds]).drop_duplicates("name", keep="last")
     else:
-        kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
-        kept |= {"claims": len(found), "load": load, "command": "make papers"}
-        golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        facts = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
+        facts |= {"claims": len(found), "load": load, "command": "make papers"}
+        golden.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     found.to_csv(golden, index=False)
     (beside / FILE).write_text(records, encoding="utf-8")
     seconds.to_csv(beside / "notebooks.csv", index=False)
