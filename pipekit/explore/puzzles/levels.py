@@ -13,11 +13,12 @@ from pipekit.schedules import (
     dualpipe,
     eager,
     flush,
+    gis,
     gpipe,
     interleaved,
     model_parallel,
+    offloaded,
     parse,
-    pipe_offload,
     pipedream,
     two_bw,
     v_min,
@@ -213,7 +214,7 @@ LEVELS = (
         "A transfer beside the passes makes room and costs no time, if it comes back early enough "
         "and not too early.",
         "Wan et al. (ICML '25), PipeOffload",
-        pipe_offload(4, 3, workers=2).take(1),
+        offloaded(gis(4, 3, workers=2), (0, 1)).take(1),
     ),
     Puzzle(
         "Weight versions",
