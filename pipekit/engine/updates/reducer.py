@@ -219,8 +219,8 @@ class Reducer:
         """Have the comm_thread sum a bucket."""
         bucket = self._buckets[place]
         # Taken here: only the worker knows which update a gradient belongs to.
-        taken = bucket.take(update) if contributes else None
-        self._bytes[update] += sum(g.nbytes for g in taken or () if g is not None)
+        given = [bucket.take(update) if contributes else None]
+        self._bytes[update] += sum(g.nbytes for g in given[0] or () if g is not None)
         key = ReduceKey(
             self._stage,
             (update - 1) * len(self._buckets) + place,
@@ -230,6 +230,8 @@ class Reducer:
         ready = record_event(self._device)
 
         def sum_up() -> FlatBucket:
+            # Out of the list, so that they end in this thread, which has seen the end of their sum.
+            taken = given.pop()
             wait_event(self._device, ready)
             content = self._all_reduce.sum(key, bucket.flat(taken))
             synchronize(self._device)
