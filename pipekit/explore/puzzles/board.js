@@ -41,7 +41,7 @@ const kind = (problem, { op }) => `${op} ${problem.rules.ops[op].stream && "besi
 
 function text(problem, task) {
   const several = problem.best[task.worker].some(({ stage }) => stage !== task.stage);
-  return element("span", {}, problem.rules.ops[task.op].isPass ? title(task) : "^", several ? element("sub", { "aria-hidden": "true" }, `${task.stage}`) : "");
+  return element("span", {}, problem.rules.ops[task.op].isPass ? title(task) : "^", several ? element("sub", { "data-stage": task.stage }) : "");
 }
 
 function waits(problem, row, clock, at) { // the gaps between passes, as far as they are certain
