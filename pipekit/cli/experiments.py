@@ -83,8 +83,9 @@ def report(
 ) -> None:
     """Lay the papers' claims beside our values; the last line printed names the report.
 
-    Each claim counts with its newest record below FOLDER. The report goes into the run's folder,
-    or the newest of several: report.html for any browser, and report.csv.
+    Each claim counts with its newest record below FOLDER; the table printed has the papers of which
+    something was run. The report goes into the run's folder, or the newest of several: report.html
+    for any browser, and report.csv.
 
     \b
     [b]Examples[/b]
@@ -98,7 +99,9 @@ def report(
 
     outcomes = claims.outcomes(folder)
     path = write(outcomes, destination(folder))
-    papers = summaries(outcomes)
+    begun = {outcome.claim.paper for outcome in outcomes if outcome.record is not None}
+    every = summaries(outcomes)
+    papers = {paper: its for paper, its in every.items() if paper in begun} or every
     met = ("" if its.met_share is None else f"{its.met_share:.0%}" for its in papers.values())
     rows = [
         [status.value, *(str(its.having[status]) for its in papers.values())] for status in Status
@@ -110,6 +113,8 @@ def report(
         ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
     ]
     print_table(["", *papers], rows, last, named=True)
+    if left := every.keys() - papers.keys():
+        typer.echo(f"nothing was run of {', '.join(sorted(left))}")
     typer.echo(f"report: {path.resolve()}")
     if open:
         typer.launch(path.resolve().as_uri())
