@@ -41,6 +41,11 @@ class Known:
     tried: Sequence[Constants] = ()
 
     @property
+    def judged_in(self) -> str:
+        """The set, with the part of it that is judged alone."""
+        return self.each.name + self.each.part(self.row)
+
+    @property
     def counts(self) -> bool:
         """Whether constants are fitted on it."""
         usual = self.measured.step_s and self.each.anomaly(self.row) is None

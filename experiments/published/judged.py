@@ -25,7 +25,7 @@ def judged(found: CrossValidation) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "published": each.name,
-            "set": each.name + each.part(row),
+            "set": one.judged_in,
             "row_id": row.row_id,
             "fold": one.fold,
             "kind": each.kind(row),

@@ -71,7 +71,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
     """
     frame = pd.DataFrame(
         {
-            "set": one.each.name + one.each.part(one.row),
+            "set": one.judged_in,
             "column": column,
             "value": getattr(one.row, column),
             "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),

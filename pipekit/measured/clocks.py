@@ -33,16 +33,15 @@ def aligned(recording: Recording) -> tuple[Recording, list[str]]:
         return recording, []
     by = ["step"] if recording.own_clocks else []
     slack = _slack(messages, by)
-    worst, most, steps = 0.0, 0.0, recording.steps
-    for number, rows in frame.groupby("step") if by else [(0, frame)]:
+    steps = None if recording.steps is None else recording.steps.copy()
+    timed = [frame, *([steps] if steps is not None and "worker" in steps else [])]
+    worst, most = 0.0, 0.0
+    for number in frame["step"].unique() if by else [0]:
         offset, width = _offsets({k[1:]: v for k, v in slack.items() if k[0] == number})
-        shift = rows["worker"].map(offset).fillna(0.0).to_numpy()[:, None]
-        frame.loc[rows.index, ["start_s", "end_s"]] += shift
-        if steps is not None and "worker" in steps:
-            steps = steps.copy()
-            steps[["start_s", "end_s"]] += (
-                steps["worker"].map(offset).fillna(0.0).to_numpy()[:, None]
-            )
+        for table in timed:
+            rows = table["step"] == number if by else slice(None)
+            shift = table.loc[rows, "worker"].map(offset).fillna(0.0).to_numpy()[:, None]
+            table.loc[rows, ["start_s", "end_s"]] += shift
         worst, most = max([worst, *width.values()]), max([most, *map(abs, offset.values())])
     return replace(recording, frame=frame, steps=steps), [
         f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
