@@ -19,7 +19,7 @@ from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stage
 from pipekit.simulation import Costs, simulate
 from pipekit.traces.rows import tasks_of
 
-WORKERS, MICROBATCHES, BATCHES = 4, 8, 6
+WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
 MESSAGE_SLOTS = 0.25
 """What an activation or a gradient takes on a link where links are slow."""
 
