@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.published.every import named
-from experiments.published.intervals import half_width
-from experiments.published.rows import read
+from experiments.published.fit import half_width
+from experiments.published.sets import SETS
+from pipekit.choices import require_choice
 from pipekit.performance.constants import UNKNOWN, fitted
 
-COLUMNS = (
-    *("row_id", "step_s", "step_low_s", "step_high_s"),
-    *("basis", "memory_gb", "fits"),
-)
+COLUMNS = "row_id", "step_s", "step_low_s", "step_high_s", "basis", "memory_gb", "fits"
 
 
 def predictions(name: str, configurations: Path) -> pd.DataFrame:
@@ -28,9 +25,10 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     Raises:
         ValueError: there is no such set, or a row is not as its columns have to be.
     """
-    each, fits = named(name), fitted()
+    require_choice("set", name, SETS)
+    each, fits = SETS[name], fitted()
     found = []
-    for row, _ in read(configurations, each):
+    for row, _ in each.read(configurations):
         out = each.predicted(row, fits.constants)
         half = math.nan
         if out.step_s is not None:

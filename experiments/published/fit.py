@@ -5,6 +5,9 @@ of ``|log(predicted / measured)|`` over the rows of the machine that are no name
 set that fits them counts alike.  Errors come from rows that were not fitted: the groups of rows are
 dealt to ten folds by a hash, and each fold is predicted by the constants of the others; or all rows
 of one model, device or number of GPUs are left out in turn.
+
+80 % intervals follow the conformal rule (Lei et al., Distribution-Free Predictive Inference for
+Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted of held-out folds.
 """
 
 import hashlib
@@ -14,45 +17,60 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from statistics import fmean, median
 
-import numpy as np
-
-from experiments.published.every import SETS
-from experiments.published.intervals import Residual, half_widths
-from experiments.published.published_set import AnySet, RowMeasured, RowPrediction, Unreadable
-from experiments.published.rows import read
+from experiments.published.published_set import (
+    PublishedSet,
+    Row,
+    RowMeasured,
+    RowPrediction,
+    Unreadable,
+)
+from experiments.published.sets import SETS
 from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits
 from pipekit.performance.measurements import measurements
 from pipekit.progress import progress_bar
 
-FOLDS = 10
+FOLDS, COVERAGE = 10, 0.8
+_FEWEST = 20
+"""Rows that a class needs for an interval of its own; it has its set's else."""
+Residual = tuple[str, str, float]
+"""A row's set, its class, and log(measured / predicted)."""
 
 
 @dataclass
 class Known:
-    """A measured row, the constants tried on it, and its log(predicted / measured) by each."""
+    """A measured row, and its |log(predicted / measured)| by each pair of constants tried on it."""
 
-    each: AnySet
-    row: Any
+    each: PublishedSet
+    row: Row
     measured: RowMeasured
     fold: int
-    errors: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.empty(0))
-    tried: Sequence[Constants] = ()
+    errors: dict[Constants, float] = field(default_factory=dict)
 
     @property
     def judged_in(self) -> str:
         """The set, with the part of it that is judged alone."""
         return self.each.name + self.each.part(self.row)
 
-    @property
-    def counts(self) -> bool:
-        """Whether constants are fitted on it."""
-        usual = self.measured.step_s and self.each.anomaly(self.row) is None
-        return bool(self.each.overheads and usual)
+    def try_all(self, candidates: Iterable[Constants]) -> None:
+        """Predict the row by each candidate, if constants are fitted on it."""
+        step_s = self.measured.step_s
+        if not (self.each.overheads and step_s and self.each.anomaly(self.row) is None):
+            return
+        for pair in candidates:
+            out = self.each.predicted(self.row, partial(_any_machine, pair))
+            if out.step_s is None:
+                return
+            self.errors[pair] = abs(math.log(out.step_s / step_s))
 
 
-def known_rows(each: AnySet) -> list[Known]:
+def _any_machine(pair: Constants, machine: str) -> Constants:
+    return pair
+
+
+def known_rows(each: PublishedSet) -> list[Known]:
     """Return the rows of the given half of which a step, or whether they fit, was measured."""
     folder = measurements()
     if folder is None:
@@ -61,7 +79,7 @@ def known_rows(each: AnySet) -> list[Known]:
         return []
     found = [
         Known(each, row, each.measured(values), _fold(each.group(row)))
-        for row, values in read(folder / each.file, each)
+        for row, values in each.read(folder / each.file)
         if not isinstance(row, Unreadable)
     ]
     return [one for one in found if one.measured.step_s or one.measured.fits is not None]
@@ -71,42 +89,22 @@ def _fold(group: str) -> int:
     return int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % FOLDS
 
 
-def candidates(sets: Iterable[AnySet]) -> list[Constants]:
-    """Return the pairs that are tried for a machine."""
-    own = {each.name: each for each in sets}.values()
-    pairs = {(e, o) for each in own for e in each.efficiencies for o in each.overheads}
-    return list(itertools.starmap(Constants, sorted(pairs)))
-
-
-def try_all(rows: Sequence[Known]) -> None:
-    """Predict rows of one machine that count for the fit by each candidate."""
-    tried = candidates(one.each for one in rows)
-    for one in rows:
-        if one.counts:
-            steps = [one.each.predicted(one.row, always(pair)).step_s or math.nan for pair in tried]
-            one.errors = np.log(np.array(steps) / (one.measured.step_s or math.nan))
-            one.tried = () if np.isnan(one.errors).any() else tried
-
-
-def always(pair: Constants) -> Callable[[str], Constants]:
-    """Return the constants of every machine, if a pair is them."""
-    return lambda _: pair
-
-
 def fit(rows: Iterable[Known]) -> dict[str, Fit]:
     """Return the candidate that the rule chooses for each machine, with the rows of the fit."""
     machines: dict[str, dict[str, list[Known]]] = defaultdict(lambda: defaultdict(list))
     for one in rows:
-        if one.tried:
+        if one.errors:
             machines[one.each.machine(one.row)][one.each.name].append(one)
     return {machine: _fit(by_set) for machine, by_set in machines.items()}
 
 
 def _fit(by_set: Mapping[str, Sequence[Known]]) -> Fit:
-    means = [np.mean([np.abs(one.errors) for one in own], axis=0) for own in by_set.values()]
+    def error(pair: Constants) -> float:
+        return sum(fmean(one.errors[pair] for one in own) for own in by_set.values())
+
+    first, *_ = next(iter(by_set.values()))
     fitted_on = {name: [one.row.row_id for one in own] for name, own in by_set.items()}
-    tried = next(iter(by_set.values()))[0].tried
-    return Fit(tried[int(np.argmin(np.sum(means, axis=0)))], fitted_on)
+    return Fit(min(first.errors, key=error), fitted_on)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,11 @@ def outcome() -> CrossValidation:
     for one in rows:
         machines[one.each.machine(one.row)].append(one)
     for own in progress_bar(list(machines.values()), desc="fitting"):
-        try_all(own)
+        sets = {one.each.name: one.each for one in own}.values()
+        pairs = {pair for e in sets for pair in itertools.product(e.efficiencies, e.overheads)}
+        candidates = list(itertools.starmap(Constants, sorted(pairs)))
+        for one in own:
+            one.try_all(candidates)
     predicted = _predicted(rows, lambda one: one.fold)
     found = CrossValidation(rows, predicted, Fits(fit(rows), {}))
     widths = half_widths([*found.residuals(), *found.unfamiliar()])
@@ -164,6 +166,38 @@ def _predicted(rows: list[Known], by: Callable[[Known], Hashable]) -> list[RowPr
         one.each.predicted(one.row, fits[own].constants)
         for one, own in zip(rows, groups, strict=True)
     ]
+
+
+def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
+    """Return by set and class the half width of log(measured / predicted)."""
+    by_set: dict[str, list[float]] = defaultdict(list)
+    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, kind, residual in residuals:
+        if kind != UNKNOWN:
+            by_set[name].append(abs(residual))
+        by_kind[name, kind].append(abs(residual))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (name, kind), own in by_kind.items():
+        alone = kind == UNKNOWN or len(own) >= _FEWEST
+        sizes = sorted(own if alone else by_set[name])
+        # The size that the next one is below with the wanted probability, at least.
+        found[name][kind] = sizes[min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes)) - 1]
+    return dict(found)
+
+
+def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
+    """Return the half width of a set's class: of an unseen class its set's widest, which unknown
+    rows have at least, and of a set without rows the median of all.
+    """
+    known = {
+        each: [half for kind, half in own.items() if kind != UNKNOWN]
+        for each, own in widths.items()
+    }
+    if name not in widths:
+        return median(half for own in known.values() for half in own)
+    widest = max(known[name])
+    half = widths[name].get(kind, widest)
+    return max(half, widest) if kind == UNKNOWN else half
 
 
 def write(fits: Fits) -> None:

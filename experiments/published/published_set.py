@@ -1,13 +1,26 @@
-"""What a set of published trainings is: its rows' columns, and how a row is predicted."""
+"""A set of published trainings: its rows, read from a file by their columns, and predicted."""
 
+import csv
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
+from pipekit.performance.measurements import measurements
+from pipekit.reading import read_text
+
+Values = Mapping[str, str]
+"""A row of a file as text, by column."""
+Row = Any
+"""A row: a set's own dataclass; ``row_id`` ends with -1, -2 where one was run again."""
+_LEAST_ALIKE = 0.4
+"""Of a name that stands in for an unknown one (difflib's ratio)."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +64,10 @@ class RowMeasured:
     simulated_s: float | None = None  # by the publishers' own simulator
 
 
-Values = Mapping[str, str]
-"""A row of a file as text, by column."""
-
-
 def measured(values: Values) -> RowMeasured:
     """Return what most sets print: ``step_s`` and, if they have it, ``memory_gb``."""
     step, memory = values["step_s"], values.get("memory_gb")
     return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
-
-
-class HasId(Protocol):
-    """A row: its ``row_id`` ends with -1, -2 where a configuration was run again."""
-
-    @property
-    def row_id(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -76,26 +78,14 @@ class Unreadable:
     reason: str
 
 
-Row = TypeVar("Row", bound=HasId)
-
-
-_LEAST_ALIKE = 0.4
-"""Of a name that stands in for an unknown one (difflib's ratio)."""
-
-
-def _configuration(row: HasId) -> str:
-    return row.row_id.partition("-")[0]
-
-
 @dataclass(frozen=True)
-class PublishedSet(Generic[Row]):
+class PublishedSet:
     """A set of rows.
 
     Attributes:
         name: as in the command.
         file: below the folder of measurements.
-        row: a frozen dataclass with a field for each column that a prediction reads; ``row_id``
-            is one of them.
+        row: a frozen dataclass with a field for each column that a prediction reads.
         machine: a row's framework and device, say "Megatron-Core on H100", whose constants it is
             predicted by.
         predict: a row's prediction by a machine's constants; raises ValueError with the reason if
@@ -116,24 +106,22 @@ class PublishedSet(Generic[Row]):
 
     name: str
     file: str
-    row: type[Row]
+    row: type
     machine: Callable[[Row], str]
     predict: Callable[[Row, Constants], RowPrediction]
     work: Callable[[Row], float]
     measured: Callable[[Values], RowMeasured] = measured
-    group: Callable[[Row], str] = _configuration
+    group: Callable[[Row], str] = lambda row: row.row_id.partition("-")[0]
     kind: Callable[[Row], str] = lambda _: "all"
     part: Callable[[Row], str] = lambda _: ""
-    panel: Callable[[Row], str] | None = None
+    panel: Callable[[Row], str | None] = lambda _: None
     anomaly: Callable[[Row], str | None] = lambda _: None
     published_error: float | None = None
     overheads: tuple[float, ...] = ()
     efficiencies: tuple[float, ...] = ()
     names: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    def predicted(
-        self, row: Row | Unreadable, constants: Callable[[str], Constants]
-    ) -> RowPrediction:
+    def predicted(self, row: Row, constants: Callable[[str], Constants]) -> RowPrediction:
         """Return a row's prediction by its machine's constants, or none with the reason."""
         if isinstance(row, Unreadable):
             return RowPrediction(None, row.reason)
@@ -161,7 +149,44 @@ class PublishedSet(Generic[Row]):
             for own in [getattr(row, column)]
         }
         close = {column: found[0] for column, found in names.items() if found}
-        return replace(row, **close) if close else row  # type: ignore[type-var]
+        return replace(row, **close) if close else row
+
+    def read(self, path: Path) -> list[tuple[Row, Values]]:
+        """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
+
+        Raises:
+            ValueError: it is no table, a column is missing, or a value is not of its column's type;
+                the message has the row.
+        """
+        table = [*csv.DictReader(read_text(path).splitlines())]
+        if not table:
+            raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
+        columns = self.row.__dataclass_fields__  # type: ignore[attr-defined]
+        missing = [name for name in columns if name not in table[0]]
+        if missing:
+            raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {self.name}")
+        shape: TypeAdapter[Row] = TypeAdapter(self.row)
+        return [(self._row(shape, values, path), values) for values in table]
+
+    def _row(self, shape: TypeAdapter[Row], values: Values, path: Path) -> Row:
+        columns = self.row.__dataclass_fields__  # type: ignore[attr-defined]
+        own = {name: values[name] if values[name] not in ("", "n/a") else None for name in columns}
+        place = f"{path}, row {values.get('row_id')}"
+        for name, value in own.items():
+            if value is not None and value.strip().lower() in ("nan", "inf", "-inf"):
+                raise ValueError(f"{place}: {name} is {value}: give a number")
+        try:
+            return shape.validate_python(own)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            name = str(wrong["loc"][0])
+            if own[name] is None:
+                return Unreadable(str(values.get("row_id")), f"{name} is missing")
+            raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
 
 
-AnySet = PublishedSet[Any]
+def given(name: str) -> Path | None:
+    """Return a file of inputs below the folder of measurements; None: it is not there."""
+    folder = measurements()
+    path = folder / name if folder else None
+    return path if path and path.exists() else None

@@ -6,15 +6,23 @@ devices and numbers of GPUs that were left out whole; ``machines.csv`` has all c
 None of them has a measured number.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import mannwhitneyu
 
-from experiments.published.every import SETS
-from experiments.published.fit import CrossValidation, outcome, write
-from experiments.published.judged import choices, judged
+from experiments.published.fit import (
+    FOLDS,
+    CrossValidation,
+    half_width,
+    half_widths,
+    outcome,
+    write,
+)
 from experiments.published.memory import memory
+from experiments.published.sets import SETS
 from pipekit import plots
 from pipekit.host.provenance import provenance
 from pipekit.performance.measurements import measurements
@@ -22,6 +30,71 @@ from pipekit.performance.measurements import measurements
 FOLDER = Path("results/reference/published")
 LEFT_OUT = "model", "device", "gpus"
 """Columns of rows, or properties: of one value of which all rows are left out in turn."""
+_FEWEST, _TRIED = 4, 3
+"""Measured rows that a panel needs, and how many of the best predicted a person would try."""
+_NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"
+
+
+def judged(found: CrossValidation) -> pd.DataFrame:
+    """Return all rows, each with its prediction and an interval from the rows of other folds.
+
+    Returns:
+        ``published`` and ``set`` (that, with the part which is judged alone), ``row_id``, ``fold``,
+        ``kind``, ``panel``, ``anomaly``; ``predicted``, ``measured`` and the publishers'
+        ``simulated`` seconds; ``half``, the interval's half width in logarithms; ``memory`` and
+        ``measured_memory`` in bytes; ``chance`` and ``fits``; ``work`` of the naive floor.
+    """
+    widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
+    frame = pd.DataFrame(
+        {
+            "published": each.name,
+            "set": one.judged_in,
+            "row_id": row.row_id,
+            "fold": one.fold,
+            "kind": each.kind(row),
+            "panel": each.panel(row),
+            "anomaly": each.anomaly(row),
+            "predicted": out.step_s,
+            "measured": one.measured.step_s,
+            "simulated": one.measured.simulated_s,
+            "half": half_width(widths[one.fold], each.name, each.kind(row)),
+            "memory": out.memory_bytes,
+            "measured_memory": one.measured.memory_bytes,
+            "chance": out.fits,
+            "fits": one.measured.fits,
+            "work": each.work(row),
+        }
+        for one, out in zip(found.rows, found.predictions, strict=True)
+        for each, row in [(one.each, one.row)]
+    )
+    return frame.astype(dict.fromkeys(_NUMBERS, float))
+
+
+def choices(rows: pd.DataFrame) -> dict[str, float]:
+    """Return how well rows of panels, among which a person would choose, are told apart.
+
+    Returns:
+        ``panel_rank``: the mean over panels of Spearman's coefficient of predicted and measured;
+        ``best_of_3``: by how much the best of three runs, those that are predicted to fit and to be
+        the fastest, is slower than the panel's fastest, a mean; ``auc``: the probability that of
+        two runs, one of which failed, that one was given less of a chance.  NaN: there are none.
+    """
+    panels = [own for _, own in rows.groupby("panel") if own["measured"].count() >= _FEWEST]
+    ranks = [own["predicted"].corr(own["measured"], "spearman") for own in panels]
+    well, failed = (rows.loc[rows["fits"] == fits, "chance"] for fits in (True, False))
+    pairs = len(well) * len(failed)
+    return {
+        "panel_rank": pd.Series(ranks, dtype=float).mean(),
+        "best_of_3": pd.Series([_loss(own) for own in panels], dtype=float).mean(),
+        "auc": mannwhitneyu(well, failed).statistic / pairs if pairs else math.nan,
+    }
+
+
+def _loss(panel: pd.DataFrame) -> float:
+    feasible = panel[panel["chance"] > 0.5]
+    tried = feasible if len(feasible) >= _TRIED else panel
+    best = tried.nsmallest(_TRIED, "predicted")["measured"].min()
+    return float(best / panel["measured"].min() - 1)
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +151,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
         }
         for column in LEFT_OUT
         for one, out in found.left_out(column)
-        if one.tried and hasattr(one.row, column)
+        if one.errors and hasattr(one.row, column)
     )
     by_set = frame.groupby(["set", "column"], sort=False)
     by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()
@@ -114,16 +187,10 @@ def draw(rows: pd.DataFrame) -> None:
     """Save a picture a set of predicted against measured seconds, and no table of its points."""
     known = rows.dropna(subset=["predicted", "measured"]).rename(columns={"kind": "class"})
     for name, own in known.groupby("published", sort=False):
-        frame = own[["class", "measured", "predicted"]]
+        frame = own[["class", "measured", "predicted"]].sort_values("class", kind="stable")
+        columns, title = ("measured", "predicted", "class"), f"{name}, seconds of a step"
         figure = plots.points(
-            frame.sort_values("class", kind="stable"),
-            "measured",
-            "predicted",
-            "class",
-            title=f"{name}, seconds of a step",
-            label="published",
-            diagonal=True,
-            log=True,
+            frame, *columns, title=title, label="published", diagonal=True, log=True
         )
         plots.save(figure, FOLDER / str(name), frame)["csv"].unlink()
 

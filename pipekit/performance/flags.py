@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from pipekit.performance.dealing import beside_head
-from pipekit.performance.layout import ParallelLayout
+from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.training import TrainingSetup
 
 

@@ -97,3 +97,30 @@ def on_gpus(
             f"{math.ceil(global_batch_samples / (dp * samples)) * dp * samples}"
         )
     return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, microbatches=microbatches, **rest)  # type: ignore[arg-type]
+
+
+def beside_head(layers: int, stages: int, head: float) -> list[int]:
+    """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
+
+    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
+    embedding that of one on the first if there is a choice: Megatron-LM's
+    ``--pipeline-model-parallel-layout`` as its users write it.
+
+    Raises:
+        ValueError: there are fewer layers than stages between the ends.
+    """
+    if layers < stages - 2:
+        raise ValueError(f"{layers} layers are too few for {stages} stages")
+    if layers % stages == 0:
+        return [layers // stages] * stages
+    most = -(-layers // stages)
+    while most * (stages - 1) + _layers_beside(head, most) < layers:
+        most += 1
+    last = _layers_beside(head, most)
+    each, more = divmod(layers - last, stages - 1)
+    return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
+
+
+def _layers_beside(head: float, most: int) -> int:
+    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
+    return max(math.floor(most - head), 0)

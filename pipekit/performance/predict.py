@@ -6,8 +6,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pipekit.performance.dealing import beside_head
-from pipekit.performance.layout import ParallelLayout
+from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.shapes import (
     MLP,
     Attention,

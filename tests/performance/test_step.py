@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipekit import Profile, schedules, simulate
 from pipekit.clusters import Cluster, Device, Level
+from pipekit.performance.layout import beside_head
 from pipekit.performance.step import TrainingStep, homes, in_flight
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import Schedule
@@ -156,3 +157,22 @@ def test_steps_that_cannot_be_are_refused() -> None:
         _ = TrainingStep((1.0,), (1.0,), 1, method="pipedream").seconds
     with pytest.raises(ValueError, match="puts 4 stages on 4 workers, not 2"):
         _ = TrainingStep((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds
+
+
+def test_layers_are_dealt_equally_or_beside_the_head() -> None:
+    assert beside_head(80, 20, 0.5) == [4] * 20
+    assert sorted(set(beside_head(126, 64, 0.7)[1:-1])) == [2]
+    assert beside_head(126, 64, 0.7)[-1] == 1
+    assert beside_head(126, 128, 0.7) == [0, *[1] * 126, 0]
+    assert sum(beside_head(61, 16, 2.1)) == 61
+    with pytest.raises(ValueError, match="3 layers are too few for 8 stages"):
+        beside_head(3, 8, 0.5)
+
+
+@given(st.integers(1, 130), st.integers(1, 40), st.floats(0, 4))
+def test_all_layers_are_beside_head(layers: int, stages: int, head: float) -> None:
+    if layers >= stages:
+        found = beside_head(layers, stages, head)
+        assert len(found) == stages
+        assert sum(found) == layers
+        assert min(found) >= 0

@@ -1,15 +1,17 @@
 """hf_playbook: nanotron on 8 to 512 H100 (Hugging Face, The Ultra-Scale Playbook, 2025)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from statistics import NormalDist
+from typing import NamedTuple
 
 from pydantic import PositiveInt
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
-from pipekit.performance.dealing import by_thresholds
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
 from pipekit.performance.step import TrainingStep, in_flight
@@ -43,8 +45,7 @@ _OTHER_CRASHES, _HOPELESS = 0.07, 0.01
 """Of runs far below the limit, time-outs and failed nodes; and the least chance of any run."""
 
 
-@dataclass(frozen=True)
-class _Stage:
+class _Stage(NamedTuple):
     blocks: int
     tables: int
     has_head: bool
@@ -103,16 +104,26 @@ class PlaybookRow:
             for rank in range(self.pp)
         ]
 
-    @property
-    def empty(self) -> bool:
-        """Whether a rank has no item, on which nanotron stops."""
-        return len({*self.dealt}) < self.pp
+
+def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
+    """Return the stage of each item: a stage ends once all costs so far exceed its even share.
+
+    nanotron deals so (``parallel/pipeline_parallel/utils.py``); a large item may leave later stages
+    without any, which there ends the run.
+    """
+    share = sum(costs) / stages
+    dealt, stage = [], 0
+    for so_far in accumulate(costs):
+        dealt.append(stage)
+        stage += stage < stages - 1 and so_far > share * (stage + 1)
+    return dealt
 
 
 def _predict(row: PlaybookRow, constants: Constants) -> RowPrediction:
     memory = _memory(row)
     room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
-    chance = 0.0 if row.empty else (1 - _OTHER_CRASHES) * (1 - room)
+    stops = len({*row.dealt}) < row.pp  # nanotron does, if a rank has no item
+    chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
     fits = max(_HOPELESS, chance)
     return RowPrediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
 

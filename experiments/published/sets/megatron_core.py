@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from pydantic import PositiveInt
+
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
@@ -55,16 +57,16 @@ class BridgeRow:
     variant: str | None
     fsdp: int | None
     system: str
-    gpus: int
-    precision: str
-    global_batch_samples: int
-    micro_batch_samples: int
-    seq_tokens: int
-    tp: int | None
-    pp: int | None
-    cp: int | None
-    vp: int | None
-    ep: int | None
+    gpus: PositiveInt
+    precision: str | None
+    global_batch_samples: PositiveInt
+    micro_batch_samples: PositiveInt
+    seq_tokens: PositiveInt
+    tp: PositiveInt | None
+    pp: PositiveInt | None
+    cp: PositiveInt | None
+    vp: PositiveInt | None
+    ep: PositiveInt | None
 
     def __post_init__(self) -> None:
         name = self.model.lower().replace("_", "-").replace(" ", "-")
@@ -78,9 +80,12 @@ class BridgeRow:
         return self.system
 
 
-def dtype(precision: str) -> str:
-    """Return the products' dtype of a precision's name: FP8 of any recipe, NVFP4, or BF16."""
-    name = precision.upper()
+def dtype(precision: str | None) -> str:
+    """Return the products' dtype of a precision's name: FP8 of any recipe, NVFP4, or BF16.
+
+    None is FP8, by the text of the page whose tables state none (the set's README).
+    """
+    name = (precision or "FP8").upper()
     if "FP4" in name:
         return "float4"
     return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
@@ -96,7 +101,7 @@ def graphs(row: BridgeRow) -> bool:
     """Return whether a row's passes seem to be CUDA graphs."""
     since = _GRAPHED_FROM.get(row.model)
     newer = since is not None and row.release >= since
-    return newer and row.device[0] != "H" and "MXFP8" in row.precision
+    return newer and row.device[0] != "H" and "MXFP8" in (row.precision or "")
 
 
 def _bridge(row: BridgeRow, constants: Constants) -> RowPrediction:
@@ -131,15 +136,15 @@ class MLPerfRow:
 
     row_id: str
     gpu_type: str
-    gpus: int
-    tp: int
-    pp: int
-    vp: int | None
-    cp: int | None
-    micro_batch_samples: int
-    global_batch_samples: int
-    seq_tokens: int
-    precision: str
+    gpus: PositiveInt
+    tp: PositiveInt | None
+    pp: PositiveInt | None
+    vp: PositiveInt | None
+    cp: PositiveInt | None
+    micro_batch_samples: PositiveInt
+    global_batch_samples: PositiveInt
+    seq_tokens: PositiveInt
+    precision: str | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu_type", _device(self.gpu_type))
@@ -150,7 +155,7 @@ class MLPerfRow:
         return self.gpu_type
 
 
-def _mlperf_set(name: str, model: Shape) -> PublishedSet[MLPerfRow]:
+def _mlperf_set(name: str, model: Shape) -> PublishedSet:
     def predict(row: MLPerfRow, constants: Constants) -> RowPrediction:
         return _prediction(_training(row, model, _layout(row, zero=1), constants))
 

@@ -1,6 +1,7 @@
 """parcae: DeepSpeed on V100s of AWS, one an instance, with 10 Gb/s between them (NSDI '24)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,10 +9,8 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowPrediction
-from experiments.published.rows import given
+from experiments.published.published_set import PublishedSet, RowPrediction, given
 from pipekit.performance.constants import Constants
-from pipekit.performance.dealing import filled
 from pipekit.performance.devices import machine
 from pipekit.performance.step import TrainingStep
 from pipekit.reading import read_table
@@ -110,6 +109,16 @@ def _timed(path: Path | None) -> InstanceNetwork:
     )
 
 
+def filled(items: int, stages: int) -> list[int]:
+    """Return how many of equal items each stage gets: all get the most that one needs, till none
+    is left, so that the last stages may have fewer or none.
+
+    DeepSpeed deals so (``runtime/utils.py``, ``partition_balanced``), by the type of a layer.
+    """
+    most = math.ceil(items / stages)
+    return [min(most, max(0, items - stage * most)) for stage in range(stages)]
+
+
 def _language(row: ParcaeRow, constants: Constants) -> float:
     """Return the seconds of a step of GPT or BERT.
 
@@ -128,14 +137,24 @@ def _language(row: ParcaeRow, constants: Constants) -> float:
         count * 12 * model.hidden**2 + model.vocabulary * model.hidden * (stage in (0, last))
         for stage, count in enumerate(items)
     )
+    # Workers behind the last layer always wait, so that one of the two transfers is hidden.
+    transfers = [transfer * (1 if stage < last else 0.5) for stage in range(row.pp - 1)]
+    return _step_s(row, seconds, transfers, weights)
+
+
+def _step_s(
+    row: ParcaeRow, stages: Sequence[float], transfers: Sequence[float], weights: float
+) -> float:
+    """Return the seconds of a step: of each stage's passes together, and of the largest stage's
+    update, in which gradients of 2 bytes are summed, and Adam goes on."""
+    update = _UPDATE_BYTES * weights / _V100.device.memory_bandwidth
     return TrainingStep(
-        forward_s=tuple(each / 3 for each in seconds),
-        backward_s=tuple(each * 2 / 3 for each in seconds),
+        forward_s=tuple(each / 3 for each in stages),
+        backward_s=tuple(each * 2 / 3 for each in stages),
         microbatches=row.microbatches_per_replica,
-        # Workers behind the last layer always wait, so that one of the two transfers is hidden.
-        transfer_s=tuple(transfer * (1 if s < last else 0.5) for s in range(row.pp - 1)),
+        transfer_s=tuple(transfers),
         blocking=True,
-        after_s=_after_s(weights, row.dp),
+        after_s=_network().all_reduce_s(2 * weights, row.dp) + update,
     ).seconds
 
 
@@ -162,25 +181,12 @@ def _products_s(flops: float, efficiency: float) -> float:
     return flops / (_V100.peak("float16") * efficiency)
 
 
-def _after_s(weights: float, replicas: int) -> float:
-    """Return the seconds of a stage's update: gradients of 2 bytes are summed, Adam goes on."""
-    update = _UPDATE_BYTES * weights / _V100.device.memory_bandwidth
-    return _network().all_reduce_s(2 * weights, replicas) + update
-
-
 def _images(row: ParcaeRow, constants: Constants) -> float:
     """Return the seconds of a step of an image model in equal stages."""
     flops, weights, activations = _IMAGES[row.model]
-    forward = _products_s(row.micro_batch_samples * flops / row.pp, constants.efficiency)
+    stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
-    return TrainingStep(
-        forward_s=(forward,) * row.pp,
-        backward_s=(2 * forward,) * row.pp,
-        microbatches=row.microbatches_per_replica,
-        transfer_s=(transfer,) * (row.pp - 1),
-        blocking=True,
-        after_s=_after_s(weights / row.pp, row.dp),
-    ).seconds
+    return _step_s(row, [stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)
 
 
 def _predict(row: ParcaeRow, constants: Constants) -> RowPrediction:
@@ -204,10 +210,6 @@ def _anomaly(row: ParcaeRow) -> str | None:
     return None
 
 
-def _part(row: ParcaeRow) -> str:
-    return f" ({row.model})" if row.model in _IMAGES else ""
-
-
 PARCAE = PublishedSet(
     name="parcae",
     file="parcae/step_times.csv",
@@ -216,7 +218,7 @@ PARCAE = PublishedSet(
     predict=_predict,
     work=_work,
     kind=lambda row: "images" if row.model in _IMAGES else "transformers",
-    part=_part,
+    part=lambda row: f" ({row.model})" if row.model in _IMAGES else "",
     anomaly=_anomaly,
     efficiencies=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7),
     overheads=(5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3),

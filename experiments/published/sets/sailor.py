@@ -52,11 +52,6 @@ class _GpuPlace(NamedTuple):
     gpus: int
     tp: int
 
-    @property
-    def ends(self) -> tuple[str, int]:
-        """What a message leaves from, or comes to."""
-        return self.gpu, self.gpus
-
 
 @dataclass(frozen=True)
 class SailorRow:
@@ -137,17 +132,14 @@ def _hidden(model: str) -> int:
 
 
 def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
+    losses = constants if row.cluster == _FITTED else _NO_LOSSES
     try:
-        return _by_profiles(row, constants)
+        replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
+        seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
+        basis = "layer profiles, network fits, fitted constants"
+        return RowPrediction(seconds, basis, _memory(row))
     except ValueError as missing:
         return replace(_by_data_sheet(row), note=str(missing))
-
-
-def _by_profiles(row: SailorRow, constants: Constants) -> RowPrediction:
-    losses = constants if row.cluster == _FITTED else _NO_LOSSES
-    replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
-    seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
-    return RowPrediction(seconds, "layer profiles, network fits, fitted constants", _memory(row))
 
 
 def _by_data_sheet(row: SailorRow) -> RowPrediction:
@@ -161,14 +153,8 @@ def _by_data_sheet(row: SailorRow) -> RowPrediction:
         microbatch_samples=row.micro_batch_samples,
         microbatches=row.microbatches_per_replica,
     )
-    run = training(
-        shape(_SHAPES[row.model]),
-        layout,
-        slowest,
-        MEGATRON_DEEPSPEED,
-        seq_tokens=_SEQ_TOKENS,
-        dtype="float32",
-    )
+    model, framework = shape(_SHAPES[row.model]), MEGATRON_DEEPSPEED
+    run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
     return RowPrediction(step(run).seconds, "data sheet, fitted constants", max(peak_bytes(run)))
 
 
@@ -188,7 +174,7 @@ def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
         tuple(backward for _, backward in passes),
         row.microbatches_per_replica,
         transfer_s=tuple(
-            size / (bandwidth(a.ends, b.ends, part) * constants.efficiency)
+            size / (bandwidth(a[:2], b[:2], part) * constants.efficiency)
             for a, b in pairwise(places)
         ),
         blocking=part > _EAGER_BYTES,
@@ -204,7 +190,7 @@ def _after_s(row: SailorRow, stage: int) -> float:
         return update
     size = 4 * weights * row.tp
     ring = [*places, places[0]]
-    slowest = min(bandwidth(a.ends, b.ends, size / row.dp) for a, b in pairwise(ring))
+    slowest = min(bandwidth(a[:2], b[:2], size / row.dp) for a, b in pairwise(ring))
     return 2 * (row.dp - 1) / row.dp * size / slowest + update
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.published.rows import given
+from experiments.published.published_set import given
 from pipekit.reading import read_table
 
 
@@ -41,6 +41,7 @@ class Inputs(NamedTuple):
 
 
 def inputs() -> Inputs:
+    """Return the inputs in the folder of measurements; ValueError if they are not there."""
     paths = [path for name in _FILES if (path := given(f"sailor/{name}.csv"))]
     if len(paths) < len(_FILES):
         raise ValueError("needs the set's layer profiles: name the folder of measurements")

@@ -1,13 +1,12 @@
 """simumax: Megatron-Core on one node of B200, by kernels that SimuMax timed one by one (v1.2)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pydantic import PositiveInt
 
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
-from experiments.published.sets.simumax_passes import Rank
-from experiments.published.sets.simumax_system import System, system
+from experiments.published.sets.simumax_kernels import Rank, System, system
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.frameworks import MEGATRON_CORE
@@ -27,10 +26,6 @@ _UPDATE_BYTES, _CLEAR_BYTES = 34, 4
 """Moved for each weight of a shard by norm and Adam, and for each weight to clear gradients."""
 
 
-def _dense(name: str, hidden: int, heads: int, kv_heads: int, width: int) -> Shape:
-    return llama(name, hidden, heads, kv_heads, width, 1, 128256)
-
-
 def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: int) -> Shape:
     attention = LatentAttention(128, 1536, 512)
     blocks = ((attention, MLP(width)), 1), ((attention, experts), 1)
@@ -40,8 +35,8 @@ def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: 
 _SHAPES = {
     each.name: each
     for each in (
-        _dense("llama3-70b", 8192, 64, 8, 28672),
-        _dense("llama3-405b", 16384, 128, 16, 53248),
+        llama("llama3-70b", 8192, 64, 8, 28672, 1, 128256),
+        llama("llama3-405b", 16384, 128, 16, 53248, 1, 128256),
         _deepseek("deepseekv2", 5120, 12288, Experts(160, 6, 1536, shared_width=3072), 102400),
         _deepseek("deepseekv3", 7168, 18432, Experts(256, 8, 2048, shared_width=2048), 129280),
     )
@@ -69,36 +64,23 @@ class SimumaxRow:
     @property
     def shape(self) -> Shape:
         """The model, with as many blocks as it was cut to."""
-        known = _SHAPES[self.model]
-        *first, (last, _) = known.blocks
-        blocks = (*first, (last, self.layers - len(first)))
-        return Shape(known.name, known.hidden, known.vocabulary, blocks)
-
-    @property
-    def layout(self) -> ParallelLayout:
-        """The degrees; ValueError if experts do not divide over them."""
-        return ParallelLayout(
-            tp=self.tp,
-            cp=self.cp,
-            ep=self.ep,
-            pp=self.pp,
-            dp=self.dp,
-            microbatch_samples=self.micro_batch_samples,
-            microbatches=self.microbatches,
-            zero=1,
-        )
-
-    @property
-    def stages(self) -> list[tuple[Block, ...]]:
-        """The blocks of each stage, equally many."""
-        blocks = [block for block, count in self.shape.blocks for _ in range(count)]
-        edges = [stage * len(blocks) // self.pp for stage in range(self.pp + 1)]
-        return [tuple(blocks[a:b]) for a, b in pairwise(edges)]
+        *first, (last, _) = _SHAPES[self.model].blocks
+        return replace(_SHAPES[self.model], blocks=(*first, (last, self.layers - len(first))))
 
 
 def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
     shape = row.shape
-    run = training(shape, row.layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
+    layout = ParallelLayout(
+        tp=row.tp,
+        cp=row.cp,
+        ep=row.ep,
+        pp=row.pp,
+        dp=row.dp,
+        microbatch_samples=row.micro_batch_samples,
+        microbatches=row.microbatches,
+        zero=1,
+    )
+    run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
     mlps = (layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP))
     largest = max((1 + mlp.gated) * mlp.width * shape.hidden / row.tp for mlp in mlps)
     # The gradient of the largest product is there twice at the peak.
@@ -107,30 +89,34 @@ def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
     if timed is None:
         return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
     basis = "kernels timed one by one, fitted constants"
-    return RowPrediction(_timed(row, run, timed, constants), basis, memory)
+    return RowPrediction(_timed(run, timed, constants), basis, memory)
 
 
-def _timed(row: SimumaxRow, run: TrainingSetup, timed: System, constants: Constants) -> float:
+def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     """Return the seconds of a step by timed kernels, all a little slower side by side."""
-    rank = Rank(timed, run.shape, run.layout, row.seq_tokens)
-    stages = [[rank.layer(layer) for block in blocks for layer in block] for blocks in row.stages]
+    layout = run.layout
+    rank = Rank(timed, run.shape, layout, run.seq_tokens)
+    blocks = [block for block, count in run.shape.blocks for _ in range(count)]
+    edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
+    dealt = [blocks[a:b] for a, b in pairwise(edges)]
+    stages = [[rank.layer(layer) for block in own for layer in block] for own in dealt]
     stages[0].append(rank.embedding())
     stages[-1].append(rank.head())
     seconds = [total(passes) for passes in stages]
-    late = [constants.overhead_s * _kernels(row, blocks) / 2 for blocks in row.stages]
-    transfer = timed.collective("p2p", rank.hidden_bytes / row.tp, 2)
+    late = [constants.overhead_s * _kernels(own, layout.ep) / 2 for own in dealt]
+    transfer = timed.collective("p2p", rank.hidden_bytes / layout.tp, 2)
     return TrainingStep(
         tuple(s.forward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
-        row.microbatches,
-        transfer_s=(transfer,) * (row.pp - 1),
+        layout.microbatches,
+        transfer_s=(transfer,) * (layout.pp - 1),
         after_s=_after_s(run, timed),
     ).seconds
 
 
-def _kernels(row: SimumaxRow, blocks: tuple[Block, ...]) -> float:
+def _kernels(blocks: list[Block], ep: int) -> float:
     experts = sum(layer.count for block in blocks for layer in block if isinstance(layer, Experts))
-    return len(blocks) * _LAYER_KERNELS + experts / row.ep * _EXPERT_KERNELS
+    return len(blocks) * _LAYER_KERNELS + experts / ep * _EXPERT_KERNELS
 
 
 def _after_s(run: TrainingSetup, timed: System) -> float:
@@ -145,11 +131,8 @@ def _after_s(run: TrainingSetup, timed: System) -> float:
 
 
 def _measured(values: Values) -> RowMeasured:
-    return RowMeasured(
-        float(values["step_s"]),
-        float(values["peak_allocated_gib"]) * 2**30,
-        simulated_s=float(values["simumax_step_s"]),
-    )
+    peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
+    return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
 
 
 def _work(row: SimumaxRow) -> float:

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.published.__main__ import main
-from experiments.published.every import SETS, named
-from experiments.published.sets import vtrain
+from experiments.published.sets import SETS, megatron_deepspeed
 from pipekit.performance.constants import fitted
 
 GPT = {
@@ -29,7 +28,7 @@ GPT = {
 @pytest.fixture(autouse=True)
 def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIPEKIT_MEASURED", raising=False)
-    vtrain.all_reduces.cache_clear()
+    megatron_deepspeed.all_reduces.cache_clear()
 
 
 def predicted(folder: Path, name: str, *rows: dict[str, object]) -> pd.DataFrame:
@@ -59,9 +58,9 @@ def test_the_measured_all_reduces_are_inputs_where_they_are(
     (tmp_path / "vtrain").mkdir()
     slow = pd.DataFrame({"gpus": [2, 2], "size_bytes": [1, 2**30], "all_reduce_us": [9e3, 9e6]})
     slow.to_csv(tmp_path / "vtrain" / "all_reduce_a100_one_node.csv", index=False)
-    vtrain.all_reduces.cache_clear()
+    megatron_deepspeed.all_reduces.cache_clear()
     measured = predicted(tmp_path, "vtrain_single_node", GPT)
-    vtrain.all_reduces.cache_clear()
+    megatron_deepspeed.all_reduces.cache_clear()
     assert "measured all-reduces" in measured["basis"][0]
     assert measured["step_s"][0] > 2 * sheet["step_s"][0]
 
@@ -157,7 +156,7 @@ def test_rows_that_constants_were_fitted_on_are_named() -> None:
     assert all(fit.fitted_on for fit in fits.machines.values())
     assert {name for fit in fits.machines.values() for name in fit.fitted_on} <= {*SETS}
     assert "mlperf_405b" not in fits.machines["Megatron-Core on H100"].fitted_on
-    assert named("mlperf_405b").overheads == ()
+    assert SETS["mlperf_405b"].overheads == ()
 
 
 def test_no_measured_value_is_committed(repository: Path) -> None:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.published import fit, table
-from experiments.published.intervals import half_width, half_widths
-from experiments.published.judged import judged
+from experiments.published.fit import half_width, half_widths
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
-from experiments.published.table import errors
+from experiments.published.table import errors, judged
 from pipekit.performance.constants import UNKNOWN, Constants
 
 TRUE = Constants(0.5, 3e-6)

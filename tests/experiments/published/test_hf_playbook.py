@@ -1,12 +1,13 @@
 """hf_playbook: models of the sizes that the MFU implies, nanotron's deal, and memory by ZeRO."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.published.sets.hf_playbook import HF_PLAYBOOK, PlaybookRow
+from experiments.published.sets.hf_playbook import HF_PLAYBOOK, PlaybookRow, by_thresholds
 from pipekit.performance.constants import Constants
 
 ROW = PlaybookRow("made", "8B", 4, 2, 4, 4, 1, 128, 256, 1, 4096)
@@ -68,3 +69,23 @@ def test_more_samples_of_a_microbatch_never_fit_better(model: str, tp: int) -> N
         for samples in (1, 4, 16, 64)
     ]
     assert chances == sorted(chances, key=lambda each: -(each or 0))
+
+
+def test_six_blocks_and_a_head_on_two_stages() -> None:
+    # The sum is 8, so that stage 0 ends behind the item that takes it past 4: block 5.
+    costs = [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 0.0]
+    assert by_thresholds(costs, 2) == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_large_head_leaves_the_last_stage_without_an_item() -> None:
+    assert by_thresholds([0.0, 1.0, 1.0, 4.0], 3) == [0, 0, 0, 0]
+    assert by_thresholds([0.0, 1.0, 1.0, 4.0, 0.0], 3) == [0, 0, 0, 0, 1]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 12))
+def test_thresholds_deal_in_order_to_stages_that_there_are(costs: list[float], stages: int) -> None:
+    found = by_thresholds(costs, stages)
+    assert len(found) == len(costs)
+    assert found[0] == 0
+    assert all(0 <= b - a <= 1 for a, b in pairwise(found))
+    assert found[-1] < stages

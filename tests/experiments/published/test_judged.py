@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from experiments.published.judged import choices
+from experiments.published.table import choices
 
 Row = tuple[float, float | None, float]
 """Predicted, measured (None: the run failed), and the chance that it does not fail."""

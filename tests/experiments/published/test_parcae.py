@@ -1,11 +1,15 @@
 """parcae: with one stage a step is a sum; more replicas add a ring's all-reduce."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.published.sets.parcae import PARCAE, ParcaeRow
+from experiments.published.sets.parcae import PARCAE, ParcaeRow, filled
 from pipekit.performance.constants import Constants
+from pipekit.planning.balance import balance
 
 GPT = ParcaeRow("made", "gpt-1.5b", 1, 1, 1, 8, 48, 1600, 25, 1024, 50257)
 CONSTANTS = Constants(0.6, 6e-3)
@@ -52,3 +56,13 @@ def test_a_transformer_without_its_shape_is_refused() -> None:
 def test_image_models_need_no_shape() -> None:
     images = ParcaeRow("made", "vgg19", 2, 4, 32, 32, None, None, None, None, None)
     assert seconds(images) > seconds(replace(images, microbatches_per_replica=16))
+
+
+@given(st.integers(1, 80), st.integers(1, 40))
+def test_filled_stages_have_the_least_maximum_and_come_first(items: int, stages: int) -> None:
+    found = filled(items, stages)
+    assert len(found) == stages
+    assert sum(found) == items
+    assert found == sorted(found, reverse=True)
+    assert found[0] == max(balance([1.0] * items, min(stages, items)))
+    assert sum(1 for count in found if count) == ceil(items / found[0])  # no stage is half idle

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.published.sets.simumax import SIMUMAX, SimumaxRow
-from experiments.published.sets.simumax_system import system
+from experiments.published.sets.simumax_kernels import system
 from pipekit.performance.constants import Constants
 
 ROW = SimumaxRow("made", "llama3-70b", 2, 1, 1, 1, 1, 1, 4, 1, 4096)

@@ -1,0 +1,191 @@
+"""Megatron-DeepSpeed on nodes of 8 A100: vTrain's measurements of GPT on one node and on many (Bang
+et al., vTrain, MICRO 2024), and BigScience's trials before BLOOM, 18 to 200 billion parameters
+(Jean Zay, chronicles-prequel.md): rank only, since the authors saw the network vary by 40 %."""
+
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from pydantic import PositiveInt
+
+from experiments.published.published_set import PublishedSet, RowPrediction, given
+from pipekit.performance.constants import Constants
+from pipekit.performance.devices import machine
+from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
+from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
+from pipekit.performance.memory import peak_bytes
+from pipekit.performance.predict import step
+from pipekit.performance.shapes import Shape, gpt
+from pipekit.performance.terms.collectives import Curve, Links
+from pipekit.performance.training import TrainingSetup
+from pipekit.reading import read_table
+
+_A100 = machine("A100 80GB")
+_VTRAIN_NETWORK, _BIGSCIENCE_NETWORK = 100e9, 50e9
+"""Bytes/s of a node: 800 Gb/s, as vTrain's own configuration files say; four Omni-Path links of
+100 Gb/s."""
+_VOCABULARY = 250_880
+_HEAD_WIDTH = 128
+_HIDDEN = 14_400
+"""Of rows that do not print it, with layers tweaked to fit (the set's README)."""
+_ONE_NODE_BATCH = 512
+"""Samples of a step of the one-node lines: they print 2048 and TFLOPs of a quarter of them."""
+_FLOAT32_FROM = "02-28"
+"""From this date on gradients are summed in float32, beside those of 2 bytes."""
+
+
+def _run(
+    model: Shape, layout: ParallelLayout, network: float, constants: Constants, seq_tokens: int
+) -> TrainingSetup:
+    links = Links(replace(_A100, network_bandwidth=network / 8), all_reduces())
+    return TrainingSetup(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
+
+
+def _predicted(run: TrainingSetup, memory_bytes: float | None = None) -> RowPrediction:
+    given = ", measured all-reduces" if run.links.all_reduces else ""
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants" + given, memory_bytes)
+
+
+@cache
+def all_reduces() -> dict[int, Curve]:
+    """Return the all-reduces of a node that vTrain gives in full; empty without its folder."""
+    path = given("vtrain/all_reduce_a100_one_node.csv")
+    if path is None:
+        return {}
+    groups = read_table(path).groupby("gpus")
+    return {
+        int(gpus): (rows["size_bytes"].to_numpy(), rows["all_reduce_us"].to_numpy() * 1e-6)
+        for gpus, rows in groups
+    }
+
+
+@dataclass(frozen=True)
+class VTrainRow:
+    """A configuration."""
+
+    row_id: str
+    gpus: PositiveInt
+    global_batch_samples: PositiveInt
+    micro_batch_samples: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    layers: PositiveInt
+    seq_tokens: PositiveInt
+    tp: PositiveInt
+    dp: PositiveInt
+    pp: PositiveInt
+
+    @property
+    def model(self) -> str:
+        """A name of its shape."""
+        return f"GPT {self.hidden_size} x {self.layers}"
+
+    @property
+    def shape(self) -> Shape:
+        """The model."""
+        return gpt("GPT", self.hidden_size, self.attention_heads, self.layers)
+
+
+def _vtrain_predicted(
+    row: VTrainRow, constants: Constants, *, recompute: Recompute
+) -> RowPrediction:
+    layout = on_gpus(
+        row.gpus,
+        row.global_batch_samples,
+        tp=row.tp,
+        pp=row.pp,
+        microbatch_samples=row.micro_batch_samples,
+        recompute=recompute,
+    )
+    return _predicted(_run(row.shape, layout, _VTRAIN_NETWORK, constants, row.seq_tokens))
+
+
+def _vtrain_flops(row: VTrainRow) -> float:
+    """Return a step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
+    scores = 12 * row.layers * row.hidden_size * row.seq_tokens
+    tokens = row.global_batch_samples * row.seq_tokens
+    return tokens * (6 * row.shape.active_parameters + scores) / row.gpus
+
+
+@dataclass(frozen=True)
+class BigScienceRow:
+    """A line of a table."""
+
+    row_id: str
+    date: str
+    nodes: PositiveInt
+    gpus: PositiveInt
+    model_billions: float
+    layers: float | None
+    hidden_size: float | None
+    attention_heads: float | None
+    zero_stage: float | None
+    seq_tokens: PositiveInt
+    dp: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
+    global_batch_samples: PositiveInt
+
+    @property
+    def shape(self) -> Shape:
+        """The model; what a row does not print follows from the parameters."""
+        hidden = int(self.hidden_size or _HIDDEN)
+        layers = int(self.layers or 0)
+        if not layers:
+            weights = self.model_billions * 1e9 - _VOCABULARY * hidden
+            layers = round(weights / (12 * hidden**2) / self.pp) * self.pp
+        heads = int(self.attention_heads or hidden // _HEAD_WIDTH)
+        return gpt("BLOOM trial", hidden, heads, layers, _VOCABULARY)
+
+
+def _bigscience_predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
+    batch = _ONE_NODE_BATCH if row.nodes == 1 else row.global_batch_samples
+    layout = ParallelLayout(
+        tp=row.tp,
+        pp=row.pp,
+        dp=row.dp,
+        microbatch_samples=row.micro_batch_samples,
+        microbatches=max(round(batch / (row.micro_batch_samples * row.dp)), 1),
+        zero=int(1 if row.zero_stage is None else row.zero_stage),
+        recompute="everything",
+    )
+    run = _run(row.shape, layout, _BIGSCIENCE_NETWORK, constants, row.seq_tokens)
+    if row.date >= _FLOAT32_FROM:
+        own = replace(run.framework, accumulation_bytes=8, gradients_held=8)
+        run = replace(run, framework=own)
+    return _predicted(run, max(peak_bytes(run)))
+
+
+def _bigscience_flops(row: BigScienceRow) -> float:
+    tokens = row.global_batch_samples * row.seq_tokens
+    return 6 * row.shape.active_parameters * tokens / row.gpus
+
+
+_on_a100 = partial(PublishedSet, machine=lambda _: "Megatron-DeepSpeed on A100")
+_vtrain = partial(
+    _on_a100,
+    row=VTrainRow,
+    work=_vtrain_flops,
+    efficiencies=tuple(round(0.80 + 0.02 * each, 2) for each in range(10)),
+    overheads=tuple(round(each * 1e-6, 7) for each in range(38, 58, 3)),
+)
+SINGLE_NODE = _vtrain(
+    name="vtrain_single_node",
+    file="vtrain/single_node.csv",
+    predict=partial(_vtrain_predicted, recompute="nothing"),
+    kind=lambda row: f"tp {row.tp}",
+    published_error=0.0837,
+)
+MULTI_NODE = _vtrain(
+    name="vtrain_multi_node",
+    file="vtrain/multi_node.csv",
+    predict=partial(_vtrain_predicted, recompute="everything"),
+    published_error=0.1473,
+)
+BIGSCIENCE = _on_a100(
+    name="bigscience",
+    file="bigscience/a100_steps.csv",
+    row=BigScienceRow,
+    predict=_bigscience_predicted,
+    work=_bigscience_flops,
+)
