@@ -8,13 +8,12 @@ import pandas as pd
 
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.frameworks import MEGATRON_DEEPSPEED, TORCHTITAN
 from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.shapes import gpt, shape
 from pipekit.performance.step import in_flight
 from pipekit.performance.terms.collectives import Links
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import MEGATRON_DEEPSPEED, TORCHTITAN, TrainingSetup
 from pipekit.reading import read_table
 
 _UNUSED = Constants(1.0, 0.0)  # of seconds alone

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from pipekit.performance.layout import ParallelLayout, beside_head
+from pipekit.performance.layout import beside_head
 from pipekit.performance.training import TrainingSetup
 
 
@@ -15,7 +15,7 @@ def megatron(run: TrainingSetup) -> str:
         "--expert-model-parallel-size": layout.ep,
         "--pipeline-model-parallel-size": layout.pp,
         "--micro-batch-size": layout.microbatch_samples,
-        "--global-batch-size": _samples(layout),
+        "--global-batch-size": layout.global_batch_samples,
         "--seq-length": run.seq_tokens,
     }
     words = [f"{name} {value}" for name, value in flags.items()]
@@ -53,7 +53,7 @@ def torchtitan(run: TrainingSetup) -> str:
         },
         "training": {
             "local_batch_size": layout.microbatch_samples * layout.microbatches,
-            "global_batch_size": _samples(layout),
+            "global_batch_size": layout.global_batch_samples,
             "seq_len": run.seq_tokens,
         },
         "activation_checkpoint": {"mode": f'"{mode}"'},
@@ -102,7 +102,3 @@ FRAMEWORKS: Mapping[str, Callable[[TrainingSetup], str]] = {
     "pipekit": pipeline,
 }
 """Programs that a layout can be written for."""
-
-
-def _samples(layout: ParallelLayout) -> int:
-    return layout.microbatch_samples * layout.microbatches * layout.dp

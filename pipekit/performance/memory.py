@@ -7,14 +7,7 @@ read from the method's table.
 """
 
 from pipekit.performance.predict import stage_layers
-from pipekit.performance.shapes import (
-    MLP,
-    Attention,
-    Experts,
-    LatentAttention,
-    Layer,
-    Mamba,
-)
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import homes, in_flight
 from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.terms.vocabulary import vocabulary
@@ -86,12 +79,10 @@ def _whole(run: TrainingSetup) -> float:
 
 def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
     """Return bytes that a mean layer keeps of a microbatch between its passes."""
-    found = sum(
-        count * (_input(run) if again else sum(_kept(run, layer, recomputes) for layer in block))
-        for block, count in run.shape.blocks
-        for again in [recomputes and run.layout.recompute == "everything"]
-    )
-    return found / run.shape.layers
+    if recomputes and run.layout.recompute == "everything":
+        return _input(run)
+    every = run.shape.each_layer()
+    return sum(n * _kept(run, layer, recomputes) for layer, n in every) / run.shape.layers
 
 
 def _input(run: TrainingSetup) -> float:

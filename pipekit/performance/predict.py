@@ -7,15 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipekit.performance.layout import ParallelLayout, beside_head
-from pipekit.performance.shapes import (
-    MLP,
-    Attention,
-    Block,
-    Experts,
-    LatentAttention,
-    Layer,
-    Mamba,
-)
+from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.attention import attention, latent_attention
@@ -41,7 +33,7 @@ def step(run: TrainingSetup) -> TrainingStep:
     layer = _mean_layer(run)
     ends = _vocabulary(run, layer)
     passes = [
-        total((PassCosts(count * layer.forward_s, count * layer.backward_s), end))
+        total((layer.scaled(count), end))
         for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
     ]
     slots = [0.0] * layout.pp
@@ -93,13 +85,9 @@ def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
     )
     for rank in range(layout.pp):
         early, late = rank, layout.stages - layout.pp + rank
-        found[early] = total((found[early], _part(first, layout.pp)))
-        found[late] = total((found[late], _part(last, layout.pp), PassCosts(sums, sums)))
+        found[early] = total((found[early], first.scaled(1 / layout.pp)))
+        found[late] = total((found[late], last.scaled(1 / layout.pp), PassCosts(sums, sums)))
     return found
-
-
-def _part(passes: PassCosts, ranks: int) -> PassCosts:
-    return PassCosts(passes.forward_s / ranks, passes.backward_s / ranks)
 
 
 def _mean_layer(run: TrainingSetup) -> PassCosts:
@@ -118,32 +106,19 @@ def _mean_layer(run: TrainingSetup) -> PassCosts:
 
 @lru_cache(maxsize=4096)
 def _mean_of_blocks(run: TrainingSetup) -> PassCosts:
-    found = [(_block(run, block), count) for block, count in run.shape.blocks]
-    forward, backward = (
-        sum(each[place] * count for each, count in found) / run.shape.layers for place in (0, 1)
-    )
-    return PassCosts(forward, backward)
+    every = total(_block(run, block).scaled(count) for block, count in run.shape.blocks)
+    return every.scaled(1 / run.shape.layers)
 
 
 def _block(run: TrainingSetup, block: Block) -> PassCosts:
     """Return the seconds of a block: device and host one after the other, or the slower one."""
-    parts = [(layer, _layer(run, layer)) for layer in block]
-    beside = total([PassCosts(), *(each for layer, each in parts if not _waits(layer))])
-    after = total([PassCosts(), *(each for layer, each in parts if _waits(layer))])
-    launch = run.launch_s
-    return total(
-        (
-            _on_host(run, beside),
-            PassCosts(
-                after.forward_s + after.forward_launches * launch,
-                after.backward_s + after.backward_launches * launch,
-            ),
-        )
-    )
-
-
-def _waits(layer: Layer) -> bool:
-    return isinstance(layer, _SYNCHRONOUS)
+    beside, after = [PassCosts()], [PassCosts()]
+    for layer in block:
+        (after if isinstance(layer, _SYNCHRONOUS) else beside).append(_layer(run, layer))
+    device, launch = total(after), run.launch_s
+    forward = device.forward_s + device.forward_launches * launch
+    backward = device.backward_s + device.backward_launches * launch
+    return total((_on_host(run, total(beside)), PassCosts(forward, backward)))
 
 
 def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:

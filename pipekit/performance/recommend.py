@@ -11,22 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipekit import units
-from pipekit.performance.candidates import layouts
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.frameworks import MEGATRON_BRIDGE, Framework
-from pipekit.performance.layout import ParallelLayout, Recompute
+from pipekit.performance.layout import ParallelLayout, Recompute, layouts
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
-from pipekit.performance.training import TrainingSetup, on, training
+from pipekit.performance.training import MEGATRON_BRIDGE, Framework, TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_DEGREES = (
+    *("tp", "cp", "ep", "pp", "chunks", "dp", "zero", "recompute"),
+    *("microbatch_samples", "microbatches", "method"),
+)
 Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
@@ -112,14 +114,17 @@ class Recommendation:
         import pandas as pd
 
         wide = math.exp(self.half_width)
-        rows = []
-        for each in self.candidates:
-            layout = each.layout
-            degrees = {name: getattr(layout, name) for name in _DEGREES}
-            seconds = {"step_s": each.step_s, "low_s": each.step_s / wide}
-            seconds |= {"high_s": each.step_s * wide, "peak_gb": max(each.peak_bytes) / 1e9}
-            rows.append(degrees | seconds | {"reason": each.reason})
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {
+                **{name: getattr(each.layout, name) for name in _DEGREES},
+                "step_s": each.step_s,
+                "low_s": each.step_s / wide,
+                "high_s": each.step_s * wide,
+                "peak_gb": max(each.peak_bytes) / 1e9,
+                "reason": each.reason,
+            }
+            for each in self.candidates
+        )
 
     @property
     def standing(self) -> str:
@@ -135,12 +140,6 @@ class Recommendation:
     def __str__(self) -> str:
         table = self.frame().drop(columns="reason").head(10).round(3).to_string(index=False)
         return f"{table}\n\nThe first: {self.candidates[0].reason} (simulated).\n{self.standing}"
-
-
-_DEGREES = (
-    *("tp", "cp", "ep", "pp", "chunks", "dp", "zero", "recompute"),
-    *("microbatch_samples", "microbatches", "method"),
-)
 
 
 def recommend(
@@ -187,7 +186,8 @@ def recommend(
         if max(peaks) > room:
             too_large += 1
         else:
-            alike[_degrees(layout)].append(RankedLayout(run, step(run), tuple(peaks)))
+            degrees = layout.tp, layout.cp, layout.ep, layout.pp
+            alike[degrees].append(RankedLayout(run, step(run), tuple(peaks)))
     if not alike:
         smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if tried else ""
         raise ValueError(
@@ -206,20 +206,14 @@ def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
     Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).
     """
     kept: list[RankedLayout] = []
+    least: dict[tuple[object, ...], list[ParallelLayout]] = defaultdict(list)
     for each in sorted(found, key=lambda each: each.step_s):
-        if not any(_splits_less(faster.layout, each.layout) for faster in kept):
+        own = each.layout
+        faster = least[own.ep, own.pp, own.zero == 3]
+        if not any(one.tp <= own.tp and one.cp <= own.cp for one in faster):
             kept.append(each)
+            faster.append(own)
     return tuple(kept)
-
-
-def _splits_less(one: ParallelLayout, other: ParallelLayout) -> bool:
-    """Return whether one of two that differ in nothing else of the spread has less tp and cp."""
-    alike = (one.ep, one.pp, one.zero == 3) == (other.ep, other.pp, other.zero == 3)
-    return alike and one.tp <= other.tp and one.cp <= other.cp
-
-
-def _degrees(layout: ParallelLayout) -> tuple[int, ...]:
-    return layout.tp, layout.cp, layout.ep, layout.pp
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:

@@ -81,7 +81,7 @@ def pipedream(
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
     if links not in get_args(Links):
         raise ValueError(f"links must be 'one' or 'each', not {links!r}")
-    planner = _Planner(profile, cluster, cost, links, optimizer_states, progress)
+    planner = _Planner(SearchSpace(profile, optimizer_states), cluster, cost, links, progress)
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
@@ -113,16 +113,9 @@ class _Planner:
     """One profile, cluster and cost."""
 
     def __init__(
-        self,
-        profile: Profile,
-        cluster: Cluster,
-        cost: Cost,
-        links: Links,
-        optimizer_states: float,
-        progress: bool,
+        self, space: SearchSpace, cluster: Cluster, cost: Cost, links: Links, progress: bool
     ) -> None:
-        self.space = SearchSpace(profile, optimizer_states)
-        self._ranges, self._memory = self.space.ranges, self.space.memory
+        self.space, self._ranges, self._memory = space, space.ranges, space.memory
         self._cluster, self._limit = cluster, cluster.device.memory_bytes
         self._cost, self._links = cost, links
         self._progress = progress
@@ -133,14 +126,8 @@ class _Planner:
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
             return None
-        return min(
-            (
-                self._timed(program, levels)
-                for program, levels in programs
-                if program.least() <= least
-            ),
-            key=lambda found: sum(stage.replicas for stage in found[0].stages),
-        )
+        found = [self._timed(*each) for each in programs if each[0].least() <= least]
+        return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
         """Return the programs of the hierarchies that may have the best plan."""

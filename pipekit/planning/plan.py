@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import balanced
 from pipekit.planning.interleaved import interleaved
@@ -13,14 +13,12 @@ from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 
-PLANNERS: Mapping[str, Callable[..., Plan]] = MappingProxyType(
-    {
-        "pipedream": pipedream,
-        "parallel_pipelines": parallel_pipelines,
-        "balance": balanced,
-        "interleaved": interleaved,
-    }
-)
+PLANNERS: Mapping[str, Callable[..., Plan]] = {
+    "pipedream": pipedream,
+    "parallel_pipelines": parallel_pipelines,
+    "balance": balanced,
+    "interleaved": interleaved,
+}
 
 
 def plan(
@@ -46,19 +44,15 @@ def plan(
         ValueError: there is no such method or option, or no plan; the message says the least
             change that would make it possible.
     """
-    if method not in PLANNERS:
-        raise ValueError(f"method must be one of {', '.join(PLANNERS)}, not {method!r}")
+    require_choice("method", method, PLANNERS)
     planner = PLANNERS[method]
-    known = {
-        name: parameter
-        for name, parameter in signature(planner).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+    parameters = signature(planner).parameters.values()
+    known = {each.name: each for each in parameters if each.kind is each.KEYWORD_ONLY}
     for name in options:
         if name not in known:
             raise ValueError(f"{method} has no option {name!r}, only {', '.join(known)}")
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in options:
+    for name, each in known.items():
+        if each.default is each.empty and name not in options:
             raise ValueError(f"{method} needs the option {name!r}")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")

@@ -47,12 +47,9 @@ def parallel_pipelines(
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
     """
-    options: Any = {
-        "max_batch": max_batch,
-        "optimizer_states": optimizer_states,
-        "progress": progress,
-    }
-    table = sweep(profile, cluster, **options)
+    table = sweep(
+        profile, cluster, max_batch=max_batch, optimizer_states=optimizer_states, progress=progress
+    )
     fits = table[table["fits"]]
     if fits.empty:
         least = table.loc[table["memory_bytes"].idxmin()]
@@ -91,13 +88,13 @@ def _plan(
     stages = _Stages(LayerRanges(scaled), first, stop, optimizer_states, recompute)
     seconds = stages.seconds(Placement(cluster, width, depth), microbatches, transfers=False)
     costs = zip(first, stop, seconds, stages.memory_bytes(width), strict=True)
-    others = {
-        "data parallelism (depth 1)": fits[fits["depth"] == 1],
-        "a single pipeline (width 1)": fits[fits["width"] == 1],
+    others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
+    most = {
+        name: fits.loc[fits[column] == 1, "throughput"].max() for name, column in others.items()
     }
     compared = ", ".join(
-        f"{name} " + (f"{table['throughput'].max():.4g}" if len(table) else "does not fit")
-        for name, table in others.items()
+        f"{name} does not fit" if np.isnan(rate) else f"{name} {rate:.4g}"
+        for name, rate in most.items()
     )
     when: Recompute = "always" if recompute else "never"
     return Plan(
@@ -153,15 +150,15 @@ def sweep(
             :func:`parallel_pipelines`.
 
     Returns:
-        Columns width, depth, microbatch_rows, microbatches, batch_rows, recompute, seconds (a
-        microbatch of one pipeline), throughput (rows/s of all pipelines), memory_bytes (of the
-        fullest worker), fits.
+        Columns width, depth, microbatch_rows, microbatches, recompute, seconds (a microbatch of one
+        pipeline), memory_bytes (of the fullest worker), batch_rows, throughput (rows/s of all
+        pipelines), fits.
 
     Raises:
         ValueError: no microbatch is as small as ``max_batch``.
     """
     ranges = {rows: LayerRanges(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
-    records: list[dict[str, Any]] = []
+    records = []
     for depth, balance in planning_bar(_balances(profile, cluster).items(), progress):
         stop = np.cumsum(balance)
         widths = range(1, cluster.workers // depth + 1)
@@ -174,21 +171,15 @@ def sweep(
                     break
                 seconds = float(stages.seconds(placement, microbatches).max())
                 memory = float(stages.memory_bytes(width).max())
-                records.append(
-                    {
-                        "width": width,
-                        "depth": depth,
-                        "microbatch_rows": rows,
-                        "microbatches": microbatches,
-                        "batch_rows": width * rows * microbatches,
-                        "recompute": recompute,
-                        "seconds": seconds,
-                        "throughput": width * rows / seconds,
-                        "memory_bytes": memory,
-                        "fits": memory <= cluster.device.memory_bytes,
-                    }
-                )
-    return pd.DataFrame(records)
+                records.append((width, depth, rows, microbatches, recompute, seconds, memory))
+    columns = "width", "depth", "microbatch_rows", "microbatches", "recompute", "seconds"
+    table = pd.DataFrame(records, columns=[*columns, "memory_bytes"])
+    rows_at_once = table["width"] * table["microbatch_rows"]
+    return table.assign(
+        batch_rows=rows_at_once * table["microbatches"],
+        throughput=rows_at_once / table["seconds"],
+        fits=table["memory_bytes"] <= cluster.device.memory_bytes,
+    )
 
 
 class Placement:

@@ -4,10 +4,9 @@ import pytest
 
 from pipekit.performance.constants import Constants, Fit, Fits, fitted
 from pipekit.performance.devices import machine
-from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import shape
-from pipekit.performance.training import training
+from pipekit.performance.training import MEGATRON_CORE, training
 
 ONE, OTHER = (Fit(Constants(0.5, 1e-6), {each: ["row"]}) for each in ("plain", "mixed"))
 FITS = Fits(

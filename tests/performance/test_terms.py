@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import described, machine
-from pipekit.performance.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
@@ -17,7 +16,7 @@ from pipekit.performance.terms import replicas
 from pipekit.performance.terms.attention import attention
 from pipekit.performance.terms.collectives import Links
 from pipekit.performance.terms.kernels import Kernels
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import MEGATRON_CORE, MEGATRON_DEEPSPEED, TrainingSetup
 
 PERFECT = Constants(1.0, 0.0)
 

@@ -11,12 +11,11 @@ from pydantic import PositiveInt
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
-from pipekit.performance.frameworks import MEGATRON_BRIDGE, MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout, on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import SHAPES, Shape, shape
 from pipekit.performance.terms.collectives import Links
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import MEGATRON_BRIDGE, MEGATRON_CORE, TrainingSetup
 
 EFFICIENCIES = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
 OVERHEADS = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))

@@ -10,13 +10,12 @@ from pydantic import PositiveInt
 from experiments.published.published_set import PublishedSet, RowPrediction, given
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
 from pipekit.performance.terms.collectives import Curve, Links
-from pipekit.performance.training import TrainingSetup
+from pipekit.performance.training import MEGATRON_DEEPSPEED, TrainingSetup
 from pipekit.reading import read_table
 
 _A100 = machine("A100 80GB")

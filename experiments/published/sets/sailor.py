@@ -14,13 +14,12 @@ from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.frameworks import MEGATRON_DEEPSPEED
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 from pipekit.performance.step import TrainingStep, in_flight
-from pipekit.performance.training import training
+from pipekit.performance.training import MEGATRON_DEEPSPEED, training
 
 _DEVICES = {
     "GH-96": "GH200",

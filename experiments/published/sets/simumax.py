@@ -9,7 +9,6 @@ from experiments.published.published_set import PublishedSet, RowMeasured, RowPr
 from experiments.published.sets.simumax_kernels import Rank, System, system
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.frameworks import MEGATRON_CORE
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
@@ -17,7 +16,7 @@ from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Sha
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms.kernels import total
 from pipekit.performance.terms.replicas import parameters
-from pipekit.performance.training import TrainingSetup, training
+from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, training
 
 _LAYER_KERNELS, _EXPERT_KERNELS = 20, 6
 """That a layer waits for, forward and backward, and for each local expert more."""

@@ -31,6 +31,10 @@ class PassCosts(NamedTuple):
     forward_launches: float = 0.0
     backward_launches: float = 0.0
 
+    def scaled(self, factor: float) -> "PassCosts":
+        """Return so many of these passes."""
+        return PassCosts(*(factor * each for each in self))
+
 
 def total(parts: Iterable[PassCosts]) -> PassCosts:
     """Return passes that run one after the other."""
