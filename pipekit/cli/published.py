@@ -57,8 +57,8 @@ def _rows(path: Path) -> list[Values]:
 def _found(row: Values, folder: Path | None) -> str:
     """Return where a set is, and whether its bytes are those that errors were computed from."""
     fetch = f"fetch {row['path']} of {row['source']} ({row['licence']})"
-    path = None if folder is None else folder / row["file"]
-    if path is None or not path.exists():
+    path = folder / row["file"] if folder else None
+    if not (path and path.exists()):
         return f"{fetch}, and keep its table as FOLDER/{row['file']}, FOLDER being --folder"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest == row["sha256"]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from pipekit.choices import require_choice
 from pipekit.units import MOST
 
 Library = Literal["", "cuDNN", "XLA"]
@@ -170,11 +171,7 @@ class Cluster:
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             raise ValueError(f"the levels of cluster {self.name!r} need different names: {names}")
-        if self.all_reduce not in get_args(AllReduce):
-            raise ValueError(
-                f"cluster {self.name!r} must sum in one of the ways {get_args(AllReduce)}, not "
-                f"{self.all_reduce!r}"
-            )
+        require_choice(f"all_reduce of {self.name!r}", self.all_reduce, get_args(AllReduce))
 
     @property
     def workers(self) -> int:

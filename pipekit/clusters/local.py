@@ -4,9 +4,9 @@ import os
 import platform
 import queue
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
@@ -131,18 +131,13 @@ def _thread_handover_s(rounds: int = 200) -> float:
     """Return the median seconds for an object to pass from one thread to another."""
     there: queue.SimpleQueue[float] = queue.SimpleQueue()
     back: queue.SimpleQueue[float] = queue.SimpleQueue()
-
-    def answer() -> None:
-        for _ in range(rounds):
-            back.put(there.get())
-
-    thread = threading.Thread(target=answer, name="pipekit-handover")
-    thread.start()
     seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        there.put(start)
-        back.get()
-        seconds.append((time.perf_counter() - start) / 2)
-    thread.join()
+    with ThreadPoolExecutor(1, "pipekit-handover") as other:
+        answered = other.submit(lambda: [back.put(there.get()) for _ in range(rounds)])
+        for _ in range(rounds):
+            start = time.perf_counter()
+            there.put(start)
+            back.get()
+            seconds.append((time.perf_counter() - start) / 2)
+        answered.result()
     return statistics.median(seconds)

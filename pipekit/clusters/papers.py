@@ -5,6 +5,7 @@ fitted (:meth:`Cluster.calibrated`).  Bandwidths are those of one direction, mem
 the chips hold it, and latencies, which no paper prints, are 0.
 """
 
+from pipekit.choices import require_choice
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
 from pipekit.names import CLUSTERS
 
@@ -65,8 +66,7 @@ def pipedream_figure1(gpu: str, workers: int = 8) -> Cluster:
     Raises:
         ValueError: the figure has no such GPU, or there is no worker.
     """
-    if gpu not in _FIGURE1:
-        raise ValueError(f"Figure 1 has no {gpu!r}: name one of {', '.join(_FIGURE1)}")
+    require_choice("gpu", gpu, _FIGURE1)
     return _one_gpu_machines(f"Figure 1, {gpu}", _FIGURE1[gpu], workers, 10)
 
 

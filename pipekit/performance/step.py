@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from operator import add
 
 from pipekit.names import METHODS
 from pipekit.profiling.layer_profile import INPUT_PART
@@ -88,32 +88,27 @@ class TrainingStep:
             for worker in range(workers)
         ]
 
-    def _replayed(self, table: "_Table") -> float:
+    def _replayed(self, tasks: "list[Task]") -> float:
         """Return when the last task is over: each runs as soon as the table lets it."""
         links = self.transfer_s or (0.0,) * len(self.forward_s)
-        passes = self._passes(links)
-        delays = (*((0.0,) * len(links) if self.blocking else links), 0.0)
-        ends = [0.0] * (len(table.tasks) + 1)
-        for number, kind, before, needed, boundary in table.tasks:
-            start, came = ends[before], ends[needed] + delays[boundary]
-            ends[number] = (start if start > came else came) + passes[kind]
-        return max(ends)
-
-    def _passes(self, links: tuple[float, ...]) -> list[float]:
-        """Return the seconds of each kind of task, those of updates last."""
-        stages = len(self.forward_s)
-        ends = [0.0] * stages
+        waits = [0.0] * len(self.forward_s)
         if self.blocking:
-            for boundary in range(stages - 1):
-                ends[boundary] += links[boundary]
-                ends[boundary + 1] += links[boundary]
-        return [
-            *(own + waits for own, waits in zip(self.forward_s, ends, strict=True)),
-            *(own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
-            *(INPUT_PART * own + waits for own, waits in zip(self.backward_s, ends, strict=True)),
+            for boundary, link in enumerate(self.transfer_s):
+                waits[boundary] += link
+                waits[boundary + 1] += link
+        passes = [
+            *map(add, self.forward_s, waits),
+            *map(add, self.backward_s, waits),
+            *(INPUT_PART * own + wait for own, wait in zip(self.backward_s, waits, strict=True)),
             *((1 - INPUT_PART) * own for own in self.backward_s),
             0.0,
         ]
+        delays = (*((0.0,) * len(links) if self.blocking else links), 0.0)
+        ends = [0.0] * (len(tasks) + 1)
+        for number, kind, before, needed, boundary in tasks:
+            start, came = ends[before], ends[needed] + delays[boundary]
+            ends[number] = (start if start > came else came) + passes[kind]
+        return max(ends)
 
 
 def in_flight(method: str, stages: int, microbatches: int, workers: int | None = None) -> list[int]:
@@ -128,18 +123,14 @@ def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]
     return tuple(map(tuple, one_batch(method, stages, workers, workers).stage_workers))
 
 
-class _Table(NamedTuple):
-    """The tasks of one batch in an order in which they can run.
-
-    A task is its number, its kind, the task before it on its worker, the one of another worker that
-    it needs, and the boundary between them; the last number and the last boundary mean none.
-    """
-
-    tasks: list[tuple[int, int, int, int, int]]
+Task = tuple[int, int, int, int, int]
+"""Its number, its kind, the task before it on its worker, the one of another worker that it needs,
+and the boundary between them; the last number and the last boundary mean none."""
 
 
 @lru_cache(maxsize=512)
-def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
+def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Task]:
+    """Return the tasks of one batch in an order in which they can run."""
     graph = one_batch(method, stages, workers, microbatches).dependencies
     size = len(graph.tasks)
     lists = [[*range(*each)] for each in pairwise(graph.first)]
@@ -155,7 +146,7 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
             boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
         before = size if number in first else number - 1
         found.append((number, kind, before, needed if needed >= 0 else size, boundary))
-    return _Table(found)
+    return found
 
 
 @lru_cache(maxsize=512)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
 from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
@@ -36,15 +37,14 @@ def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
     if not all(0 <= cost < np.inf for cost in costs):
         raise ValueError("costs of layers are 0 or positive numbers")
     require_stages(stages, len(costs))
+    require_choice("by", by, get_args(By))
     if by == "max":
         return balance_by_cost(costs, stages)
-    if by == "variance":
-        # The mean is the same for every split, so that the sum of squares decides.
-        deviation = stage_sums(costs) - sum(costs) / stages
-        return best_split(deviation**2, stages, np.add)
     if by == "block":
         return _block_partition(costs, stages)
-    raise ValueError(f"by must be 'variance', 'block' or 'max', not {by!r}")
+    # The mean is the same for every split, so that the sum of squares decides.
+    deviation = stage_sums(costs) - sum(costs) / stages
+    return best_split(deviation**2, stages, np.add)
 
 
 def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
@@ -66,7 +66,12 @@ def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
             costliest = sums.index(max(sums))
         cheapest = min(range(stages), key=lambda block: (sums[block], abs(block - costliest)))
         if sums[costliest] - sums[cheapest] <= largest:
-            return _without_empty([b - a for a, b in pairwise(edges)])
+            lengths = [b - a for a, b in pairwise(edges) if b > a]
+            # Beside an empty block none exceeds the costliest item, and their parts do not either.
+            while len(lengths) < stages:
+                longest = lengths.index(max(lengths))
+                lengths[longest : longest + 1] = [lengths[longest] - 1, 1]
+            return lengths
         giver = cheapest + (1 if cheapest < costliest else -1)
         if giver > cheapest:
             moved = exact[edges[giver]]
@@ -76,19 +81,6 @@ def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
             moved = exact[edges[cheapest]]
         sums[giver] -= moved
         sums[cheapest] += moved
-
-
-def _without_empty(lengths: Sequence[int]) -> list[int]:
-    """Return the blocks' lengths, longer blocks being cut in place of empty ones.
-
-    Beside an empty block none exceeds the costliest item, and their parts do not either: the bound
-    on differences still holds.
-    """
-    full = [length for length in lengths if length]
-    for _ in range(len(lengths) - len(full)):
-        longest = full.index(max(full))
-        full[longest : longest + 1] = [full[longest] - 1, 1]
-    return full
 
 
 def balanced(
@@ -200,12 +192,11 @@ def _gpipe_bytes(
 
 
 def _costs(profile: Profile, of: Of, optimizer_states: float) -> list[float]:
+    require_choice("of", of, get_args(Of))
     if of == "time":
         return [layer.forward_s + layer.backward_s for layer in profile.layers]
-    if of == "size":
-        copies = 2 + optimizer_states  # weights and gradients
-        return [
-            copies * layer.parameter_bytes + layer.buffer_bytes + layer.saved_bytes
-            for layer in profile.layers
-        ]
-    raise ValueError(f"of must be 'time' or 'size', not {of!r}")
+    copies = 2 + optimizer_states  # weights and gradients
+    return [
+        copies * layer.parameter_bytes + layer.buffer_bytes + layer.saved_bytes
+        for layer in profile.layers
+    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, get_args
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
@@ -77,10 +78,8 @@ def pipedream(
     Raises:
         ValueError: no plan fits the workers' memory; the message says how much would do.
     """
-    if cost not in get_args(Cost):
-        raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
-    if links not in get_args(Links):
-        raise ValueError(f"links must be 'one' or 'each', not {links!r}")
+    require_choice("cost", cost, get_args(Cost))
+    require_choice("links", links, get_args(Links))
     planner = _Planner(SearchSpace(profile, optimizer_states), cluster, cost, links, progress)
     best = planner.best(replicate)
     if best is None:

@@ -41,7 +41,7 @@ def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
 
 
 def test_a_gpu_that_figure_1_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no 'H100': name one of K80, Titan X, V100"):
+    with pytest.raises(ValueError, match="gpu must be one of K80, Titan X, V100, not 'H100'"):
         clusters.pipedream_figure1("H100")
 
 

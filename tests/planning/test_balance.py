@@ -68,7 +68,7 @@ def test_a_long_chain_of_blocks_ends() -> None:
         ([1.0, 2.0], 0, "variance", "ask for at least 1"),
         ([1.0, -2.0], 1, "max", "0 or positive"),
         ([1.0, float("nan")], 1, "block", "0 or positive"),
-        ([1.0, 2.0], 1, "luck", "by must be 'variance', 'block' or 'max'"),
+        ([1.0, 2.0], 1, "luck", "by must be one of variance, block, max"),
     ],
 )
 def test_impossible_input(costs: list[float], stages: int, by: str, says: str) -> None:

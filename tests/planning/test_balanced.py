@@ -80,7 +80,7 @@ def test_recomputation_takes_another_forward() -> None:
     [
         ({"stages": 4}, "use at most 3 stages"),
         ({"stages": 0}, "ask for at least 1"),
-        ({"of": "hope"}, "of must be 'time' or 'size', not 'hope'"),
+        ({"of": "hope"}, "of must be one of time, size, not 'hope'"),
         ({"by": "hope"}, "by must be"),
     ],
 )

@@ -231,5 +231,5 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
 
 
 def test_links_are_one_or_each() -> None:
-    with pytest.raises(ValueError, match="links must be 'one' or 'each', not 'two'"):
+    with pytest.raises(ValueError, match="links must be one of one, each, not 'two'"):
         pipedream(BRANCHES, flat(2, 1.0), links="two")  # type: ignore[arg-type]

@@ -93,5 +93,5 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
 
 
 def test_an_unknown_cost() -> None:
-    with pytest.raises(ValueError, match="cost must be 'paper' or 'released', not 'cheap'"):
+    with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
         pipedream(CONVOLUTIONS, flat(4, 1 * GB), cost="cheap")  # type: ignore[arg-type]
