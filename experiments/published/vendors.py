@@ -4,7 +4,7 @@
 """
 
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import typer
@@ -21,58 +21,53 @@ Degrees = tuple[int, int, int, int]
 """tp, cp, ep, pp."""
 
 
+class Question(NamedTuple):
+    """What is asked for a row."""
+
+    model: Shape
+    cluster: str
+    batch: int
+    seq_tokens: int
+    dtype: str
+    graphs: bool
+
+
+def question(row: BridgeRow) -> Question:
+    """Return what is asked for a row."""
+    number, graphed = dtype(row.precision), graphs(row)
+    cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
+    return Question(bridge_shape(row), cluster, batch, row.seq_tokens, number, graphed)
+
+
 def chosen(row: BridgeRow) -> Degrees:
     """Return a row's degrees; one table prints more expert ranks than a stage has."""
     pp = row.pp or 1
     return row.tp or 1, row.cp or 1, min(row.ep or 1, row.gpus // pp), pp
 
 
-Question = tuple[Shape, str, int, int, str, bool]
-"""A model, a cluster, a batch, tokens of a sequence, the dtype of products, and CUDA graphs."""
-
-
-def question(row: BridgeRow) -> Question:
-    """Return what is asked for a row."""
-    cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
-    number = dtype(row.precision)
-    return bridge_shape(row), cluster, batch, row.seq_tokens, number, graphs(row)
-
-
 def first(asked: Question) -> list[Degrees]:
     """Return the degrees of the first layouts that are recommended; none fits: none."""
-    model, cluster, batch, seq_tokens, dtype, graphs = asked
+    model, cluster, batch, *_ = asked
+    options = {name: getattr(asked, name) for name in ("seq_tokens", "dtype", "graphs")}
     try:
-        found = recommend(
-            model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs
-        ).candidates
+        found = recommend(model, cluster, batch, **options).candidates[:FIRST]
     except ValueError:
         return []
-    layouts = [each.layout for each in found[:FIRST]]
-    return [(each.tp, each.cp, each.ep, each.pp) for each in layouts]
+    return [(each.tp, each.cp, each.ep, each.pp) for each in (one.layout for one in found)]
 
 
-def compared() -> list[dict[str, str | bool]]:
-    """Return the device of each row, and whether its layout is among the first."""
+def main() -> None:
+    """Write results/reference/published/vendors.csv, and print it: about 4 minutes of CPU."""
     rows: list[BridgeRow] = [one.row for one in known_rows(BRIDGE)]
     asked = list(dict.fromkeys(map(question, rows)))
     with ProcessPoolExecutor() as pool:
         answers = progress_bar(pool.map(first, asked), total=len(asked), desc="vendors")
         found = dict(zip(asked, answers, strict=True))
-    return [{"device": row.device, "first": chosen(row) in found[question(row)]} for row in rows]
-
-
-def write(folder: Path) -> pd.DataFrame:
-    """Write and return how many rows there are, and the share whose layout is among the first."""
-    rows = pd.DataFrame(compared())
-    frame = pd.concat([rows, rows.assign(device="all")])
+    hits = [{"device": row.device, "first": chosen(row) in found[question(row)]} for row in rows]
+    frame = pd.concat([pd.DataFrame(hits), pd.DataFrame(hits).assign(device="all")])
     table = frame.groupby("device")["first"].agg(rows="count", first_five="mean").reset_index()
-    table.to_csv(folder / "vendors.csv", index=False, float_format="%.4g")
-    return table
-
-
-def main() -> None:
-    """Write results/reference/published/vendors.csv, and print it: about 4 minutes of CPU."""
-    print(write(FOLDER).to_string(index=False))
+    table.to_csv(FOLDER / "vendors.csv", index=False, float_format="%.4g")
+    print(table.to_string(index=False))
 
 
 if __name__ == "__main__":

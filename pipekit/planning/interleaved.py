@@ -1,8 +1,6 @@
 """Stages dealt out to workers in a loop, as interleaved 1F1B and Megatron-LM have them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
-from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -16,18 +14,14 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
-_FEW = 2_000
-"""So many splits are all tried."""
-_SHAKES = 40
-"""How often the stages are cut by costs with noise before they are improved again."""
-_NOISE = (0.03, 0.1, 0.3, 1.0)
-"""Of the logarithms of these costs, one of these standard deviations."""
-_POWER = 16
-"""Of a worker's load in the sum that stands for the most: large ones decide, and others count."""
-_EVEN, _OVER = 1e-2, 1e12
+_CHAINS, _STEPS = 128, 500
+"""Splits that are annealed side by side; and steps of each, for every stage."""
+_HOT, _COLD = 1e-2, 1e-5
+"""What a step may add to the logarithm of the longest load, at first and at last."""
+_POWER = 24
+"""Of the norm of the workers' loads that stands for the longest: others count, too."""
+_EVEN, _OVER = 1e-4, 1e3
 """What the squares of the stages' seconds count beside, and bytes over the limit."""
-_NEAR = 1 + 1e-3
-"""Loads that are longer than a bound by less than this factor are not improved."""
 
 
 def interleaved(
@@ -41,9 +35,8 @@ def interleaved(
 ) -> Plan:
     """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
 
-    With one chunk a worker this is the optimum, by dynamic programming.  With more, few
-    splits are all tried; of many, each row of as many stages as there are workers is cut optimally
-    in turn, from several beginnings.  Tests compare both with the optimum.  Links do not count.
+    With one chunk a worker this is the optimum, by dynamic programming; with more, splits are
+    annealed.  Tests compare both with the optimum.  Links do not count.
 
     A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
     stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
@@ -158,29 +151,48 @@ class _Loop:
         self._constant, self._each = parts[0], parts[1] - parts[0]
         one = _one_batch(stages, microbatches, self._workers)
         self.held = [*_held(one, stages // self._workers)]
+        # Of each stage, when its worker has the most microbatches in flight.
+        most = [counts[counts.sum(axis=1).argmax()] for counts in self.held]
+        self._fullest = np.stack(most, axis=1).ravel()
         self.bound = max(float(sums[0, -1]) / self._workers, float(np.diag(sums, 1).max()))
 
     def best(self) -> list[int]:
         """Return the layers of each stage, of the best split found."""
         even = best_split(self.seconds, self._stages, np.maximum)
         if self._stages == self._workers:
-            fits = np.stack([self._bytes(stage) <= self._limit for stage in range(self._stages)])
+            counts = self._fullest[:, None, None]
+            fits = self._constant + counts * self._each <= self._limit
             split = best_split(np.where(fits, self.seconds, np.inf), self._stages, np.maximum)
             return split if min(split) else even  # it has empty stages if nothing fits
-        layers = len(self.seconds) - 1
-        if comb(layers - 1, self._stages - 1) <= _FEW:
-            cuts = combinations(range(1, layers), self._stages - 1)
-            every = ([b - a for a, b in pairwise((0, *each, layers))] for each in cuts)
-            return min(every, key=self._cost)
-        chance = np.random.default_rng(0)
-        best = self._improved(even)
-        for _ in range(_SHAKES):
-            if self._cost(best) <= (0.0, self.bound * _NEAR):
-                break
-            noise = chance.lognormal(0.0, chance.choice(_NOISE), self.seconds.shape)
-            shaken = self._swept(best, self.seconds * noise)
-            best = min(best, self._improved(shaken), key=self._cost)
-        return best
+        return min([even, *self._annealed(even)], key=self._cost)
+
+    def _annealed(self, balance: list[int]) -> list[list[int]]:
+        """Return splits that annealing made of one (Kirkpatrick et al., Science 1983).
+
+        A step moves the cuts of some stages that follow one another by a layer.
+        """
+        chance, stages = np.random.default_rng(0), np.arange(self._stages + 1)
+        cuts = np.tile(np.cumsum([0, *balance]), (_CHAINS, 1))
+        costs = self._smooth(cuts)
+        for heat in np.geomspace(_HOT, _COLD, _STEPS * self._stages):
+            first, more = chance.integers(1, self._stages, (2, _CHAINS, 1))
+            last = np.where(chance.random((_CHAINS, 1)) < 0.4, first, first + more)
+            moved = (first <= stages) & (stages <= last) & (stages < self._stages)
+            tried = cuts + chance.choice((-1, 1), (_CHAINS, 1)) * moved
+            found = self._smooth(tried)
+            better = found - costs <= heat * chance.exponential(size=_CHAINS)
+            cuts[better], costs[better] = tried[better], found[better]
+        return np.unique(np.diff(cuts), axis=0).tolist()
+
+    def _smooth(self, cuts: NDArray[np.int64]) -> Floats:
+        """Return how bad splits are, ``[splits, stages + 1]``, as a number for each."""
+        part = cuts[:, :-1], cuts[:, 1:]
+        seconds = self.seconds[part] / self.bound
+        size = self._constant[part] + self._fullest * self._each[part]
+        loads, held = (x.reshape(len(cuts), -1, self._workers).sum(1) for x in (seconds, size))
+        over = np.maximum(held / self._limit - 1, 0).sum(axis=1)
+        longest = np.log((loads**_POWER).sum(axis=1)) / _POWER
+        return np.asarray(longest + _OVER * over + _EVEN * (seconds**2).sum(axis=1))
 
     def loads(self, balance: Sequence[int]) -> Floats:
         """Return the seconds of each worker's stages."""
@@ -204,42 +216,6 @@ class _Loop:
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
         uneven = (self.seconds[stops - balance, stops] ** 2).sum()
         return _Cost(excess, float(self.loads(balance).max()), float(uneven))
-
-    def _improved(self, balance: list[int]) -> list[int]:
-        """Return a split that sweeps over all rows of stages make no better."""
-        while self._cost(better := self._swept(balance, self.seconds)) < self._cost(balance):
-            balance = better
-        return balance
-
-    def _swept(self, balance: list[int], seconds: Floats) -> list[int]:
-        """Return a split whose rows of stages, one on each worker, have been cut anew in turn."""
-        balance = [*balance]
-        unit = seconds[0, 1:][np.isfinite(seconds[0, 1:])].max() / self._workers
-        for begin in range(self._stages - self._workers + 1):
-            row = slice(begin, begin + self._workers)
-            edges = np.cumsum([0, *balance])
-            layers = slice(edges[row.start], edges[row.stop] + 1)
-            taken = np.zeros((2, self._workers))  # by the workers' other stages: seconds, bytes
-            for stage, (first, stop) in enumerate(pairwise(edges.tolist())):
-                if not row.start <= stage < row.stop:
-                    more = seconds[first, stop], self._bytes(stage)[first, stop]
-                    taken[:, stage % self._workers] += more
-            costs = []
-            for stage in range(row.start, row.stop):
-                others = taken[:, stage % self._workers]
-                own = seconds[layers, layers] / unit
-                load = own + others[0] / unit
-                over = (self._bytes(stage)[layers, layers] + others[1]) / self._limit - 1
-                costs.append(load**_POWER + _EVEN * own**2 + _OVER * np.maximum(over, 0))
-            balance[row] = best_split(np.stack(costs), self._workers, np.add)
-        return balance
-
-    def _bytes(self, stage: int) -> Floats:
-        """Return a stage's bytes when its worker has the most microbatches in flight."""
-        counts = self.held[stage % self._workers]
-        fullest = counts[counts.sum(axis=1).argmax(), stage // self._workers]
-        total: Floats = self._constant + fullest * self._each
-        return total
 
 
 def _one_batch(stages: int, microbatches: int, workers: int) -> Schedule:

@@ -31,12 +31,12 @@ def test_layers_are_dealt_in_order_and_the_head_counts_as_layers() -> None:
     # A head of 2.2 blocks: stages end once 8.6, 17.1 and 25.7 of 34.2 blocks are exceeded.
     assert [stage.blocks for stage in ROW.stages] == [9, 9, 8, 6]
     assert [stage.has_head for stage in ROW.stages] == [False, False, False, True]
-    assert not ROW.empty
+    assert {*ROW.dealt} == {*range(ROW.pp)}
 
 
 def test_a_rank_without_an_item_ends_the_run() -> None:
     deep = replace(ROW, model="1B", pp=16)
-    assert deep.empty
+    assert len({*deep.dealt}) < deep.pp
     assert HF_PLAYBOOK.predict(deep, CONSTANTS).fits == pytest.approx(0.01)
 
 
