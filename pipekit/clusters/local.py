@@ -132,8 +132,13 @@ def _thread_handover_s(rounds: int = 200) -> float:
     there: queue.SimpleQueue[float] = queue.SimpleQueue()
     back: queue.SimpleQueue[float] = queue.SimpleQueue()
     seconds = []
+
+    def answer() -> None:
+        for _ in range(rounds):
+            back.put(there.get())
+
     with ThreadPoolExecutor(1, "pipekit-handover") as other:
-        answered = other.submit(lambda: [back.put(there.get()) for _ in range(rounds)])
+        answered = other.submit(answer)
         for _ in range(rounds):
             start = time.perf_counter()
             there.put(start)

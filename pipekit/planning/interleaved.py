@@ -1,6 +1,8 @@
 """Stages dealt out to workers in a loop, as interleaved 1F1B and Megatron-LM have them."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +16,11 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
+_FEW = 2_000
+"""So many splits are all tried."""
 _CHAINS, _STEPS = 128, 500
 """Splits that are annealed side by side; and steps of each, for every stage."""
-_HOT, _COLD = 1e-2, 1e-5
+_HOT, _COLD = 1e-1, 1e-4
 """What a step may add to the logarithm of the longest load, at first and at last."""
 _POWER = 24
 """Of the norm of the workers' loads that stands for the longest: others count, too."""
@@ -35,8 +39,9 @@ def interleaved(
 ) -> Plan:
     """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
 
-    With one chunk a worker this is the optimum, by dynamic programming; with more, splits are
-    annealed.  Tests compare both with the optimum.  Links do not count.
+    With one chunk a worker this is the optimum, by dynamic programming; with more, few splits are
+    all tried, and of many some are annealed.  Tests compare all with the optimum.  Links do not
+    count.
 
     A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
     stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
@@ -164,6 +169,11 @@ class _Loop:
             fits = self._constant + counts * self._each <= self._limit
             split = best_split(np.where(fits, self.seconds, np.inf), self._stages, np.maximum)
             return split if min(split) else even  # it has empty stages if nothing fits
+        layers = len(self.seconds) - 1
+        if comb(layers - 1, self._stages - 1) <= _FEW:
+            cuts = combinations(range(1, layers), self._stages - 1)
+            every = ([b - a for a, b in pairwise((0, *each, layers))] for each in cuts)
+            return min(every, key=self._cost)
         return min([even, *self._annealed(even)], key=self._cost)
 
     def _annealed(self, balance: list[int]) -> list[list[int]]:
@@ -182,7 +192,7 @@ class _Loop:
             found = self._smooth(tried)
             better = found - costs <= heat * chance.exponential(size=_CHAINS)
             cuts[better], costs[better] = tried[better], found[better]
-        return np.unique(np.diff(cuts), axis=0).tolist()
+        return [[*each] for each in np.unique(np.diff(cuts), axis=0).tolist()]
 
     def _smooth(self, cuts: NDArray[np.int64]) -> Floats:
         """Return how bad splits are, ``[splits, stages + 1]``, as a number for each."""
