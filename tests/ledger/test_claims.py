@@ -13,8 +13,9 @@ from hypothesis import given
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import load
-from pipekit.ledger.outcomes import Cause, Outcome, Status, summaries, weaker
+from pipekit.ledger.outcomes import Cause, Outcome, Status, weaker
 from pipekit.ledger.report import write
+from pipekit.ledger.report.tables import scores
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated
@@ -266,16 +267,18 @@ class TestLabels:
         assert not claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path).weakly_decided
 
 
-class TestSummary:
-    def test_shares_are_of_all_claims_and_of_the_decided(self, tmp_path: Path) -> None:
+class TestScores:
+    def test_claims_are_counted_by_status_and_by_how_they_were_decided(
+        self, tmp_path: Path
+    ) -> None:
         claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
         claims.record("pipedream-eq-noam", False, "exact", results_dir=tmp_path)
         claims.record("pipedream-vsync-more-state", [4, 1], "measured", results_dir=tmp_path)
-        claims.record("pipedream-batch-sizes", [32, 32, 80], "exact", results_dir=tmp_path)
-        found = summaries(claims.outcomes(tmp_path))["pipedream"]
-        assert (found.claims, found.decided, found.weakly_decided) == (164, 3, 1)
-        assert found.decided_share == 3 / 164
-        assert found.met_share == 2 / 3
+        found = scores(claims.outcomes(tmp_path)).set_index("paper")
+        asked = ["claims", "pass", "miss", "weakly decided"]
+        assert found.loc["pipedream", asked].tolist() == [164, 2, 1, 1]
+        assert found.loc["all", asked].tolist() == [len(load()), 2, 1, 1]
+        assert list(found.index) == [*dict.fromkeys(c.paper for c in load().values()), "all"]
 
 
 class TestTable:

@@ -19,7 +19,6 @@ from pipekit.ledger.outcomes import (
     Outcome,
     Status,
     show,
-    summaries,
 )
 
 
@@ -29,17 +28,22 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return a row a paper, and one for all: how many claims have each status.
+    """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    ``met after`` counts those among the passes whose criterion was written when values were known.
+    That is each status; ``claims``; ``met after``, the passes whose criterion was written when
+    values were known; and ``weakly decided``, by a weaker kind of number than the claim wants.
     """
-    papers = summaries(outcomes)
-    rows = [
-        {status.value: its.having[status] for status in Status}
-        | {"claims": its.claims, "met after": its.met_after}
-        for its in papers.values()
+    each = [
+        {
+            "paper": outcome.claim.paper,
+            **{status.value: outcome.status is status for status in Status},
+            "claims": True,
+            "met after": outcome.status is Status.PASS and bool(outcome.claim.written),
+            "weakly decided": outcome.weakly_decided,
+        }
+        for outcome in outcomes
     ]
-    table = pd.DataFrame(rows, index=pd.Index(papers, name="paper"))
+    table = pd.DataFrame(each).groupby("paper", sort=False).sum()
     table.loc["all"] = table.sum()
     return table.reset_index()
 
