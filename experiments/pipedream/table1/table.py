@@ -111,13 +111,11 @@ def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str
 class Claims:
     """Records claims of rows of Table 1 that were emulated ``repeats`` times.
 
-    ``changed`` are rows by name with one thing changed, by its cause (:func:`changed`); ``known``
-    is what the note of a row's claims says besides.
+    ``changed`` are rows by name with one thing changed, by its cause (:func:`changed`).
     """
 
     nb: study.Notebook
     changed: Mapping[str, Mapping[str, Row]]
-    known: Mapping[str, str]
     repeats: int
 
     def __call__(
@@ -145,9 +143,7 @@ class Claims:
         systems = [
             ran for row in rows for name, ran in row.runs.items() if name in of and not label
         ]
-        notes = dict.fromkeys(
-            [note, *map(self.known.get, settings), *(ran.timed.note for ran in systems)]
-        )
+        notes = dict.fromkeys([note, *(ran.timed.note for ran in systems)])
 
         def record(function: F) -> F:
             def value(rows: list[Row]) -> Any:
