@@ -182,10 +182,6 @@ class Notebook:
         """Leave the numbers of one run of a grid, for the table of them all."""
         frame.to_csv(self.folder / GRID, index=False)
 
-    def claims(self) -> pd.DataFrame:
-        """Return the claims recorded so far, a row each."""
-        return claims.table(self.folder)
-
     def scoreboard(self) -> None:
         """Show what this notebook finds, kept up to date by its later cells: a card a claim, and
         the figure that most of the claims name."""
