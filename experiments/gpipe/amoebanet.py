@@ -66,11 +66,7 @@ def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
 
 
 def compiled(layers: int, filters: int) -> Profile:
-    """Return :func:`profile` for a microbatch whose backward needs convolutions' outputs alone.
-
-    A compiler can fuse what is between two convolutions, and compute it again. Activations are in
-    bfloat16.
-    """
+    """Return :func:`profile` for a microbatch whose backward needs convolutions' outputs alone."""
     model, rows = amoebanet_d(3 * layers, filters, device="meta"), MINIBATCH // MICROBATCHES
     sizes = [
         noted(
@@ -159,11 +155,7 @@ def reductions() -> pd.DataFrame:
 
 
 def stem_to_last_cell(*, delayed: bool) -> tuple[float, int]:
-    """Return the bytes that AmoebaNet-D (2, 256) puts out before its last cell, and its parameters.
-
-    ``delayed`` moves a stride of 2 from its first convolution, the stem's, to its last, the two
-    that enter the last cell (section 5).
-    """
+    """Return the bytes that AmoebaNet-D (2, 256) puts out before its last cell; its parameters."""
     model = amoebanet_d(3 * 2, 256, device="meta")
     last = len(model) - 2
     if delayed:

@@ -15,11 +15,7 @@ from pipekit.traces import Trace
 
 
 def seconds_a_minibatch(run: Callable[..., Trace], row: Row, delay: int, minibatches: int) -> float:
-    """Return seconds, of all workers together, once the pipeline of updates is full.
-
-    ``run`` gets a schedule, a profile, a plan and a cluster; ``delay`` are the updates that weights
-    may be behind, and so many minibatches fill and drain the pipeline.
-    """
+    """Return seconds, of all workers together, once the pipeline of updates is full."""
     workers = row.setting.workers
     fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
     table = schedules.asp(workers, delay).take(fill + minibatches + drain)

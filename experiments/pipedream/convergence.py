@@ -209,11 +209,7 @@ class Ratio(NamedTuple):
 def ratio(
     epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: str = UNCHANGED
 ) -> Ratio:
-    """Return how many times less ``fast`` takes, by the epochs that each method needs.
-
-    They are infinite for a method that needs more than the ``trained`` ones; of ``changed`` see
-    :func:`epoch_hours`.
-    """
+    """Return how many times less ``fast`` takes, by the epochs that each method needs."""
     needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
     seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
     return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)

@@ -52,11 +52,7 @@ def compared(
     width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`.
-
-    With ``width`` pipelines side by side a batch has ``width * microbatches`` microbatches. Both
-    have operators with as many threads, as sums over threads are rounded otherwise.
-    """
+    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`."""
     made: list[Optimizer] = []
 
     def watched(parameters: list[nn.Parameter]) -> Optimizer:
@@ -82,10 +78,7 @@ def compared(
 
 
 def crossing_bytes(run: Run, width: int) -> dict[str, int]:
-    """Return the bytes that change pipeline: of activations and their gradients, and of weights'.
-
-    Worker ``i * width + r`` belongs to pipeline r (:func:`replicate`).
-    """
+    """Return the bytes that change pipeline: of activations and gradients, and of weights'."""
     traffic = run.traffic
     changes = traffic[traffic["source"] % width != traffic["destination"] % width]
     weights = changes["purpose"] == "weights"

@@ -76,10 +76,7 @@ def rates(
 
 
 def steady_seconds(trace: Trace, batches: int) -> float:
-    """Return the mean seconds from the end of one batch to that of the next on the output stage.
-
-    A run of a single batch, which ends in a flush, takes what it takes.
-    """
+    """Return the mean seconds from the end of one batch to that of the next on the output stage."""
     if batches == 1:
         return trace.makespan_s
     last = int(trace.frame["stage"].max())

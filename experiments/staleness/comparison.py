@@ -67,10 +67,7 @@ class Excess(NamedTuple):
 
 
 def holm(p: "pd.Series[float]") -> "pd.Series[float]":
-    """Return p-values corrected for their number by Holm's method (1979).
-
-    Of those that are then below a level, any is so by chance with that probability at most.
-    """
+    """Return p-values corrected for their number by Holm's method (1979)."""
     ordered = p.sort_values(kind="stable")
     left = pd.Series(range(len(p), 0, -1), index=ordered.index, dtype=float)
     return (ordered * left).cummax().clip(upper=1.0).reindex(p.index)
@@ -209,10 +206,7 @@ def courses(trainings: pd.DataFrame) -> pd.DataFrame:
 
 
 def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of proxy and optimizer with judged methods with and without delay.
-
-    Each is at its own rate: what is judged at that of no delay alone has none yet.
-    """
+    """Yield the pairs of proxy and optimizer with judged methods with and without delay."""
     rows = judged(trainings)
     for (proxy, optimizer), own in rows[rows["at"] == OWN].groupby(SETTING, sort=False):
         if SYNC in set(own["method"]) and own["method"].nunique() > 1:

@@ -112,10 +112,7 @@ class Notebook:
         figure: str | None = None,
         **more: Any,
     ) -> None:
-        """Record a value that is known already, and print the claim's outcome.
-
-        ``more`` goes on to :func:`pipekit.claims.record`, say ``repeats``.
-        """
+        """Record a value that is known already, and print the claim's outcome."""
         kept = {**self.origin, "note": note, "figure": figure, **more}
         print(claims.record(id, value, label, results_dir=self.folder, **kept))
         if get_ipython() is not None:
@@ -246,10 +243,7 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
-    """Return the parameters of the last cell so far that declares what every notebook is given.
-
-    Jupyter tells no tag.
-    """
+    """Return the parameters of the last cell so far that declares what every notebook is given."""
     for cell in reversed(cells):
         if all(f"{name}: " in cell for name in GIVEN):
             return read(cell)
