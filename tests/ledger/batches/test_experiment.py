@@ -139,13 +139,7 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
         ("name: [", "is no experiment: while parsing"),
         ("just text", "should be an object"),
         ("name: x", "notebooks: Field required"),
-        ("{name: x, notebooks: []}", "notebooks: List should have at least 1 item"),
-        ("{name: 3, notebooks: []}", "name: Input should be a valid string"),
         ("{name: x, notebooks: [{notebook: a}], colour: red}", "colour: Extra inputs are not"),
-        (
-            "{name: x, notebooks: [{notebook: a}], cell_timeout_s: true}",
-            "should be a valid integer",
-        ),
         ("{name: x, notebooks: [a.ipynb]}", r"notebooks\[0\]: Input should be an object"),
         ("{name: x, notebooks: [{notebook: b.ipynb}]}", r"no notebook is named .*b\.ipynb"),
         ("{name: x, notebooks: [{notebook: experiment.yaml}]}", "cannot be read as a notebook"),
@@ -161,10 +155,6 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
             "{name: x, notebooks: [{notebook: a.ipynb}], cell_timeout_s: -1}",
             "cell_timeout_s: Input should be g",
         ),
-        (
-            "{name: x, notebooks: [{notebook: a.ipynb, quick: {steps: 2001-13-45}}]}",
-            "no experiment",
-        ),
         ("{name: x, notebooks: !!python/name:os.system }", "is no experiment"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {stepz: 1}}]}", "must assign 'stepz'"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {scale: 1}}]}", "'scale' is set by the"),
@@ -172,10 +162,6 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
         (
             "{name: x, notebooks: [{notebook: a.ipynb, full: 3}]}",
             r"\[0\].full: Input should be an object",
-        ),
-        (
-            "{name: x, notebooks: [{notebook: a.ipynb, alone: 1}]}",
-            "alone: Input should be a valid boolean",
         ),
     ],
 )
