@@ -104,30 +104,26 @@ def changes(tried: pd.DataFrame) -> pd.DataFrame:
 
 def _row(outcome: Outcome) -> dict[str, Any]:
     claim, record = outcome.claim, outcome.record
-    origin = {} if record is None else record.provenance
-    return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "where": claim.where,
-        "claim": claim.claim,
-        "conditions": claim.conditions,
-        "value": claim.value,
-        "unit": claim.unit,
+    row = {
+        **vars(claim),
         "wanted": claim.label,
-        "tolerance": claim.tolerance,
-        "check": claim.check,
-        "record": claim.record,
+        "label": None,
         "status": outcome.status.value,
-        "ours": None if record is None else json.dumps(record.value, ensure_ascii=False),
         "ratio": outcome.ratio,
-        "repeats": json.dumps(record.repeats) if record and record.repeats else None,
-        "label": None if record is None else record.label,
         "weaker": outcome.label_note,
         "why": outcome.why,
         "cause": outcome.cause,
-        "contradiction": None if record is None else record.contradiction or None,
-        "our_note": None if record is None else record.note,
-        "notebook": None if record is None else record.notebook,
-        "figure": None if record is None else record.figure,
-        **{key: origin.get(key) for key in ("utc", "commit", "seed", "cpu", "torch", "pipekit")},
+    }
+    if record is None:
+        return row
+    origin = ("utc", "commit", "seed", "cpu", "torch", "pipekit")
+    return row | {
+        "label": record.label,
+        "ours": json.dumps(record.value, ensure_ascii=False),
+        "repeats": json.dumps(record.repeats) if record.repeats else None,
+        "contradiction": record.contradiction or None,
+        "our_note": record.note,
+        "notebook": record.notebook,
+        "figure": record.figure,
+        **{key: record.provenance.get(key) for key in origin},
     }
