@@ -6,7 +6,7 @@ momentum and rows a machine are those that the paper gives VGG16 (section 5.1), 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -17,10 +17,13 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import IMAGES, LR, ROWS, VGG16_SGD
+from experiments.pipedream.table1.plans import data_parallel
 from experiments.pipedream.table1.row import BSP as ONE_STAGE
-from experiments.pipedream.table1.row import PIPEDREAM
+from experiments.pipedream.table1.row import PIPEDREAM, Row
 from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.table import UNCHANGED, otherwise
+from experiments.study.costs import faster_links
+from experiments.study.traces import mean_interval
 from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.datasets import Dataset, mnist
@@ -28,6 +31,7 @@ from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.schedules import Schedule, asp, pipedream
+from pipekit.traces import Trace
 
 SGD = "SGD, 1 worker"
 STASHING = "PipeDream 1-1-1-1"
@@ -182,6 +186,21 @@ def epoch_hours(arm: Arm, changed: str = UNCHANGED) -> float:
     else:
         seconds = row.seconds(ONE_STAGE if METHODS[arm.method].stages == 1 else PIPEDREAM)
     return IMAGES / row.profile.rows * seconds / 3600
+
+
+def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: int) -> float:
+    """Return ASP's seconds a minibatch, of all workers together, once its pipeline is full.
+
+    Our engine's ASP has no parameter server and sends every gradient to every worker, as many times
+    as many bytes as there are workers: links are made as many times faster.  ``run`` gets a
+    schedule, a profile, a plan and a cluster.
+    """
+    workers = row.setting.workers
+    fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
+    table = asp(workers, delay).take(fill + minibatches + drain)
+    plan, links = data_parallel(row.profile, workers), faster_links(row.cluster, workers)
+    ends = run(table, row.profile, plan, links).ends("BACKWARD", stage=0)
+    return mean_interval(ends, fill - 1, fill - 1 + minibatches)
 
 
 class Ratio(NamedTuple):
