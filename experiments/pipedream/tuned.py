@@ -21,7 +21,6 @@ from pipekit.host.provenance import provenance, write
 TARGET, EPOCHS, SEEDS = 80.0, 10, 5
 RATES = tuple(0.01 * 2.0**power for power in range(-1, 3))
 TUNING_SEEDS = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 2)
-FILE = "tuned.csv"
 
 
 def tuned(trainings: study.Trainings[Digits], method: str) -> float:
@@ -46,9 +45,9 @@ def main(folder: Annotated[Path, typer.Argument(help="gets tuned.csv, provenance
     rates = {method: tuned(trainings, method) for method in methods}
     judged = [Digits(m, seed, EPOCHS, lr=rates[m]) for m, seed in product(methods, range(SEEDS))]
     found: pd.DataFrame = trainings.run(judged).drop(columns="seconds")
-    found.to_csv(folder / FILE, index=False, float_format="%.6g")
-    about = {"tuned on": [*TUNING_SEEDS], "target": TARGET, "rates": rates}
-    write(folder / "provenance.json", provenance("measured", **about))
+    found.to_csv(folder / "tuned.csv", index=False, float_format="%.6g")
+    about = provenance("measured", tuning_seeds=[*TUNING_SEEDS], target=TARGET, rates=rates)
+    write(folder / "provenance.json", about)
 
 
 if __name__ == "__main__":
