@@ -115,7 +115,8 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         content = json.dumps(yaml.load(read_text(file), _PlainLoader), allow_nan=False)
         found = parse_json(content, _File, exact=True)
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is no experiment: {' '.join(str(error).split())}") from error
+        why = " ".join(str(error).split())
+        raise ValueError(f"{file} is no experiment, docs/papers.md shows one: {why}") from error
     if not found.name.isprintable():
         raise ValueError(f"{file}: 'name' must be printable, not {found.name!r}")
     jobs = tuple(

@@ -136,7 +136,7 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", "is no experiment: while parsing"),
+        ("name: [", "is no experiment, docs/papers.md shows one: while parsing"),
         ("just text", "should be an object"),
         ("name: x", "notebooks: Field required"),
         ("{name: x, notebooks: [{notebook: a}], colour: red}", "colour: Extra inputs are not"),
