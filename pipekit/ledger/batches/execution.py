@@ -42,7 +42,8 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     """
 
     def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        told(executed).write_text(f"cell {cell_index + 1}/{job.cells}", encoding="utf-8")
+        # From 0; the one that papermill puts in makes the last as many as the notebook has.
+        told(executed).write_text(f"cell {cell_index}/{job.cells}", encoding="utf-8")
 
     given, executed, files = job.notebook, folder / f"{job.name}.ipynb", folder / job.name
     started = time.perf_counter()
