@@ -4,8 +4,7 @@
 
 reads the record of every training that is done and writes results/reference/staleness/: all of them
 (trainings.csv), how each method ended (summary.csv), the papers' claims beside it (claims.csv),
-what each mitigation earns (mitigations.csv), when each is at a loss on the papers' clusters
-(time_to_loss.csv), and all of that in sentences (findings.csv).
+what each mitigation earns (mitigations.csv), and all of that in sentences (findings.csv).
 """
 
 import argparse
@@ -15,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.staleness import claims, comparison, figures, speed
+from experiments.staleness import claims, comparison
 from experiments.staleness.sweep import ARM, VALIDATIONS, table
 from experiments.study.trainings import Course
 from pipekit.host.provenance import provenance, write
@@ -72,12 +71,10 @@ def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     summary = comparison.summary(trainings)
     names = summary[["proxy", "optimizer", "arm", "at"]].agg(" ".join, axis=1)
     summary.insert(0, "name", names.str.replace(",", ""))
-    seconds = speed.update_seconds(speed.on_paper_cluster, trainings)
     return {
         "summary": summary,
         "claims": claims.verdicts(trainings),
         "mitigations": claims.mitigations(trainings),
-        "time_to_loss": figures.time_to_loss(trainings, seconds),
         "findings": claims.sentences(trainings),
     }
 

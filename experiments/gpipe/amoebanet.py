@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from experiments.gpipe.bars import MICROBATCHES, MINIBATCH, PIXELS
 from experiments.study.costs import estimated, images
 from experiments.study.differences import noted
 from pipekit.clusters import V100
@@ -63,30 +62,6 @@ def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
     }
     name, saves = same[0].name, same[0].saves_output
     return LayerProfile(name, forward_s=1, backward_s=2, saves_output=saves, **sums)
-
-
-def compiled(layers: int, filters: int) -> Profile:
-    """Return :func:`profile` for a microbatch whose backward needs convolutions' outputs alone.
-
-    A compiler can fuse what is between two convolutions, and compute it again. Activations are in
-    bfloat16.
-    """
-    model, rows = amoebanet_d(3 * layers, filters, device="meta"), MINIBATCH // MICROBATCHES
-    sizes = [
-        noted(
-            [each for each in layer.modules() if isinstance(each, nn.Conv2d)],
-            lambda _, __, output: output.numel(),
-        )
-        for layer in model
-    ]
-    with torch.device("meta"):
-        model(images(rows, PIXELS)())
-    before = profile(layers, filters, rows, PIXELS)
-    kept = tuple(
-        replace(layer, saved_bytes=2 * sum(numbers), output_bytes=layer.output_bytes / 2)
-        for layer, numbers in zip(before.layers, sizes, strict=True)
-    )
-    return replace(before, layers=kept, input_bytes=before.input_bytes / 2)
 
 
 NORMAL = "1x1", "separable 3x3", "1x1", "separable 3x3", "1x1", "1x1"
@@ -159,11 +134,7 @@ def reductions() -> pd.DataFrame:
 
 
 def stem_to_last_cell(*, delayed: bool) -> tuple[float, int]:
-    """Return the bytes that AmoebaNet-D (2, 256) puts out before its last cell, and its parameters.
-
-    ``delayed`` moves a stride of 2 from its first convolution, the stem's, to its last, the two
-    that enter the last cell (section 5).
-    """
+    """Return the bytes that AmoebaNet-D (2, 256) puts out before its last cell; its parameters."""
     model = amoebanet_d(3 * 2, 256, device="meta")
     last = len(model) - 2
     if delayed:

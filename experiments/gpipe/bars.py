@@ -175,10 +175,7 @@ def sized(
 
 
 def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
-    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
-
-    With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
-    """
+    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`."""
     rows = profile.rows if scenario.pipelined else MINIBATCH
     while rows:
         found = sized(profile, scenario, rows, by)

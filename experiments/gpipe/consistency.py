@@ -45,10 +45,7 @@ def recipe(seed: int, epochs: int) -> Recipe:
 
 
 class Cast(nn.Module):
-    """A layer that computes in bfloat16 where autocast knows how, and gives another type.
-
-    Its weights, and their gradients, stay float32 (mixed precision, GPipe 4.3.2).
-    """
+    """A layer that computes in bfloat16 where autocast knows how, and gives another type."""
 
     def __init__(self, layer: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -86,10 +83,7 @@ NORMS = 1, 4
 
 
 def with_batch_norm(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:
-    """Return a convolutional network with batch norm for images [B, 1, 8, 8]: 9 layers.
-
-    Always with the same weights; in training mode.
-    """
+    """Return a convolutional network with batch norm for images [B, 1, 8, 8]: 9 layers."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),  # [B, 8, 8, 8]

@@ -149,10 +149,7 @@ def predicted(scenario: Scenario, size: Size) -> Memory:
 
 @cache
 def trained(scenario: Scenario, size: Size) -> Memory:
-    """Return what the workers held while the network was trained on random images (measured).
-
-    It is cut by GPipe's partitioner.
-    """
+    """Return what the workers held while the network was trained on random images (measured)."""
     layers, filters, pixels = size
     torch.manual_seed(0)
     pipeline = Pipeline(
@@ -177,10 +174,7 @@ def activation_bytes(memory: Memory) -> float:
 def kept_by_equal_layers(
     rows: int, layers: int, stages: int, microbatches: int, recompute: Recompute
 ) -> pd.DataFrame:
-    """Train equal layers and return what every worker kept for its backwards, in bytes (measured).
-
-    There are N rows of a minibatch, and K equally long stages.
-    """
+    """Train equal layers; return the bytes that each worker kept for its backwards (measured)."""
 
     def layer() -> nn.Sequential:
         return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))

@@ -52,10 +52,7 @@ def bubble_over_theory(trace: Trace, stages: int, microbatches: int) -> float:
 
 
 def recomputes_early(trace: Trace) -> bool:
-    """Return whether every stage before the last recomputes before its first gradient is computed.
-
-    Section 3.3: "recomputation ... can be scheduled earlier without waiting for gradients".
-    """
+    """Return whether each stage but the last recomputes before its first gradient is computed."""
     firsts = trace.frame.groupby(["stage", "op"]).first()
     return all(
         firsts["start_s"][stage, "RECOMPUTE"] < firsts["end_s"][after, "BACKWARD"]

@@ -6,8 +6,9 @@ momentum and rows a machine are those that the paper gives VGG16 (section 5.1), 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,20 +16,22 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream.settings import DATA, TRAININGS
+from experiments.pipedream.settings import IMAGES, LR, ROWS, VGG16_SGD
+from experiments.pipedream.table1.plans import data_parallel
 from experiments.pipedream.table1.row import BSP as ONE_STAGE
-from experiments.pipedream.table1.row import PIPEDREAM
+from experiments.pipedream.table1.row import PIPEDREAM, Row
 from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.table import UNCHANGED, otherwise
+from experiments.study.costs import faster_links
+from experiments.study.traces import mean_interval
 from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
-from pipekit.datasets import mnist
+from pipekit.datasets import Dataset, mnist
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.schedules import Schedule, asp, pipedream
-
-VGG16 = TRAININGS["vgg16"]
+from pipekit.traces import Trace
 
 SGD = "SGD, 1 worker"
 STASHING = "PipeDream 1-1-1-1"
@@ -56,6 +59,10 @@ METHODS: Mapping[str, Schedule] = {
 which travel for as long as a minibatch takes."""
 
 
+FIRST_TUNING_SEED = 100
+"""From it on a training holds out an eighth of its images, on which its accuracy is."""
+
+
 @dataclass(frozen=True)
 class Digits:
     """A training: a method, a seed, passes over 4,000 images of digits, drained after each.
@@ -66,16 +73,31 @@ class Digits:
     method: str
     seed: int
     epochs: int
-    lr: float = VGG16.lr
+    lr: float = LR
     depth: int = 4
     width: int = 32
+
+    @property
+    def data(self) -> Dataset:
+        """What it learns from and is tested on."""
+        data = mnist()
+        if self.seed < FIRST_TUNING_SEED:
+            return data
+        own = len(data.train_inputs) * 7 // 8
+        return replace(
+            data,
+            train_inputs=data.train_inputs[:own],
+            train_targets=data.train_targets[:own],
+            test_inputs=data.train_inputs[own:],
+            test_targets=data.train_targets[own:],
+        )
 
 
 def training(digits: Digits) -> Training:
     """Train on the real engine, over threads."""
     schedule, model = METHODS[digits.method], _network(digits)
-    optimizer = replace(VGG16, lr=digits.lr).optimizer
-    recipe = Recipe(model, mnist(), optimizer, VGG16.minibatch, digits.epochs, digits.seed)
+    optimizer = partial(VGG16_SGD, lr=digits.lr)
+    recipe = Recipe(model, digits.data, optimizer, ROWS["vgg16"], digits.epochs, digits.seed)
     # Every stage begins with a linear layer, but for the first, which has all before it, too.
     linear = [number for number, layer in enumerate(model) if isinstance(layer, nn.Linear)]
     inner = [linear[round(s * len(linear) / schedule.stages)] for s in range(1, schedule.stages)]
@@ -88,7 +110,7 @@ def train(digits: Digits) -> Course:
 
     ``accuracy`` is of the test images (%), ``loss`` the mean of the epoch's minibatches.
     """
-    data, done = mnist(), training(digits)
+    data, done = digits.data, training(digits)
     with torch.no_grad():
         untrained = float(accuracy(_network(digits)(data.test_inputs), data.test_targets))
     return Course.of(
@@ -166,7 +188,22 @@ def epoch_hours(arm: Arm, changed: str = UNCHANGED) -> float:
         seconds = row.compute_s / arm.setting.workers
     else:
         seconds = row.seconds(ONE_STAGE if METHODS[arm.method].stages == 1 else PIPEDREAM)
-    return DATA["ILSVRC12"].train / row.profile.rows * seconds / 3600
+    return IMAGES / row.profile.rows * seconds / 3600
+
+
+def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: int) -> float:
+    """Return ASP's seconds a minibatch, of all workers together, once its pipeline is full.
+
+    Our engine's ASP has no parameter server and sends every gradient to every worker, as many times
+    as many bytes as there are workers: links are made as many times faster.  ``run`` gets a
+    schedule, a profile, a plan and a cluster.
+    """
+    workers = row.setting.workers
+    fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
+    table = asp(workers, delay).take(fill + minibatches + drain)
+    plan, links = data_parallel(row.profile, workers), faster_links(row.cluster, workers)
+    ends = run(table, row.profile, plan, links).ends("BACKWARD", stage=0)
+    return mean_interval(ends, fill - 1, fill - 1 + minibatches)
 
 
 class Ratio(NamedTuple):
@@ -194,11 +231,7 @@ class Ratio(NamedTuple):
 def ratio(
     epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: str = UNCHANGED
 ) -> Ratio:
-    """Return how many times less ``fast`` takes, by the epochs that each method needs.
-
-    They are infinite for a method that needs more than the ``trained`` ones; of ``changed`` see
-    :func:`epoch_hours`.
-    """
+    """Return how many times less ``fast`` takes, by the epochs that each method needs."""
     needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
     seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
     return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)

@@ -64,10 +64,7 @@ def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFra
 
 
 def network() -> nn.Sequential:
-    """Return a small AlexNet for images [B, 1, 28, 28]: 26 MB of weights, 99 % in linear layers.
-
-    As in AlexNet and VGG16, the backward comes to the many weights first.
-    """
+    """Return a small AlexNet for images [B, 1, 28, 28]: 26 MB of weights, 99 % in linear layers."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding=2),  # [B, 32, 28, 28]
         nn.ReLU(),

@@ -37,10 +37,7 @@ _ROUNDS = 4
 
 @cache
 def profile_of(model: str, gpu: str, efficiency: float, others_seconds: bool = False) -> Profile:
-    """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak.
-
-    ``others_seconds`` stand in for the estimate where somebody has published them.
-    """
+    """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak."""
     device = pipedream_figure1(gpu).device
     estimated = study.published(model, ROWS[model], device, efficiency=efficiency)
     known = others_seconds and (model, device.name) in network_times()
@@ -76,11 +73,7 @@ def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
 
 
 def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
-    """Return the part of the wait-free exchange that is left when the backward is over.
-
-    Layers' gradients take turns on the link (bytes/s in each direction), in the order of the
-    backward.
-    """
+    """Return the part of the wait-free exchange that is left when the backward is over."""
     computed = sent = 0.0
     for layer in reversed(costs.layers):
         computed += layer.backward_s
@@ -91,11 +84,7 @@ def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
 
 
 def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
-    """Draw Figure 1 as the paper does: a panel a GPU, a line a model.
-
-    The grid has model, gpu, workers and overhead; the fastest GPU's panel also has the one overhead
-    that is ``printed``, VGG16's largest (section 1).
-    """
+    """Draw Figure 1 as the paper does: a panel a GPU, a line a model."""
     space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
     drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
     drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460)

@@ -85,10 +85,7 @@ class SmallTraining:
         return history
 
     def replayed(self, delays: Sequence[int]) -> list[Tensors]:
-        """Return W(0), W(1), ... of w(t+1) = w(t) - lr * grad f(w_s(t - delays[s]) on stage s).
-
-        Serially, with a list of all past weights; a version before the first is W(0).
-        """
+        """Return W(0), W(1), ... of w(t+1) = w(t) - lr * grad f(w_s(t - delays[s]) on stage s)."""
         history: list[Tensors] = [self.model.state_dict()]
         for t in range(len(self.batches)):
             history.append(self.stepped(history[-1], self.gradient(history, delays, t)))
@@ -123,10 +120,7 @@ def farthest(a: Sequence[Tensors], b: Sequence[Tensors]) -> float:
 
 
 def overwritten(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int]]:
-    """Yield (version, position of its last reader, position of the update that overwrites it).
-
-    Of each version that a worker of one stage ever reads and that does not stay.
-    """
+    """Yield (version, position of its last reader, position of the update that overwrites it)."""
     readers = {t.version: at for at, t in enumerate(tasks) if t.op is not Op.UPDATE}
     held = {0: 0}  # the version in each slot
     for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
@@ -137,11 +131,7 @@ def overwritten(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int]]:
 
 
 def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replicas: int) -> int:
-    """Return how many numbers of a replicated stage's gradients are in no shard, or in several.
-
-    The stage is really trained; a worker's shard are those numbers of a bucket that the others send
-    to it to be summed (PipeDream, section 4).
-    """
+    """Return how many numbers of a replicated stage's gradients are in no shard, or in several."""
     shards, sgd = _Shards(), partial(torch.optim.SGD, lr=0.01)
     schedule, loss = pipedream([replicas]), nn.MSELoss()
     pipeline = Pipeline(model, schedule, balance=[len(model)], optimizer=sgd, loss=loss)

@@ -39,11 +39,7 @@ def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
 
 
 def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
-    """Return start and end of the steady state, and how many minibatches end in it.
-
-    Both are ends of backwards on the input stage; a run too short for :func:`window` is a
-    ValueError.
-    """
+    """Return start and end of the steady state, and how many minibatches end in it."""
     ends = trace.ends("BACKWARD", stage=0)
     warmup, drain = (_rounds(replicas, n) for n in _uncounted(replicas, margin))
     period = math.lcm(*replicas)
@@ -75,10 +71,7 @@ def replica_vectors(machines: int, stages: int) -> Iterator[list[int]]:
 
 
 def with_links_as_stages(replicas: Sequence[int]) -> list[int]:
-    """Return how many minibatches must be in flight if every link is busy like one more stage.
-
-    NOAM counts machines only (PipeDream, 3.2); a minibatch also spends time on the links.
-    """
+    """Return how many minibatches must be in flight if every link is busy like one more stage."""
     last = len(replicas) - 1
     return [count + last - stage for stage, count in enumerate(optimal_in_flight(replicas))]
 

@@ -109,11 +109,7 @@ class MessageCounter(Observer):
 
 
 def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFrame:
-    """Return when each message of an emulated run was on its link, as ``Trace.transfers`` does.
-
-    The engine keeps a message back as long as the cluster's links take; here the same links serve
-    the same messages in the same order.
-    """
+    """Return when each message of an emulated run was on its link, as ``Trace.transfers`` does."""
     sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
     traffic, rows, flows = Traffic(cluster), [], []
     for row in trace.passes.sort_values("end_s").itertuples():
@@ -131,11 +127,7 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
 def hidden_fraction(
     trace: Trace, transfers: pd.DataFrame, replicas: Sequence[int], margin: int = 1
 ) -> float:
-    """Return the share of the steady state's time on links in which their machine computes.
-
-    A message counts once for each of the two machines; ``margin`` is that of
-    :func:`.steady_state.window`.
-    """
+    """Return the share of the steady state's time on links in which their machine computes."""
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
     hidden = total = 0.0

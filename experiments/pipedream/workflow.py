@@ -88,11 +88,7 @@ def every_plan(layers: int, machines: int) -> Iterator[Stages]:
 
 
 def candidates(layers: int, widths: Sequence[int]) -> int:
-    """Return how many candidates the planner's dynamic program looks at, for layers all alike.
-
-    A candidate is a first stage, its machines, and a place where the rest begins; ``widths`` are
-    members of each level of links, innermost first.
-    """
+    """Return how many candidates the planner's dynamic program looks at, for layers all alike."""
     profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]
     spans = LayerRanges(profile)

@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
-from experiments.study.differences import Tensors, relative_difference
+from experiments.study.differences import relative_difference
 from pipekit import oracle
 from pipekit.datasets import Batch
 from pipekit.engine import OptimizerFactory, Pipeline, Run
@@ -53,11 +52,7 @@ def compared(
     width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`.
-
-    With ``width`` pipelines side by side a batch has ``width * microbatches`` microbatches. Both
-    have operators with as many threads, as sums over threads are rounded otherwise.
-    """
+    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`."""
     made: list[Optimizer] = []
 
     def watched(parameters: list[nn.Parameter]) -> Optimizer:
@@ -82,26 +77,8 @@ def compared(
     return Compared(run, apart, run.losses == truth.losses, states)
 
 
-def by_hand(model: nn.Sequential, batches: Sequence[Batch], delay: int, lr: float) -> list[Tensors]:
-    """Return W(0), W(1), ... of W(t+1) = W(t) - lr grad f(W(t - delay)), on whole batches.
-
-    By autograd alone, with neither engine nor oracle; a version before the first is W(0).
-    """
-    history: list[Tensors] = [dict(model.state_dict())]
-    for t, (inputs, targets) in enumerate(batches):
-        read = {name: w.clone().requires_grad_() for name, w in history[max(t - delay, 0)].items()}
-        loss = nn.functional.mse_loss(functional_call(model, read, inputs), targets)
-        gradients = torch.autograd.grad(loss, list(read.values()))
-        moved = zip(history[t].items(), gradients, strict=True)
-        history.append({name: weight.add(g, alpha=-lr) for (name, weight), g in moved})
-    return history
-
-
 def crossing_bytes(run: Run, width: int) -> dict[str, int]:
-    """Return the bytes that change pipeline: of activations and their gradients, and of weights'.
-
-    Worker ``i * width + r`` belongs to pipeline r (:func:`replicate`).
-    """
+    """Return the bytes that change pipeline: of activations and gradients, and of weights'."""
     traffic = run.traffic
     changes = traffic[traffic["source"] % width != traffic["destination"] % width]
     weights = changes["purpose"] == "weights"

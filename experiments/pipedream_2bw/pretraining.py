@@ -29,10 +29,7 @@ Factory = Callable[[list[nn.Parameter]], AdamW]
 
 
 class Movement:
-    """Follows ||W(t) - W(t-1)|| / ||W(t)|| over all stages of a pipeline on threads.
-
-    The optimizer is AdamW, whose count of updates tells which one a stage is at.
-    """
+    """Follows ||W(t) - W(t-1)|| / ||W(t)|| over all stages of a pipeline on threads."""
 
     def __init__(self) -> None:
         self._squares: dict[int, list[tuple[float, float]]] = {}
@@ -160,10 +157,7 @@ def train(case: PreTraining) -> study.Course:
 def course(
     pipeline: Pipeline, data: Dataset, case: PreTraining
 ) -> Iterator[tuple[Sequence[float], float]]:
-    """Train in :data:`POINTS` pieces; yield the losses of each, and the validation loss after it.
-
-    The first yielded is the untrained network's loss, without others.
-    """
+    """Train in :data:`POINTS` pieces; yield the losses of each and the validation loss then."""
     batches = take(data, case.batch_rows, case.steps, case.seed)
     tests = data.test_batches(EVALUATION_ROWS)
     yield [], pipeline.evaluate(tests)
@@ -229,10 +223,7 @@ def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
 
 
 def matching_share(frame: pd.DataFrame) -> float:
-    """Return after which share of its steps vanilla's mean validation loss is where 2BW's ends.
-
-    Between two validations by a straight line; not a number if vanilla never gets there.
-    """
+    """Return after which share of its steps vanilla's mean validation loss is where 2BW's ends."""
     points = frame.dropna(subset="validation")
     means = points.groupby(["method", "step"])["validation"].mean()
     vanilla, goal = means[VANILLA], float(means[TWO_BW].iloc[-1])

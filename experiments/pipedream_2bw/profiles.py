@@ -45,10 +45,7 @@ Large Transformer Models", 2022, section 4.1)."""
 
 
 def gpt_profile(size: str, rows: int = 1) -> Profile:
-    """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`.
-
-    Passes take as long as their rows, but for the gradients that are added, whatever the rows.
-    """
+    """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`."""
     return _with_weights(_one_row(gpt, size, efficiency()).scaled(rows))
 
 

@@ -28,13 +28,6 @@ def simulated(job: Pipelines, system: str) -> float:
     return _seconds(job, system, lambda table: simulate(table, job.timed, job.plan, job.cluster))
 
 
-def recomputed_early(job: Pipelines, system: str) -> float:
-    """Return the same if a stage recomputes while it waits for its gradient (torchgpipe, 3.2.4)."""
-    stages = tuple(replace(stage, recompute="always") for stage in job.plan.stages)
-    plan = replace(job.plan, stages=stages)
-    return _seconds(job, system, lambda table: simulate(table, job.profile, plan, job.cluster))
-
-
 def emulated(job: Pipelines, system: str, faster: float) -> float:
     """Return a batch's seconds on the real engine, as if compute and links were not sped up."""
     how = job.timed, job.plan, job.cluster, faster
@@ -63,23 +56,17 @@ def tensor_mp_seconds(job: Pipelines) -> float:
     return job.microbatches * (compute + exchanged) + gradients + update
 
 
-def rates(
-    jobs: Iterable[Pipelines],
-    systems: Sequence[str] = SYSTEMS,
-    seconds: Callable[[Pipelines, str], float] = simulated,
-) -> pd.DataFrame:
+def rates(jobs: Iterable[Pipelines], systems: Sequence[str] = SYSTEMS) -> pd.DataFrame:
     """Return sequences a second: a row a batch size, a column a system."""
     rows = {
-        job.batch: {system: job.batch / seconds(job, system) for system in systems} for job in jobs
+        job.batch: {system: job.batch / simulated(job, system) for system in systems}
+        for job in jobs
     }
     return pd.DataFrame(rows).T.rename_axis("batch")
 
 
 def steady_seconds(trace: Trace, batches: int) -> float:
-    """Return the mean seconds from the end of one batch to that of the next on the output stage.
-
-    A run of a single batch, which ends in a flush, takes what it takes.
-    """
+    """Return the mean seconds from the end of one batch to that of the next on the output stage."""
     if batches == 1:
         return trace.makespan_s
     last = int(trace.frame["stage"].max())

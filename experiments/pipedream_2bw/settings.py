@@ -97,8 +97,6 @@ class AdamRecipe:
     warm_up: float = 0.01
     weight_decay: float = 0.01
     clip_norm: float = 1.0
-    data: str = "OpenWebText"
-    precision: str = "mixed precision"
 
     def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
         """Return the optimizer of a stage's parameters."""
@@ -137,17 +135,3 @@ PRE_TRAINING: Mapping[str, AdamRecipe] = {
     "gpt": AdamRecipe(512, steps=300_000, warm_up=0.01),
 }
 """By model; steps and warm-up are Megatron's, since the paper prints neither."""
-
-
-def describe(trainings: Mapping[str, AdamRecipe]) -> str:
-    """Return in one line what section 5.1's trainings have in common, or refuse others."""
-    common = {(t.lr, t.sequence, t.precision, t.data) for t in trainings.values()}
-    if len(common) > 1:
-        raise ValueError(f"the trainings differ in more than batch and steps: {common}")
-    ((lr, sequence, precision, data),) = common
-    batches = ", ".join(f"{name.upper()} {t.batch_rows}" for name, t in trainings.items())
-    rate = f"{lr:.0e}".replace("e-0", "e-")
-    return (
-        f"Adam lr {rate}, warm-up + linear decay; batch {batches}; seq {sequence}; {precision}; "
-        f"{data}"
-    )

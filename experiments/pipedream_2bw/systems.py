@@ -49,11 +49,7 @@ GIB = 2**30
 
 
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
-    """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
-
-    All gradients make one update. A flush of 1 each is inter-layer model parallelism with gradient
-    accumulation. A count below 1 is a ScheduleError.
-    """
+    """Return GPipe's schedule with several flushes a batch, of so many microbatches each."""
     require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
     parts = [range(stop - size, stop) for stop, size in zip(accumulate(sizes), sizes, strict=True)]
     order = [(op, k) for part in parts for op in (Op.FORWARD, Op.BACKWARD) for k in part]

@@ -126,10 +126,7 @@ DELAYS = ("2bw", "pipedream")
 
 
 def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings, what contradicts a paper first: ``number`` from 1, ``name``, ``text``.
-
-    As many, of whatever trainings there are: what was not trained is said to be so.
-    """
+    """Return the findings, contradictions first: ``number`` from 1, ``name``, ``text``."""
     table = verdicts(trainings)
     own = table[table["trained"]].groupby("name")["verdict"]
     verdicts_of = {name: {*each} for name, each in own}

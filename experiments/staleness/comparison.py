@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
 from experiments.staleness.methods import BSP, METHODS, SYNC
 from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
-from experiments.study.trainings import reached
 
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
@@ -69,10 +67,7 @@ class Excess(NamedTuple):
 
 
 def holm(p: "pd.Series[float]") -> "pd.Series[float]":
-    """Return p-values corrected for their number by Holm's method (1979).
-
-    Of those that are then below a level, any is so by chance with that probability at most.
-    """
+    """Return p-values corrected for their number by Holm's method (1979)."""
     ordered = p.sort_values(kind="stable")
     left = pd.Series(range(len(p), 0, -1), index=ordered.index, dtype=float)
     return (ordered * left).cummax().clip(upper=1.0).reindex(p.index)
@@ -200,37 +195,18 @@ def courses(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return the validation loss in the course of the judged trainings: a row a point and seed.
 
     Each arm is at its own rate.  Columns: proxy, optimizer, arm, method, stages, seed, ``updates``,
-    ``samples``, ``loss``.
+    ``loss``.
     """
     rows = judged(trainings)
     rows = rows[rows["at"] == OWN]
-    ids = [*SETTING, "arm", "method", "stages", "seed", "batch_rows", "updates"]
+    ids = [*SETTING, "arm", "method", "stages", "seed", "updates"]
     long = rows.melt(ids, VALIDATIONS, "point", "loss")
     part = long["point"].str.removeprefix("validation_").astype(int) / (len(VALIDATIONS) - 1)
-    updates = (long["updates"] * part).round().astype(int)
-    long = long.assign(updates=updates, samples=updates * long["batch_rows"])
-    return long.drop(columns=["point", "batch_rows"])
-
-
-def reached_after(course: pd.DataFrame, target: float) -> "pd.Series[float]":
-    """Return after how many updates the mean loss of each arm of one setting is at a target.
-
-    Between two validations by a straight line; infinite if it never is.
-    """
-    means = course.groupby(["arm", "updates"], sort=False)["loss"].mean()
-    found = {}
-    for arm, losses in means.groupby("arm", sort=False):
-        best = np.minimum.accumulate(losses.fillna(math.inf).to_numpy())
-        times = [float(at) for at in losses.index.get_level_values("updates")]
-        found[arm] = reached([-loss for loss in best], -target, times)
-    return pd.Series(found, name="updates")
+    return long.assign(updates=(long["updates"] * part).round().astype(int)).drop(columns="point")
 
 
 def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of proxy and optimizer with judged methods with and without delay.
-
-    Each is at its own rate: what is judged at that of no delay alone has none yet.
-    """
+    """Yield the pairs of proxy and optimizer with judged methods with and without delay."""
     rows = judged(trainings)
     for (proxy, optimizer), own in rows[rows["at"] == OWN].groupby(SETTING, sort=False):
         if SYNC in set(own["method"]) and own["method"].nunique() > 1:

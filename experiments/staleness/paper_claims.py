@@ -27,10 +27,7 @@ class PaperClaim(NamedTuple):
         return f"{proxy.partition('-')[0]} {optimizer}" in self.trained.split(", ")
 
     def verdict(self, told: float, above: bool, below: bool) -> str:
-        """Return whether a comparison agrees: ``told`` is the excess if its sign is shown, else 0.
-
-        ``above`` and ``below``: the excess is shown to be within that side of the margin.
-        """
+        """Return whether a comparison agrees; ``told``: the excess if its sign is shown, else 0."""
         higher, lower = told > 0 and not above, told < 0 and not below
         agrees, contradicts = {
             HIGHER: (higher, lower or above),

@@ -5,7 +5,7 @@ is built on it pass them through whole, since it updates after each minibatch.  
 no pipeline and has no seconds here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -27,8 +27,6 @@ from pipekit.simulation import simulate
 
 BATCHES = 3
 """Of a simulated run, besides those that fill the pipeline."""
-DEPTH = 4
-"""Stages of a pipeline whose method has the same delay at any depth."""
 
 
 class Taken(NamedTuple):
@@ -124,16 +122,3 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
             found.append((row.method, arm, seconds / machines.rows, row.loss, row.std, size))
     columns = ["method", "arm", "seconds", "loss", "std", "memory_bytes"]
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
-
-
-def update_seconds(
-    machines: Callable[[str, str, int], Machines], trainings: pd.DataFrame
-) -> pd.Series:
-    """Return the simulated seconds of an update, by proxy, optimizer, method and stages."""
-    arms = trainings[["proxy", "optimizer", "method", "stages"]].drop_duplicates()
-    arms = arms[arms["method"] != BSP]
-    found = {}
-    for proxy, optimizer, method, stages in arms.itertuples(index=False):
-        depth = DEPTH if METHODS[method].stages else stages
-        found[proxy, optimizer, method, stages] = machines(proxy, optimizer, depth).point(method)[0]
-    return pd.Series(found, name="seconds").sort_index()

@@ -55,11 +55,7 @@ class Sweep:
         folder: str = "",
         **how: int,
     ) -> "Sweep":
-        """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number.
-
-        ``folder`` has the images of the proxy that learns from the user's own; ``how`` are further
-        attributes.
-        """
+        """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number."""
         require_choice("proxy", proxy, list(PROXIES))
         require_choice("optimizer", optimizer, list(OPTIMIZERS))
         network = PROXIES[proxy]

@@ -41,7 +41,6 @@ from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
 from experiments.study.training import Recipe as Recipe
-from experiments.study.training import learning_rates as learning_rates
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
 from experiments.study.trainings import Course as Course

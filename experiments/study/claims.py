@@ -63,10 +63,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Rounds(Generic[T]):
-    """The same thing ``found`` several times, and once more with nothing emulated (or None).
-
-    A round that has a ``label`` says itself what kind of number it is.
-    """
+    """The same thing ``found`` several times, and once more with nothing emulated (or None)."""
 
     found: tuple[T, ...]
     simulated: T | None = None
@@ -224,11 +221,7 @@ def evaluated(
     over: "Sequence[Any] | Rounds[Any] | None",
     because: Sequence[Changed],
 ) -> tuple[Found, tuple[Cause, ...]]:
-    """Return a claim's value, its label set, and the values with one thing changed.
-
-    ``function`` is called with ``point``, and with a round besides if it is found ``over`` some; a
-    value without a label of its own has that of its round, or ``label``.
-    """
+    """Return a claim's value, its label set, and the values with one thing changed."""
 
     def value(label: str, /, *one: Any, **changes: Any) -> Found:
         return found(function(*one, **{**point, **changes}), label)

@@ -58,10 +58,7 @@ def pipeline_gradients(
     loss: Callable[[Any, Any], Tensor],
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """Return the gradient that the one update of a schedule gets, by the parameters' names.
-
-    The model has no buffers that training edits; the loss is a mean over a microbatch's rows.
-    """
+    """Return the gradient that the one update of a schedule gets, by the parameters' names."""
     pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
     pipeline.train(batches, watch=Watch(trace=False))
     return dict(pipeline.state_dict())
@@ -77,10 +74,7 @@ def plain_gradients(
 
 
 def noted(modules: Iterable[nn.Module], note: Callable[[nn.Module, Tensor, Tensor], T]) -> list[T]:
-    """Return a list that grows by what is noted (of module, input, output) of each forward.
-
-    Copies that an engine makes of a module write into the same list.
-    """
+    """Return a list that grows by what is noted (of module, input, output) of each forward."""
     found: list[T] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

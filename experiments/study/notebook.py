@@ -112,10 +112,7 @@ class Notebook:
         figure: str | None = None,
         **more: Any,
     ) -> None:
-        """Record a value that is known already, and print the claim's outcome.
-
-        ``more`` goes on to :func:`pipekit.claims.record`, say ``repeats``.
-        """
+        """Record a value that is known already, and print the claim's outcome."""
         kept = {**self.origin, "note": note, "figure": figure, **more}
         print(claims.record(id, value, label, results_dir=self.folder, **kept))
         if get_ipython() is not None:
@@ -182,10 +179,6 @@ class Notebook:
         """Leave the numbers of one run of a grid, for the table of them all."""
         frame.to_csv(self.folder / GRID, index=False)
 
-    def claims(self) -> pd.DataFrame:
-        """Return the claims recorded so far, a row each."""
-        return claims.table(self.folder)
-
     def scoreboard(self) -> None:
         """Show what this notebook finds, kept up to date by its later cells: a card a claim, and
         the figure that most of the claims name."""
@@ -250,10 +243,7 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
-    """Return the parameters of the last cell so far that declares what every notebook is given.
-
-    Jupyter tells no tag.
-    """
+    """Return the parameters of the last cell so far that declares what every notebook is given."""
     for cell in reversed(cells):
         if all(f"{name}: " in cell for name in GIVEN):
             return read(cell)

@@ -32,10 +32,7 @@ class LayerTime(NamedTuple):
 
 
 class NetworkTime(NamedTuple):
-    """Seconds an image of a network's forward and backward, as published, and by whom.
-
-    ``layers`` are its layers' in the order in which they run, if these were published.
-    """
+    """Seconds an image of a network's forward and backward, as published, and by whom."""
 
     forward_s: float
     backward_s: float

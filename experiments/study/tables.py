@@ -30,11 +30,7 @@ def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
 
 
 def against(paper: Mapping[Any, Any], **ours: Mapping[Any, Any]) -> pd.DataFrame:
-    """Return numbers of ours beside the printed ones, a row a name.
-
-    Columns: "paper", then ``ours`` by their names, and "ratio", the first of them over the paper's.
-    :func:`named_rows` draws it without its last column.
-    """
+    """Return numbers of ours beside the printed ones, a row a name."""
     first, *_ = ours.values()
     frame = pd.DataFrame({"paper": pd.Series(paper), **{k: pd.Series(v) for k, v in ours.items()}})
     frame = frame.loc[list(first)]
@@ -128,10 +124,7 @@ def with_line(
 def accuracies(
     frame: pd.DataFrame, x: str, color: str, target: float, title: str, label: str = "measured"
 ) -> go.Figure:
-    """Draw the mean "accuracy" (%) over seeds over ``x``, in a band from the worst to the best.
-
-    The frame has a row for each seed and point; the target (%) is marked.
-    """
+    """Draw the mean "accuracy" (%) over seeds over ``x``, in a band from the worst to the best."""
     y_title = "test accuracy (%), mean and range of seeds"
     figure = plots.bands(frame, x, "accuracy", color, title=title, label=label, y_title=y_title)
     return with_line(figure, [0, frame[x].max()], [target] * 2, f"target {target:.3g} %")

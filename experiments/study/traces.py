@@ -46,10 +46,7 @@ def run_three_ways(
     cluster: Cluster | None = None,
     slots: Mapping[Op, float] = PAPER_SLOTS,
 ) -> ThreeWays:
-    """Return a schedule in slots (a backward takes two by default), simulated and emulated.
-
-    Without a plan stages have equally many layers; without a cluster links cost nothing.
-    """
+    """Return a schedule in slots (a backward takes two by default), simulated and emulated."""
     return ThreeWays(
         Trace.from_schedule(schedule, slots),
         simulate(schedule, profile, plan, cluster),
@@ -121,10 +118,7 @@ def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.Da
 def in_turns(
     runs: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] | None = None
 ) -> NDArray[np.float64]:
-    """Return the seconds that each of some calls took, taking turns: [rounds, calls].
-
-    By default a thread's own seconds count, without what other programs take of its core.
-    """
+    """Return the seconds that each of some calls took, taking turns: [rounds, calls]."""
     now = clock or time.thread_time
 
     def seconds(run: Callable[[], object]) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
@@ -130,16 +129,6 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
     return Training(
         "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
     )
-
-
-def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
-    """Return the learning rate of each of so many updates, which are made."""
-    rates = []
-    for _ in range(steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        scheduler.step()
-    return rates
 
 
 def _threads_of_a_worker(workers: int) -> int:

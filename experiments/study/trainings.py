@@ -95,10 +95,7 @@ class Trainings(Generic[S]):
 
 
 def side_by_side(trainings: Sequence[Callable[[], None]]) -> None:
-    """Run trainings, each in a process on one core, under a progress bar.
-
-    One that fails raises once those under way have ended.
-    """
+    """Run trainings, each in a process on one core, under a progress bar."""
     cores = min(available_cores(), max(1, len(trainings)))
     with (
         ProcessPoolExecutor(cores, forkserver(), initializer=_begin) as pool,

@@ -173,10 +173,7 @@ class _Join(torch.autograd.Function):
 def total_peak(
     model: nn.Sequential, x: Tensor, cell: Benchmark, *, in_order: bool, portals: bool
 ) -> int:
-    """Return the most bytes of each device together, each run alone by :func:`one_device`.
-
-    All of the cell's microbatches are ``x``; the model's parameters get new gradients.
-    """
+    """Return the most bytes of each device together, each run alone by :func:`one_device`."""
     model.zero_grad()
     parts = pairwise([0, *accumulate(cell.balance)])
     flows = received(model, x, cell.balance, portals)
@@ -187,11 +184,7 @@ def total_peak(
 
 
 def received(model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool) -> list[Flow]:
-    """Return what each stage receives for a microbatch.
-
-    With ``portals``, skips go straight to the stage that pops them; else each stage hands on what
-    is under way.
-    """
+    """Return what each stage receives for a microbatch."""
     ends = {skip.name: skip.destination for skip in skips.between(skips.links(model), balance)}
     flows: list[Flow] = []
     under_way: dict[str, Tensor] = {}

@@ -32,10 +32,7 @@ AT_ONCE = 4
 
 
 def as_drawn(stages: int, microbatches: int) -> Schedule:
-    """Return a batch of GPipe's schedule with the backwards from the last microbatch to the first.
-
-    So Figure 2c of GPipe draws it, and torchgpipe runs it; it idles as long as :func:`gpipe`.
-    """
+    """Return a batch of GPipe's schedule with backwards from the last microbatch to the first."""
 
     batch = range(microbatches)
     order = [(Op.FORWARD, k) for k in batch] + [(Op.BACKWARD, k) for k in reversed(batch)]
@@ -57,10 +54,7 @@ def pipeline(
 
 
 def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:
-    """Return what the smallest microbatch of each network costs on the P40 (simulated).
-
-    More rows are taken to cost proportionally more.
-    """
+    """Return what the smallest microbatch of each network costs on the P40 (simulated)."""
     rows = {cell.network: cell.rows for cell in sorted(cells, key=lambda cell: -cell.rows)}
     return {network: study.published(network, least, P40) for network, least in rows.items()}
 
@@ -74,10 +68,7 @@ def blocks(profile: Profile, stages: int) -> list[int]:
 def simulated(
     cell: Benchmark, profile: Profile, cluster: Cluster | None, balance: Sequence[int] | None = None
 ) -> Trace:
-    """Return a simulated batch of a benchmark; without a cluster links cost nothing.
-
-    The profile is for any rows; by default the published ``balance`` counts.
-    """
+    """Return a simulated batch of a benchmark; without a cluster links cost nothing."""
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)
 
@@ -92,10 +83,7 @@ def faster_than_printed() -> float:
 
 
 def recomputed_late_speedup(cell: Benchmark, over: Benchmark, profile: Profile) -> float:
-    """Return a speedup of cells that recompute everything, if they did so with the gradient there.
-
-    By itself a stage recomputes while it waits for its gradient, all but the last one (simulated).
-    """
+    """Return a speedup of cells that recompute everything, once the gradient is there."""
     costs = study.recomputed_late(profile)
 
     def rate(each: Benchmark) -> float:

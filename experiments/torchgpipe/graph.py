@@ -82,10 +82,7 @@ def figure2(m: int, n: int) -> Edges:
 
 
 def messages(m: int, n: int, skips: Skips = ()) -> Edges:
-    """Return which task waits for which task's tensors, from the engine's table of messages.
-
-    Skips are from stage to stage, counted from 0.
-    """
+    """Return which task waits for which task's tensors, from the engine's table of messages."""
     kinds = {Payload.ACTIVATION: "F", Payload.GRADIENT: "B"}
     return {
         (PaperTask(kinds[payload], k + 1, source + 1), PaperTask(kinds[payload], k + 1, stage + 1))
@@ -164,11 +161,7 @@ def clock_cycles(m: int, n: int) -> list[set[tuple[int, int]]]:
 
 
 def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> int:
-    """Return in how many random issues autograd reaches some device's backwards out of order.
-
-    A pass is issued after those that the graph makes it wait for, which has the edges of Fork and
-    Join only if ``in_order`` (section 3.2.2).
-    """
+    """Return in how many random issues autograd reaches some device's backwards out of order."""
     rng = random.Random(seed)
     stages = [((s - 1, k), (s, k)) for s, k in product(range(1, n), range(m))]
     microbatches = [((s, k - 1), (s, k)) for s, k in product(range(n), range(1, m))]
@@ -188,10 +181,7 @@ def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> 
 
 
 def draw(edges: Edges, title: str) -> go.Figure:
-    """Return the graph: a row a microbatch, a colour a device.
-
-    Edges between microbatches are dashed: down in forwards, up in backwards.
-    """
+    """Return the graph: a row a microbatch, a colour a device."""
     tasks = sorted({task for edge in edges for task in edge}, key=lambda task: task.j)
     n, m = max(t.j for t in tasks), max(t.i for t in tasks)
     width = 2 if any(t.kind == "F'" for t in tasks) else 1

@@ -144,10 +144,7 @@ class Host:
         streams: Sequence[tuple[str, int]],
         needs: Sequence[Kernel],
     ) -> tuple[float, float]:
-        """Return when a kernel begins, as the first in its streams, and when it is over.
-
-        What it needs must be over; what was never issued is not needed.
-        """
+        """Return when a kernel begins, as the first in its streams, and when it is over."""
         before = [self._ends[need] for need in needs if need in self._ends]
         start = max([self._free[stream] for stream in streams] + before)
         end = self._ends[kernel] = start + seconds
@@ -162,10 +159,7 @@ def simulated(
     has: Components,
     balance: Sequence[int] | None = None,
 ) -> Trace:
-    """Return a batch on devices that have some of the components.
-
-    The profile has the network's skips; by default the published ``balance`` counts.
-    """
+    """Return a batch on devices that have some of the components."""
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
     name = "without " + " and ".join(has.missing or ("nothing",))

@@ -23,10 +23,7 @@ Link = tuple[int, int]
 
 
 def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
-    """Return a minibatch's "output", and by name the gradients of the "input" and all parameters.
-
-    The loss is a mean of squares.
-    """
+    """Return a minibatch's "output", and by name gradients of the "input" and all parameters."""
     torch.manual_seed(seed)
     x = x.clone().requires_grad_()
     model.zero_grad()
@@ -64,10 +61,7 @@ class Journal(Observer):
 
 
 def journals(n: int, m: int, *, stock: bool = False, late_s: float = 0.0) -> list[list[str]]:
-    """Run a minibatch of m on n devices and return what each did.
-
-    The engine recomputes all microbatches but the last, or (``stock``) PyTorch's checkpoint all.
-    """
+    """Run a minibatch of m on n devices and return what each did."""
     journal = Journal(n, late_s)
     layers = (_Stock(each) if stock else nn.Linear(4, 4) for each in journal.devices)
     mode: Any = "never" if stock else "except_last"
@@ -96,10 +90,7 @@ def recomputes_before_the_gradient(journal: Sequence[str]) -> list[bool]:
 
 
 def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
-    """Train on a minibatch and return the bytes over each link; backward links go down.
-
-    The model gives a tensor of rows; ``balance`` has the layers of each device.
-    """
+    """Train on a minibatch and return the bytes over each link; backward links go down."""
     pipeline = Pipeline(
         model,
         gpipe(len(balance), chunks),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 from torch import Tensor, nn
 
-from experiments.study.traces import own_seconds
+from experiments.study.traces import own_activities
 from experiments.torchgpipe.cells import pipeline
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.plans import Recompute
@@ -33,23 +33,31 @@ class OneStage:
     microbatches: int  # m
     loss: Loss
     optimizer: OptimizerFactory
+    modes: tuple[Recompute, ...] = MODES
 
     @cached_property
     def _pipelines(self) -> dict[Recompute, Pipeline]:
         how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
         return {
             mode: pipeline(self.model, 1, self.microbatches, recompute=mode, **how)
-            for mode in MODES
+            for mode in self.modes
         }
 
     def held(self) -> dict[Recompute, Kept]:
         """Return the bytes of a batch in each mode (measured)."""
         return {mode: self._held(each) for mode, each in self._pipelines.items()}
 
-    def rounds(self, count: int) -> pd.DataFrame:
-        """Return the CPU seconds of a batch, a row a round and a column a mode (measured)."""
+    def activities(self, count: int) -> list[dict[Recompute, dict[str, float]]]:
+        """Return the CPU seconds of a batch in each mode by activity, in every round (measured)."""
         batch = self.inputs, self.targets
-        return own_seconds({mode: (each, batch) for mode, each in self._pipelines.items()}, count)
+        return own_activities(
+            {mode: (each, batch) for mode, each in self._pipelines.items()}, count
+        )
+
+    def rounds(self, count: int) -> pd.DataFrame:
+        """Return the same, all activities together: a row a round and a column a mode."""
+        each = self.activities(count)
+        return pd.DataFrame({mode: sum(own.values()) for mode, own in one.items()} for one in each)
 
     def _held(self, pipeline: Pipeline) -> Kept:
         memory = measure_memory(

@@ -4,7 +4,6 @@ The paper prints neither the partitions nor Table 2's batch sizes, but says wher
 4, footnote 4): github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -12,7 +11,7 @@ from itertools import accumulate, pairwise
 from torch.nn import Parameter
 from torch.optim import SGD
 
-from pipekit.clusters import Cluster, Device, Level, torchgpipe_p40
+from pipekit.clusters import Cluster, Device, Level
 from pipekit.ledger import claims
 from pipekit.models.unet import DEPTH
 from pipekit.plans import Plan, Recompute
@@ -131,17 +130,6 @@ def tpu_v3(cores: int) -> Cluster:
     Supercomputer for Training Deep Neural Networks", CACM 2020).
     """
     return Cluster("TPU-v3 board", TPU_V3_CORE, (Level("interconnect", cores, 656e9 / 8),))
-
-
-CUDA = "10.1.243"
-"""Of all runs (section 4); in no model of ours."""
-
-
-def hardware() -> str:
-    """Return the preset of the paper's GPUs in the paper's words."""
-    device = torchgpipe_p40().device
-    name = re.sub(r" .*", "", device.name)
-    return f"Tesla {name} {device.memory_bytes / 2**30:g}GiB; CUDA {CUDA}"
 
 
 def printed_cell(table: int, cell: str) -> float | None:

@@ -39,11 +39,7 @@ SHALLOW = 3
 
 
 def profile_of(convolutions: int, channels: int) -> Profile:
-    """Return what one row of a U-Net (B, C) costs on the P40 (simulated).
-
-    Only a shallow network is estimated layer by layer; a deeper one has its inner convolutions more
-    often.
-    """
+    """Return what one row of a U-Net (B, C) costs on the P40 (simulated)."""
     shallow = _estimated(min(convolutions, SHALLOW), channels)
     if convolutions <= SHALLOW:
         return shallow
@@ -66,10 +62,7 @@ def _estimated(convolutions: int, channels: int) -> Profile:
 
 
 def by_size(profile: Profile, stages: int) -> list[int]:
-    """Return the partition of torchgpipe's own algorithm, by size (section 3).
-
-    Weights, gradients and what one row leaves.
-    """
+    """Return the partition of torchgpipe's own algorithm, by size (section 3)."""
     costs = [2 * layer.parameter_bytes + layer.saved_bytes for layer in profile.layers]
     return balance(costs, stages, "block")
 
@@ -87,10 +80,7 @@ def size_of(network: str) -> tuple[int, int]:
 
 
 def most_convolutions(cell: Benchmark) -> int:
-    """Return the largest B for a row's C, devices and microbatches that fits, in the memory model.
-
-    Partitions are by :func:`by_size`.
-    """
+    """Return the largest B that fits a row's C, devices and microbatches in the memory model."""
     _, channels = size_of(cell.network)
 
     def fits(convolutions: int) -> bool:
@@ -102,11 +92,7 @@ def most_convolutions(cell: Benchmark) -> int:
 
 
 def beside_simulated(size: Sequence[int], rows: int, pixels: int) -> pd.DataFrame:
-    """Really train a U-Net (B, C) on a batch of square images in some ways, and simulate that.
-
-    It is cut by :func:`by_size`.  Returns a row a worker: what ("n = 2"), and its peak bytes,
-    measured and simulated.
-    """
+    """Really train a U-Net (B, C) on a batch of square images in some ways, and simulate that."""
     network = unet(*size)
     batch = torch.rand(rows, 3, pixels, pixels), torch.rand(rows, 1, pixels, pixels)
     found = []

@@ -94,26 +94,26 @@ def report(
     """
     from pipekit.cli.common.options import print_table
     from pipekit.ledger import claims
-    from pipekit.ledger.outcomes import Status, summaries
+    from pipekit.ledger.outcomes import Status
     from pipekit.ledger.report import destination, write
+    from pipekit.ledger.report.tables import scores
 
     outcomes = claims.outcomes(folder)
     path = write(outcomes, destination(folder))
     begun = {outcome.claim.paper for outcome in outcomes if outcome.record is not None}
-    every = summaries(outcomes)
-    papers = {paper: its for paper, its in every.items() if paper in begun} or every
-    met = ("" if its.met_share is None else f"{its.met_share:.0%}" for its in papers.values())
-    rows = [
-        [status.value, *(str(its.having[status]) for its in papers.values())] for status in Status
-    ]
+    every = scores(outcomes).set_index("paper").drop(index="all").T
+    papers = every[[paper for paper in every if paper in begun] or list(every)]
+    decided = papers.loc["pass"] + papers.loc["miss"]
+    met = (papers.loc["pass"] / decided).map("{:.0%}".format).where(decided > 0, "")
     last = [
-        ["decided", *(f"{its.decided_share:.0%}" for its in papers.values())],
+        ["decided", *(decided / papers.loc["claims"]).map("{:.0%}".format)],
         ["of them met", *met],
-        ["met, rule written after", *(str(its.met_after) for its in papers.values())],
-        ["by a weaker kind", *(str(its.weakly_decided) for its in papers.values())],
+        ["met, rule written after", *papers.loc["met after"].map(str)],
+        ["by a weaker kind", *papers.loc["weakly decided"].map(str)],
     ]
+    rows = [[status.value, *papers.loc[status.value].map(str)] for status in Status]
     print_table(["", *papers], rows, last, named=True)
-    if left := every.keys() - papers.keys():
+    if left := {*every} - {*papers}:
         typer.echo(f"nothing was run of {', '.join(sorted(left))}")
     typer.echo(f"report: {path.resolve()}")
     if open:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipekit.host.provenance import LABELS, provenance
 from pipekit.ledger.ledger import Claim, load
@@ -12,10 +12,7 @@ from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
 from pipekit.reading import parse_json, read_text
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]
+__all__ = ["Cause", "Claim", "load", "outcomes", "record"]
 
 FILE = "claims.jsonl"
 """The name of the file of records in a notebook's folder of results."""
@@ -108,31 +105,6 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
     newest = {record.id: record for record in records}
     return [judge(claim, newest.get(claim.id)) for claim in load().values()]
-
-
-def table(results_dir: str | Path) -> "pd.DataFrame":
-    """Return the claims recorded in a folder: paper, ours, ratio, label and outcome, a row each.
-
-    Raises:
-        ValueError: as :func:`outcomes`.
-    """
-    import pandas as pd
-
-    rows = [
-        {
-            "claim": outcome.claim.id,
-            "paper": f"{outcome.claim.value} {outcome.claim.unit}".strip(),
-            "ours": outcome.ours,
-            "ratio": outcome.ratio,
-            "label": outcome.record.label,
-            "outcome": outcome.status.value,
-            "note": "; ".join(filter(None, [outcome.why, outcome.label_note, outcome.record.note])),
-        }
-        for outcome in outcomes(results_dir)
-        if outcome.record is not None
-    ]
-    columns = ["claim", "paper", "ours", "ratio", "label", "outcome", "note"]
-    return pd.DataFrame(rows, columns=columns).set_index("claim")
 
 
 def _claim(id: str) -> Claim:

@@ -1,6 +1,5 @@
 """What became of a claim: our value beside the paper's, and the verdict of its criterion."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -271,61 +270,6 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
             return Status.REFUTED, ""
         return Status.PASS if verdict.passed else Status.MISS, verdict.why
     return Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why]))
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How many claims of a paper have each status.
-
-    ``weakly_decided`` were decided by a weaker kind of number, and ``met_after`` are met by a
-    criterion written when values were known.
-    """
-
-    having: dict[Status, int]
-    weakly_decided: int
-    met_after: int
-
-    @property
-    def claims(self) -> int:
-        return sum(self.having.values())
-
-    @property
-    def decided(self) -> int:
-        """How many passed or missed."""
-        return self.having[Status.PASS] + self.having[Status.MISS]
-
-    @property
-    def decided_share(self) -> float:
-        """Which part of all claims is decided, 0 to 1."""
-        return self.decided / self.claims
-
-    @property
-    def met_share(self) -> float | None:
-        """Which part of the decided ones passed, 0 to 1; None if none is decided."""
-        return self.having[Status.PASS] / self.decided if self.decided else None
-
-
-def summaries(outcomes: Iterable[Outcome]) -> dict[str, Summary]:
-    """Return a summary for each paper, in the ledger's order."""
-    papers: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        papers.setdefault(outcome.claim.paper, []).append(outcome)
-    return {
-        paper: Summary(
-            count(each),
-            sum(o.weakly_decided for o in each),
-            sum(o.status is Status.PASS and bool(o.claim.written) for o in each),
-        )
-        for paper, each in papers.items()
-    }
-
-
-def count(outcomes: Iterable[Outcome]) -> dict[Status, int]:
-    """Return how many outcomes have each status."""
-    having = dict.fromkeys(Status, 0)
-    for outcome in outcomes:
-        having[outcome.status] += 1
-    return having
 
 
 def show(value: Any) -> str:

@@ -17,7 +17,7 @@ from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Loads, Times, loads
-from pipekit.staleness.mitigation import Mitigation
+from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of, moved
 
@@ -77,7 +77,7 @@ def simulate(
     schedule = schedule.excerpt(batches)
     require_choice("validate", validate, (None, "first", "later"))
     check(schedule, joint_updates=validate is not None)
-    rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
+    rule = named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
     costs = stage_costs(schedule, given.profile, plan)
     if cluster is not None:
@@ -146,9 +146,3 @@ def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
         Payload.GRADIENT: [0.0, *back[1:]],
     }
     return {op: sent[op.sends] for op in OPS}
-
-
-def _named(mitigation: str) -> Mitigation:
-    from pipekit.staleness.by_name import named  # here, since the rules themselves need torch
-
-    return named(mitigation)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipekit.staleness.basis_rotation import BasisRotation
-    from pipekit.staleness.by_name import named
-    from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
+    from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, named
     from pipekit.staleness.pipemare import PipeMare
     from pipekit.staleness.prediction import (
         Ahead,
@@ -44,7 +43,7 @@ _HOMES = {
     "Update": "mitigation",
     "Weight": "mitigation",
     "expected_step": "prediction",
-    "named": "by_name",
+    "named": "mitigation",
     "nesterov": "stale_gradients",
 }
 """The file of each name."""

@@ -1,8 +1,10 @@
 """What a method does about stale weights: a rule with up to four answers, for each parameter."""
 
+import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipekit.names import MITIGATIONS
 from pipekit.schedules import Op
 
 if TYPE_CHECKING:  # simulations know mitigations, too, and need no torch
@@ -135,3 +137,22 @@ class Mitigation:
     def overrides(self, name: str) -> bool:
         """Return whether a subclass has a method of its own."""
         return getattr(type(self), name) is not getattr(Mitigation, name)
+
+
+def named(text: str) -> Mitigation:
+    """Return the mitigation of a name, say ``spectrain`` or ``pipemare:anneal=500``.
+
+    Raises:
+        ValueError: there is no such name, or it does not take these arguments.
+    """
+    name, _, rest = text.partition(":")
+    make = MITIGATIONS.load(name)
+    try:
+        pairs = [each.split("=", 1) for each in rest.split(",") if each]
+        rule: Mitigation = make(**{key: ast.literal_eval(value) for key, value in pairs})
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(
+            f"mitigation {text!r}: {error}; write it as {name}:key=value,key=value, or build it, "
+            f"e.g. pipekit.staleness.PipeMare(anneal=500)"
+        ) from None
+    return rule

@@ -13,12 +13,12 @@ from hypothesis import given
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import load
-from pipekit.ledger.outcomes import Cause, Outcome, Status, summaries, weaker
+from pipekit.ledger.outcomes import Cause, Outcome, Status, weaker
 from pipekit.ledger.report import write
+from pipekit.ledger.report.tables import scores
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated
-ORDERED = "torchgpipe-table1-dep-speedup"  # the row before, and 1.347 x within 15%
 LEDGER = Path(__file__).parents[2] / "data" / "claims.csv"
 
 
@@ -266,40 +266,18 @@ class TestLabels:
         assert not claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path).weakly_decided
 
 
-class TestSummary:
-    def test_shares_are_of_all_claims_and_of_the_decided(self, tmp_path: Path) -> None:
+class TestScores:
+    def test_claims_are_counted_by_status_and_by_how_they_were_decided(
+        self, tmp_path: Path
+    ) -> None:
         claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
         claims.record("pipedream-eq-noam", False, "exact", results_dir=tmp_path)
         claims.record("pipedream-vsync-more-state", [4, 1], "measured", results_dir=tmp_path)
-        claims.record("pipedream-batch-sizes", [32, 32, 80], "exact", results_dir=tmp_path)
-        found = summaries(claims.outcomes(tmp_path))["pipedream"]
-        assert (found.claims, found.decided, found.weakly_decided) == (164, 3, 1)
-        assert found.decided_share == 3 / 164
-        assert found.met_share == 2 / 3
-
-
-class TestTable:
-    def test_a_row_a_recorded_claim_in_the_ledgers_order(self, tmp_path: Path) -> None:
-        claims.record(ORDERED, [1.0, 1.6], "emulated", results_dir=tmp_path, note="hm")
-        claims.record(SPEEDUP, 7.0, "simulated", results_dir=tmp_path)
-        table = claims.table(tmp_path)
-        assert list(table.index) == [SPEEDUP, ORDERED]
-        assert list(table.loc[SPEEDUP]) == [
-            "7.04 x",
-            "7",
-            "0.994",
-            "simulated",
-            "pass",
-            "wanted emulated, ours simulated",
-        ]
-        assert list(table.loc[ORDERED]) == [
-            "1.347 x",
-            "1, 1.6",
-            "–, 1.19",
-            "emulated",
-            "miss",
-            "1.6 is not within 15 % of 1.347; hm",
-        ]
+        found = scores(claims.outcomes(tmp_path)).set_index("paper")
+        asked = ["claims", "pass", "miss", "weakly decided"]
+        assert found.loc["pipedream", asked].tolist() == [164, 2, 1, 1]
+        assert found.loc["all", asked].tolist() == [len(load()), 2, 1, 1]
+        assert list(found.index) == [*dict.fromkeys(c.paper for c in load().values()), "all"]
 
 
 RECORD = {
@@ -322,7 +300,6 @@ def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
     folder.mkdir(exist_ok=True)
 
     def read(path: Path) -> None:
-        claims.table(folder)
         write(claims.outcomes(folder), folder)
 
     read_or_refuse(read, content, folder / "claims.jsonl")
@@ -331,7 +308,8 @@ def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
 def test_a_note_may_hold_any_character(tmp_path: Path) -> None:
     note = "one\u2028two\x85three\nfour"
     claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path, note=note)
-    assert claims.table(tmp_path).loc[SPEEDUP, "note"].startswith(note)
+    (found,) = (each.record for each in claims.outcomes(tmp_path) if each.record)
+    assert found.note == note
 
 
 HEAD, FIRST = LEDGER.read_text().splitlines()[:2]

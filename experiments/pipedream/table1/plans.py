@@ -99,11 +99,7 @@ def sent(profile: Profile, plan: Plan) -> Sent:
 
 
 def reduction(ours: Sent, bsp: Sent, activations_once: bool = False) -> float:
-    """Return by what part (0 to 1) less is sent than by data parallelism.
-
-    ``activations_once`` counts weights at both ends of a link, as 4 (m - 1) / m |w| does, and
-    activations at one; by default both are counted alike.
-    """
+    """Return by what part (0 to 1) less is sent than by data parallelism."""
     return 1 - (ours.total - ours.activations / 2 * activations_once) / bsp.total
 
 
@@ -124,11 +120,7 @@ def summed_late(profile: Profile, plan: Plan) -> tuple[Profile, Plan]:
 def best_cut(
     profile: Profile, cluster: Cluster, replicas: Sequence[int], cost: Cost = "paper"
 ) -> Plan:
-    """Return the plan with these replicas that the planner's cost model finds the fastest.
-
-    It tries all cuts, as a published configuration does not say where stages end. The cluster has
-    one level of links; if no cut fits its memory it is a ValueError.
-    """
+    """Return the plan with these replicas that the planner's cost model finds the fastest."""
     (level,), spans, layers = cluster.levels, LayerRanges(profile), len(profile)
     objective = Seconds(
         spans, [level], cost, Bytes(spans, optimizer_states=1), cluster.device.memory_bytes

@@ -101,10 +101,7 @@ class Row:
 
     @cached_property
     def plan(self) -> Plan:
-        """PipeDream's: the given one, or what Table 1 prints if it is a pipeline, or our planner's.
-
-        Of a row that prints data parallelism all cells say that the planner chose it.
-        """
+        """PipeDream's: the given one, or Table 1's if that is a pipeline, or our planner's."""
         pipeline = self.setting in TABLE1 and len(self.paper_plan.stages) > 1
         return self.given or (self.paper_plan if pipeline else self.chosen)
 

@@ -142,10 +142,7 @@ def roofline(setting: Setting) -> Profile:
 
 @cache
 def profile_of(setting: Setting) -> Profile:
-    """Return the same, with the seconds that others published of the network on that GPU, if any.
-
-    Of Cluster-B's they are PipeDream's own, layer by layer, released with its optimizer.
-    """
+    """Return the same, with the seconds that others published of that network and GPU, if any."""
     device, estimated = setting.machines().device, roofline(setting)
     known = (setting.model, device.name) in network_times()
     return as_published(estimated, setting.model, device) if known else estimated

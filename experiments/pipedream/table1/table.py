@@ -81,11 +81,7 @@ FIGURE13 = FOUR, EIGHT
 def emulated(
     rows: Mapping[str, Row], minibatches: int, faster: float, repeats: int
 ) -> dict[str, Row]:
-    """Return rows with the systems emulated that Table 1 or Figure 13 has.
-
-    ``minibatches`` are in the steady state, half for BSP and model parallelism. Equal plans of a
-    network on a cluster are emulated once.
-    """
+    """Return rows with the systems emulated that Table 1 or Figure 13 has."""
     known, found = dict[tuple[object, ...], Ran](), {}
     for name, row in progress_bar(rows.items(), desc="emulating", unit="row"):
         runs = {}
@@ -109,15 +105,10 @@ def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str
 
 @dataclass(frozen=True)
 class Claims:
-    """Records claims of rows of Table 1 that were emulated ``repeats`` times.
-
-    ``changed`` are rows by name with one thing changed, by its cause (:func:`changed`); ``known``
-    is what the note of a row's claims says besides.
-    """
+    """Records claims of rows of Table 1 that were emulated ``repeats`` times."""
 
     nb: study.Notebook
     changed: Mapping[str, Mapping[str, Row]]
-    known: Mapping[str, str]
     repeats: int
 
     def __call__(
@@ -145,9 +136,7 @@ class Claims:
         systems = [
             ran for row in rows for name, ran in row.runs.items() if name in of and not label
         ]
-        notes = dict.fromkeys(
-            [note, *map(self.known.get, settings), *(ran.timed.note for ran in systems)]
-        )
+        notes = dict.fromkeys([note, *(ran.timed.note for ran in systems)])
 
         def record(function: F) -> F:
             def value(rows: list[Row]) -> Any:

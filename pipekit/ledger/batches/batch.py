@@ -5,13 +5,11 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tqdm.std import tqdm
 
@@ -25,7 +23,9 @@ _DASK = "dask:"
 _ANSWER_S = 10
 """For which a cluster's answer is waited."""
 _LOOK_S = 1.0
-"""How often a long cell is asked how far it is."""
+"""How often notebooks are asked how far they are."""
+
+_Running = Mapping[Future[NotebookResult], NotebookJob]
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,12 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with (
-        _ending_in_order(),
-        _place(on, jobs) as place,
-    ):  # before there is a folder: nobody may answer
+    with _ending_in_order(), _place(on, jobs) as where:  # nobody may answer: no folder yet
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
             try:
-                _execute_all(batch, experiment.scale, jobs, quiet, place)
+                _execute_all(batch, experiment.scale, jobs, quiet, *where)
             except KeyboardInterrupt:
                 if not quiet:
                     print(f"interrupted: --resume continues {folder}")
@@ -118,37 +115,15 @@ def run(
     return result
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where notebooks are executed, each in a kernel: threads here, or workers elsewhere."""
-
-    executor: Executor
-    is_elsewhere: bool = False
-
-    def start(
-        self, job: NotebookJob, scale: str, folder: Path, on_cell: Callable[[int], None]
-    ) -> Future[NotebookResult]:
-        """Begin to execute a notebook; workers elsewhere, in other folders, tell of no cell."""
-        job = replace(job, notebook=job.notebook.resolve())
-        heeded = _unheard if self.is_elsewhere else on_cell
-        return self.executor.submit(execute, job, scale, folder, heeded)
-
-    def stop(self, running: Collection[Future[NotebookResult]]) -> None:
-        """End what runs here at once; elsewhere take back what no worker has begun."""
-        if self.is_elsewhere:
-            for future in running:
-                future.cancel()
-            return
-        while wait(running, timeout=0.1).not_done:
-            kill_kernels()  # again and again: one may just have been starting
-
-
 @contextmanager
-def _place(on: str | None, width: int) -> Iterator[_Place]:
-    """Yield this machine, for so many notebooks at a time, or the cluster of an address."""
+def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Running], None]]]:
+    """Yield where notebooks run, each in a kernel, and how those that are running are ended.
+
+    That is this machine, for so many at a time, or the cluster of an address.
+    """
     if on is None:
         with ThreadPoolExecutor(width) as pool:
-            yield _Place(pool)
+            yield pool, _kill
         return
     if not on.startswith(_DASK) or on == _DASK:
         raise ValueError(
@@ -160,7 +135,18 @@ def _place(on: str | None, width: int) -> Iterator[_Place]:
         raise ValueError("--on dask: needs Dask: pip install 'pipekit[dask]'") from error
     with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
         # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
-        yield _Place(client.get_executor(pure=False, retries=0), is_elsewhere=True)
+        yield client.get_executor(pure=False, retries=0), _cancel
+
+
+def _kill(running: _Running) -> None:
+    while wait(running, timeout=0.1).not_done:
+        kill_kernels()  # again and again: one may just have been starting
+
+
+def _cancel(running: _Running) -> None:
+    """Take back what no worker elsewhere has begun."""
+    for future in running:
+        future.cancel()
 
 
 @contextmanager
@@ -179,16 +165,17 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _unheard(cell: int) -> None:
-    """Heed no cell: a callback does not travel to another machine."""
-
-
-def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: _Place) -> None:
+def _execute_all(
+    batch: BatchRun,
+    scale: str,
+    width: int,
+    quiet: bool,
+    place: Executor,
+    stop: Callable[[_Running], None],
+) -> None:
     """Execute what is to do: together what may, and then one by one what must run alone."""
-    todo = batch.todo
-    total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
-    with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
-        progress = _Progress(bar)
+    todo, total = batch.todo, len(batch.jobs)
+    with tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet) as bar:
         for alone, at_a_time in ((False, width), (True, 1)):
             waiting = deque(job for job in todo if job.alone is alone)
             running: dict[Future[NotebookResult], NotebookJob] = {}
@@ -197,60 +184,21 @@ def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: _P
                     while waiting and len(running) < at_a_time:
                         job = waiting.popleft()
                         batch.prepare(job)
-                        progress.begin(job, batch.folder)
-                        on_cell = partial(progress.reach, job)
-                        running[place.start(job, scale, batch.folder, on_cell)] = job
-                    over = wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done
-                    progress.look()
-                    for future in over:
-                        job = running.pop(future)
-                        batch.add(job, future.result())
-                        progress.end(job)
+                        there = replace(job, notebook=job.notebook.resolve())
+                        running[place.submit(execute, there, scale, batch.folder)] = job
+                    bar.set_description(", ".join(_step(batch.folder, j) for j in running.values()))
+                    for future in wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done:
+                        batch.add(running.pop(future), future.result())
+                        bar.update()
             except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-                place.stop(running)
+                stop(running)
                 raise
 
 
-class _Progress:
-    """One bar for the cells of all notebooks.
-
-    Its description names those under way, and how far their cells say they are.
-    """
-
-    def __init__(self, bar: "tqdm[Any]") -> None:
-        self._bar = bar
-        self._lock = threading.Lock()
-        self._cells: dict[str, int] = {}
-        self._told: dict[str, Path] = {}
-
-    def begin(self, job: NotebookJob, folder: Path) -> None:
-        with self._lock:
-            self._cells[job.name] = 0
-            self._told[job.name] = told(folder / f"{job.name}.ipynb")
-        self.look()
-
-    def reach(self, job: NotebookJob, cells: int) -> None:
-        """Note how many cells of a notebook are over."""
-        with self._lock:
-            self._bar.update(cells - self._cells[job.name])
-            self._cells[job.name] = cells
-
-    def look(self) -> None:
-        """Show how far the cells under way are."""
-        with self._lock:
-            steps = {name: _read(file) for name, file in self._told.items()}
-            shown = (f"{name} ({step})" if step else name for name, step in steps.items())
-            self._bar.set_description(", ".join(shown))
-
-    def end(self, job: NotebookJob) -> None:
-        self.reach(job, job.cells)  # a failed notebook has nothing left to do either
-        with self._lock:
-            del self._cells[job.name], self._told[job.name]
-        self.look()
-
-
-def _read(file: Path) -> str:
+def _step(folder: Path, job: NotebookJob) -> str:
+    """Return a notebook's name, and how far it says it is."""
     try:
-        return read_text(file)
-    except FileNotFoundError:  # no bar yet, or the notebook has just ended
-        return ""
+        step = read_text(told(folder / f"{job.name}.ipynb"))
+    except FileNotFoundError:  # it begins, or has just ended
+        return job.name
+    return f"{job.name} ({step})" if step else job.name

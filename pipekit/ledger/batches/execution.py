@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,17 @@ INJECTED = "injected-parameters"
 SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
 
 
-def execute(
-    job: NotebookJob, scale: str, folder: Path, on_cell: Callable[[int], None]
-) -> NotebookResult:
+def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     """Execute a notebook in a run's folder; whatever it does ends in the result.
 
     Beside the executed copy, that of a failed notebook too, lies its page for browsers. What it
-    prints goes to ``<name>.log`` as well, line by line, for whoever watches; how far a long cell is
-    goes to :func:`told`. ``on_cell`` is called with the index of every cell when it starts.
+    prints goes to ``<name>.log`` as well, line by line, for whoever watches; how far it is goes to
+    :func:`told`.
     """
 
     def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        on_cell(cell_index)
+        # From 0; the one that papermill puts in makes the last as many as the notebook has.
+        told(executed).write_text(f"cell {cell_index}/{job.cells}", encoding="utf-8")
 
     given, executed, files = job.notebook, folder / f"{job.name}.ipynb", folder / job.name
     started = time.perf_counter()
@@ -87,7 +86,7 @@ def execute(
 
 
 def told(executed: Path) -> Path:
-    """Return the file in which bars of a notebook's cells say how far they are, while it runs."""
+    """Return the file in which a notebook and bars of its cells say how far they are."""
     return executed.with_suffix(".progress")
 
 

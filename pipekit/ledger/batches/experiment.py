@@ -26,24 +26,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from pipekit.ledger.batches import ranges
-from pipekit.reading import read_json, read_text
+from pipekit.reading import parse_json, read_json, read_text
 
 SCALES = ("quick", "full")
 GIVEN = ("scale", "results_dir")
 """Parameters that the batch runner sets in every notebook."""
 
 _NAME = re.compile(r"\w[\w -]{0,99}")
-_LONGEST_S = 10**6
 _LABEL = 40
 """Characters of a grid's value in the name of its notebook."""
 
@@ -67,8 +66,8 @@ class NotebookJob:
     sha256: str
     cell_timeout_s: int
     alone: bool
-    entry: str = ""
-    point: tuple[tuple[str, str], ...] = ()
+    entry: str
+    point: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -112,56 +111,43 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
     if not file.is_file():
         raise ValueError(f"no experiment file is named {file}")
-    text = read_text(file)
     try:
-        content = yaml.load(text, _PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
-    _check_keys(content, str(file), {"name": str, "notebooks": list}, {"cell_timeout_s": int})
-    if not content["name"].isprintable():
-        raise ValueError(f"{file}: 'name' must be printable, not {content['name']!r}")
-    # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
-    # would hang the batch for ever (nbclient issue 312).
-    timeout_s = content.get("cell_timeout_s", 1800)
-    if not 1 <= timeout_s <= _LONGEST_S:
-        raise ValueError(f"{file}: 'cell_timeout_s' must be 1 to {_LONGEST_S}, not {timeout_s}")
+        content = json.dumps(yaml.load(read_text(file), _PlainLoader), allow_nan=False)
+        found = parse_json(content, _File, exact=True)
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{file} is no experiment, docs/papers.md shows one: {why}") from error
+    if not found.name.isprintable():
+        raise ValueError(f"{file}: 'name' must be printable, not {found.name!r}")
     jobs = tuple(
         job
-        for number, entry in enumerate(content["notebooks"], start=1)
-        for job in _jobs(entry, f"{file}, notebook {number}", file.parent, scale, timeout_s)
+        for number, entry in enumerate(found.notebooks, start=1)
+        for job in _jobs(entry, f"{file}, notebook {number}", file.parent, scale, found)
     )
-    if not jobs:
-        raise ValueError(f"{file} names no notebook")
     names = [job.name for job in jobs]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{file} has two notebooks called {name}: give each a 'name'")
-    return Experiment(content["name"], scale, jobs)
+    return Experiment(found.name, scale, jobs)
 
 
 def _jobs(
-    entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int
+    entry: "_Entry", where: str, folder: Path, scale: str, file: "_File"
 ) -> list[NotebookJob]:
-    per_scale = dict.fromkeys(("parameters", *SCALES, "grid"), dict)
-    _check_keys(entry, where, {"notebook": str}, {"name": str, **per_scale, "alone": bool})
-    path = folder / entry["notebook"]
-    name = entry.get("name", path.stem)
+    path = folder / entry.notebook
+    name = path.stem if entry.name is None else entry.name
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{where}: the name {name!r} must be usable as a file name: at most 100 letters, "
             f"digits, spaces, '-' and '_'"
         )
-    at_scale, grid = entry.get(scale, {}), entry.get("grid", {})
-    parameters = entry.get("parameters", {}) | at_scale
-    varied = {name: values for name, values in grid.items() if name not in at_scale}
+    at_scale = entry.quick if scale == "quick" else entry.full
+    parameters = entry.parameters | at_scale
+    varied = {name: values for name, values in entry.grid.items() if name not in at_scale}
     points: list[Point] = list(product(*(_axis(*axis, where) for axis in varied.items())))
     if both := sorted(parameters.keys() & varied.keys()):
         raise ValueError(f"{where}: {both[0]!r} is both in the grid and beside it: leave one out")
     chosen = [parameters | {name: value for name, _, value in point} for point in points]
-    try:
-        json.dumps(chosen, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
     if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
         raise ValueError(f"{where}: no notebook is named {path}")
     try:
@@ -169,7 +155,7 @@ def _jobs(
         declared, ranged = notebook.declared(), notebook.ranged()
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
-    for parameter in (*GIVEN, *parameters, *grid):
+    for parameter in (*GIVEN, *parameters, *entry.grid):
         if parameter not in declared:
             raise ValueError(
                 f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
@@ -180,19 +166,24 @@ def _jobs(
                 ranged[parameter].check(values[parameter])
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-    if given := sorted(set(GIVEN) & {*parameters, *grid}):
+    if given := sorted({*GIVEN} & {*parameters, *entry.grid}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    one = NotebookJob(
+        name=name,
+        notebook=path,
+        parameters=parameters,
+        cells=len(notebook.cells),
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        cell_timeout_s=file.cell_timeout_s,
+        alone=entry.alone,
+        entry=name,
+        point=(),
+    )
     return [
-        NotebookJob(
+        replace(
+            one,
             name="-".join([name, *(label for _, label, _ in point)]),
-            notebook=path,
             parameters=each,
-            cells=len(notebook.cells),
-            sha256=sha256,
-            cell_timeout_s=cell_timeout_s,
-            alone=entry.get("alone", False),
-            entry=name,
             point=tuple((name, label) for name, label, _ in point),
         )
         for point, each in zip(points, chosen, strict=True)
@@ -233,6 +224,24 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+class _Entry(BaseModel):
+    notebook: str
+    name: str | None = None
+    parameters: dict[str, Any] = {}
+    quick: dict[str, Any] = {}
+    full: dict[str, Any] = {}
+    grid: dict[str, Any] = {}
+    alone: bool = False
+
+
+class _File(BaseModel):
+    name: str
+    notebooks: list[_Entry] = Field(min_length=1)
+    # Half an hour unless the file says otherwise: without a limit a lost reply of the kernel would
+    # hang the batch for ever (nbclient issue 312).
+    cell_timeout_s: int = Field(1800, ge=1, le=10**6)
+
+
 class _Metadata(BaseModel):
     tags: list[str] = []
 
@@ -264,28 +273,3 @@ class _Notebook(BaseModel):
             for cell in self.cells
             if cell.cell_type == "code" and "parameters" in cell.metadata.tags
         ]
-
-
-_KINDS = {
-    str: "text",
-    list: "a list",
-    dict: "a mapping",
-    int: "a whole number",
-    bool: "true or false",
-}
-
-
-def _check_keys(
-    content: Any, where: str, required: Mapping[str, type], optional: Mapping[str, type]
-) -> None:
-    allowed = {**required, **optional}
-    if not isinstance(content, dict):
-        raise ValueError(f"{where} must be a mapping with the keys {', '.join(allowed)}")
-    for key in required:
-        if key not in content:
-            raise ValueError(f"{where} lacks the key {key!r}")
-    for key, value in content.items():
-        if key not in allowed:
-            raise ValueError(f"{where} has the unknown key {key!r} (known: {', '.join(allowed)})")
-        if type(value) is not allowed[key]:  # a bool is an int, but not a whole number
-            raise ValueError(f"{where}: {key!r} must be {_KINDS[allowed[key]]}, not {value!r}")

@@ -5,8 +5,8 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -14,8 +14,7 @@ from pipekit.ledger.outcomes import Record
 from pipekit.reading import parse_json, read_text
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A file beside the report, and what to call it."""
 
     href: str

@@ -11,7 +11,7 @@ from re import match
 
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, count, summaries
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome
 from pipekit.ledger.report.links import links
 from pipekit.ledger.report.printed import cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
@@ -61,7 +61,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     The page loads nothing from a network; its figures and links are files of the runs, where they
     lie: who moves the page moves its folder.
     """
-    groups, tried = _groups(outcomes), experiments(outcomes)
+    groups, tried, counted = _groups(outcomes), experiments(outcomes), scores(outcomes)
     page = template("page.html.j2").render(
         papers={paper: [*own] for paper, own in groupby(groups, lambda group: group.paper)},
         tables=printed_tables(outcomes),
@@ -69,9 +69,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         sources={g.anchor: _source(g.figure, folder) for g in groups if g.figure},
         causes=_causes(outcomes),
         what_if=changes(tried).to_dict("records"),
-        summaries=summaries(outcomes),
-        counts=count(outcomes),
-        not_run=Status.NOT_RUN,
+        scores=counted.to_dict("records"),
         kinds=kinds(outcomes).to_dict("records"),
         runs=_runs(outcomes),
         machine=MACHINE,
@@ -81,13 +79,12 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
         recorded=sum(outcome.record is not None for outcome in outcomes),
-        total=len(outcomes),
         utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     html = folder / "report.html"
     html.write_text(page, encoding="utf-8")
     frame(outcomes).to_csv(folder / "report.csv", index=False)
-    scores(outcomes).to_csv(folder / "scores.csv", index=False)
+    counted.to_csv(folder / "scores.csv", index=False)
     kinds(outcomes).to_csv(folder / "kinds.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)
     cells(outcomes).to_csv(folder / "printed.csv", index=False)

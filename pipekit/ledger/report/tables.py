@@ -19,7 +19,6 @@ from pipekit.ledger.outcomes import (
     Outcome,
     Status,
     show,
-    summaries,
 )
 
 
@@ -29,17 +28,22 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return a row a paper, and one for all: how many claims have each status.
+    """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    ``met after`` counts those among the passes whose criterion was written when values were known.
+    That is each status; ``claims``; ``met after``, the passes whose criterion was written when
+    values were known; and ``weakly decided``, by a weaker kind of number than the claim wants.
     """
-    papers = summaries(outcomes)
-    rows = [
-        {status.value: its.having[status] for status in Status}
-        | {"claims": its.claims, "met after": its.met_after}
-        for its in papers.values()
+    each = [
+        {
+            "paper": outcome.claim.paper,
+            **{status.value: outcome.status is status for status in Status},
+            "claims": True,
+            "met after": outcome.status is Status.PASS and bool(outcome.claim.written),
+            "weakly decided": outcome.weakly_decided,
+        }
+        for outcome in outcomes
     ]
-    table = pd.DataFrame(rows, index=pd.Index(papers, name="paper"))
+    table = pd.DataFrame(each).groupby("paper", sort=False).sum()
     table.loc["all"] = table.sum()
     return table.reset_index()
 
@@ -100,30 +104,26 @@ def changes(tried: pd.DataFrame) -> pd.DataFrame:
 
 def _row(outcome: Outcome) -> dict[str, Any]:
     claim, record = outcome.claim, outcome.record
-    origin = {} if record is None else record.provenance
-    return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "where": claim.where,
-        "claim": claim.claim,
-        "conditions": claim.conditions,
-        "value": claim.value,
-        "unit": claim.unit,
+    row = {
+        **vars(claim),
         "wanted": claim.label,
-        "tolerance": claim.tolerance,
-        "check": claim.check,
-        "record": claim.record,
+        "label": None,
         "status": outcome.status.value,
-        "ours": None if record is None else json.dumps(record.value, ensure_ascii=False),
         "ratio": outcome.ratio,
-        "repeats": json.dumps(record.repeats) if record and record.repeats else None,
-        "label": None if record is None else record.label,
         "weaker": outcome.label_note,
         "why": outcome.why,
         "cause": outcome.cause,
-        "contradiction": None if record is None else record.contradiction or None,
-        "our_note": None if record is None else record.note,
-        "notebook": None if record is None else record.notebook,
-        "figure": None if record is None else record.figure,
-        **{key: origin.get(key) for key in ("utc", "commit", "seed", "cpu", "torch", "pipekit")},
+    }
+    if record is None:
+        return row
+    origin = ("utc", "commit", "seed", "cpu", "torch", "pipekit")
+    return row | {
+        "label": record.label,
+        "ours": json.dumps(record.value, ensure_ascii=False),
+        "repeats": json.dumps(record.repeats) if record.repeats else None,
+        "contradiction": record.contradiction or None,
+        "our_note": record.note,
+        "notebook": record.notebook,
+        "figure": record.figure,
+        **{key: record.provenance.get(key) for key in origin},
     }

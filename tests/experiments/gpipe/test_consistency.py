@@ -1,11 +1,9 @@
-"""What GPipe's consistency is compared by: other precisions, batch norm, the big trainings."""
+"""What GPipe's consistency is compared by: other precisions, batch norm."""
 
 import pytest
 import torch
 
-from experiments.gpipe import consistency, imagenet
-from experiments.study.training import learning_rates
-from pipekit import Watch
+from experiments.gpipe import consistency
 from pipekit.datasets import digits
 from pipekit.plans import Recompute
 
@@ -29,25 +27,3 @@ def test_moving_averages_count_a_whole_minibatch_once(recompute: Recompute) -> N
     assert found["own"] < 1e-6
     assert found["counted"] == 1
     assert found["unsplit"] > 1e-5  # the second layer sees other inputs
-
-
-def test_the_learning_rate_falls_every_three_epochs() -> None:
-    training = imagenet.ImageNet(batch_rows=1000)
-    optimizer = training.optimizer([torch.nn.Parameter(torch.zeros(1))])
-    rates = learning_rates(optimizer, training.scheduler(optimizer, steps_an_epoch=2), 14)
-    assert rates == [1.25] * 6 + [1.25 * 0.97] * 6 + [1.25 * 0.97**2] * 2
-
-
-@pytest.mark.long
-def test_both_trainings_run_on_a_small_network() -> None:
-    torch.manual_seed(0)
-    model = imagenet.giant_amoebanet(normal_cells=3, filters=8, classes=5)
-    batch = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
-    pipeline = imagenet.ImageNet(batch_rows=8).pipeline(model, 2, microbatches=2, replicas=2)
-    assert torch.isfinite(
-        torch.tensor(pipeline.train([batch] * 2, watch=Watch(trace=False)).losses)
-    ).all()
-    model.load_state_dict(pipeline.state_dict())
-    tuned = imagenet.fine_tuning(model, 2, 0.01, 1e-4, microbatches=2)
-    tuned.train([(batch[0], batch[1] % 2)], watch=Watch(trace=False))
-    assert tuned.state_dict()[next(reversed(tuned.state_dict()))].shape == (2,)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipedream.staleness import SmallTraining
 from experiments.pipedream_2bw import equations
 from experiments.study.differences import bit_equal
 from pipekit import oracle, schedules
@@ -40,7 +41,7 @@ def test_equations_by_hand_are_the_oracles(equation: str, delay: int) -> None:
     model, data = copy.deepcopy(MODEL).double(), [(x.double(), y.double()) for x, y in DATA]
     how = {"balance": [2, 2], "optimizer": SGD, "loss": nn.MSELoss()}
     judge = oracle.train(model, data, method=equation, **how)  # type: ignore[arg-type]
-    hand = equations.by_hand(model, data, delay, lr=0.1)
+    hand = SmallTraining(model, data, 0.1).replayed([delay] * 2)
     assert all(bit_equal(a, b) for a, b in zip(hand, judge.weights, strict=True))
 
 

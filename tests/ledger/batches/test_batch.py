@@ -45,11 +45,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Call]:
     """Return a dictionary of what stands for each notebook, by name, and gets its files' folder."""
     calls: dict[str, Call] = {}
 
-    def execute(
-        job: NotebookJob, scale: str, folder: Path, on_cell: Callable[[int], None]
-    ) -> NotebookResult:
-        for cell in range(job.cells):
-            on_cell(cell)
+    def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
         error = None
         try:
             if job.name in calls:

@@ -39,19 +39,6 @@ def test_a_range_allows_what_it_says(
             parameter.check(value)
 
 
-def test_a_cell_declares_types_and_ranges() -> None:
-    assert {name: (each.kind, str(each.range)) for name, each in read(CELL).items()} == {
-        "epochs": ("int", "[1, 1000]"),
-        "share": ("float", "[0.1, 1.0]"),
-        "rates": ("str", "[0.001, 1.0]"),
-        "counts": ("str", "[2, 8]"),
-        "scale": ("str", "[quick | full]"),
-        "hidden": ("int", "[16 | 32]"),
-        "shown": ("bool", "None"),
-        "words": ("str", "None"),
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
