@@ -73,13 +73,13 @@ class Explanation:
         operations, table = self.what_if.operations, self.what_if.operations.table
         lasting = self.what_if.lasting_s
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
-        here = self.what_if.passes & (table["step"] == step) & (table["replica"] == replica)
+        here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
         frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
         name = f"{self.name}, step {step}"
         if cause is not None:
             if cause.seconds is None:
                 raise ValueError(f"without {cause.kind} other operations run: draw its schedule")
-            ends = operations.ends_s(cause.seconds, self.what_if.between_steps)[here]
+            ends = operations.ends_s(cause.seconds[:, None], self.what_if.between_steps)[here, 0]
             frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
             name = f"{name} without {cause.kind}"
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
@@ -198,3 +198,29 @@ def explain(trace: Trace) -> Explanation:
 
 def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+def compared(before: Explanation, after: Explanation) -> str:
+    """Return in words what changed from one trace to another, what changed most first."""
+    change = after.step_s - before.step_s
+    lines = [
+        f"A step takes {after.step_s * 1e3:.4g} ms after {before.step_s * 1e3:.4g} ms: "
+        f"{change / before.step_s:+.1%}"
+    ]
+    one, other = before.recognition, after.recognition
+    for name in "method", "stages", "workers", "microbatches":
+        if getattr(one, name) != getattr(other, name):
+            lines.append(f"{name}: {getattr(one, name)} -> {getattr(other, name)}")
+    spent = {
+        name: after.mean_shares[name] * after.step_s - before.mean_shares[name] * before.step_s
+        for name in SHARES
+    }
+    for name, seconds in sorted(spent.items(), key=lambda item: -abs(item[1])):
+        if abs(seconds) >= _SMALL * before.step_s:
+            lines.append(f"{name.replace('_', ' ')} a worker: {seconds * 1e3:+.4g} ms a step")
+    saved = [{cause.kind: cause.saves_s for cause in each.causes} for each in (before, after)]
+    for kind in dict.fromkeys([*saved[0], *saved[1]]):
+        was, now = (each.get(kind, 0.0) for each in saved)
+        if abs(now - was) >= _SMALL * before.step_s:
+            lines.append(f"{kind} costs {now * 1e3:.4g} ms a step after {was * 1e3:.4g} ms")
+    return "\n".join(lines)

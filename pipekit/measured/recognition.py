@@ -101,8 +101,9 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    each = [rows for _, rows in frame.groupby(by)]
-    found = Counter(map(_ordered, each[:: max(1, len(each) // _ENOUGH)]))
+    number = frame.groupby(by).ngroup().to_numpy()
+    some = range(0, number.max() + 1, max(1, (number.max() + 1) // _ENOUGH))
+    found = Counter(_ordered(frame[number == each]) for each in some)
     return found.most_common(1)[0][0], len(trace.steps)
 
 
