@@ -91,7 +91,7 @@ class _Owners:
         self._rows = operations.table.loc[passes, ["stage", "worker"]].assign(
             kind=operations.kind[passes], seconds=self._all[passes]
         )
-        self._updates = (operations.table["kind"] == Op.UPDATE.name).to_numpy()
+        self._updates = operations.among(Op.UPDATE.name)
 
     def slow(self) -> Iterator[Case]:
         """Yield a slow worker, stages that are unequal, and a last one that is slow.

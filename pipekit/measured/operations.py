@@ -6,7 +6,7 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -44,7 +44,8 @@ which the message may have been under way."""
 class Level(NamedTuple):
     """Operations that wait for none of each other: from row ``begin`` up to ``stop``.
 
-    ``first`` has the places in it at which groups that end together begin, ``size`` their sizes.
+    Those that end alone stand in front; ``first`` has the places in the level at which groups that
+    end together begin, ``size`` their sizes.
     """
 
     begin: int
@@ -69,7 +70,7 @@ class Operations:
         moves: whether it is a communication.
         passes: whether it is a forward, also one that is run again, or a backward.
         messages: whether it is a message between two passes, or an end of one.
-        kind: the number of its kind.
+        kind: the number of its kind, of those in ``names``.
     """
 
     table: pd.DataFrame
@@ -80,6 +81,12 @@ class Operations:
     passes: Mask
     messages: Mask
     kind: Numbers
+    names: Sequence[str]
+
+    def among(self, *kinds: str) -> Mask:
+        """Return which operations are of some kinds."""
+        found: Mask = np.isin(self.names, kinds)[self.kind]
+        return found
 
     @cached_property
     def delays(self) -> Times:
@@ -93,23 +100,24 @@ class Operations:
         """[steps], when the last operation of each step ended."""
         return self.table.groupby("step")["end_s"].max().to_numpy()
 
-    def ends_s(self, cases: Times, delays: Times | float = 0.0) -> Times:
+    def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [operations, cases], when each ends if operations take other times.
 
         Args:
             cases: [operations, cases], the seconds of each after all that it waits for.
             delays: [operations], how long each begins after all is there.
         """
-        late = np.broadcast_to(np.asarray(delays, float), len(self.table))[:, None]
         ends = np.zeros((len(self.table) + 1, cases.shape[1]))
         for begin, stop, first, size in self.levels:
-            ready = _latest(ends, self.before[begin:stop]) + late[begin:stop]
-            if len(first) < stop - begin:
-                ready = np.repeat(np.maximum.reduceat(ready, first, axis=0), size, axis=0)
+            ready = _latest(ends, self.before[begin:stop])
+            if delays is not None:
+                ready += delays[begin:stop, None]
+            if len(first):
+                ready[first[0] :] = np.repeat(np.maximum.reduceat(ready, first), size, axis=0)
             np.add(ready, cases[begin:stop], out=ends[begin:stop])
         return ends[:-1]
 
-    def lasting_s(self, cases: Times, delays: Times | float = 0.0) -> Times:
+    def lasting_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [steps, cases], when each step's last operation ends; see :meth:`ends_s`."""
         rows, first = self._last
         return np.maximum.reduceat(self.ends_s(cases, delays)[rows], first, axis=0)
@@ -146,8 +154,8 @@ def operations(trace: Trace) -> Operations:
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
     before = np.stack([_in_streams(table), _data(place, len(table)), *_sums(table)], axis=1)
     group = table["group"].to_numpy()
-    group = np.where(group < 0, group.max() + 1 + np.arange(len(group)), group)
-    group = pd.factorize(group)[0]
+    alone = (group < 0) | (np.bincount(group + 1)[group + 1] == 1)
+    group = np.where(alone, np.arange(len(group)), len(group) + pd.factorize(group)[0])
     latest = np.full(group.max() + 1, -np.inf)
     np.maximum.at(latest, group, start)
     # A span that begins before its input was sent contains the wait for it.
@@ -163,6 +171,7 @@ def operations(trace: Trace) -> Operations:
         list(_bounds(levels, group)),
         *(each[order] for each in (seconds, moves, place.among(_PASSES), place.among(MESSAGES))),
         place.kind[order],
+        place.names,
     )
 
 
@@ -265,15 +274,14 @@ def _levels(before: Numbers, group: Numbers) -> Iterator[Numbers]:
     Raises:
         ValueError: operations wait for one another in a circle.
     """
-    is_over, left = np.append(np.zeros(len(before), np.bool_), True), np.arange(len(before))
+    waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
     while len(left):
-        waits = ~is_over[before[left]].all(axis=1)
-        holds = np.bincount(group[left], waits) > 0
-        waits = holds[group[left]]
-        ready, left = left[~waits], left[waits]
+        late = np.logical_or.reduce([waits[column] for column in before[left].T])
+        late = (np.bincount(group[left], late) > 0)[group[left]]
+        ready, left = left[~late], left[late]
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")
-        is_over[ready] = True
+        waits[ready] = False
         yield ready[np.argsort(group[ready], kind="stable")]
 
 
@@ -281,6 +289,7 @@ def _bounds(levels: list[Numbers], group: Numbers) -> Iterator[Level]:
     """Yield levels as they stand one behind the other."""
     begin = 0
     for rows in levels:
-        first = np.flatnonzero(np.diff(group[rows], prepend=-1))
-        yield Level(begin, begin + len(rows), first, np.diff(first, append=len(rows)))
+        _, first, size = np.unique(group[rows], return_index=True, return_counts=True)
+        several = size > 1
+        yield Level(begin, begin + len(rows), first[several], size[several])
         begin += len(rows)

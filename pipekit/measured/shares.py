@@ -32,7 +32,7 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     operations = what_if.operations
     rows = np.flatnonzero(~operations.messages)
     lane = operations.table.take(rows)
-    step, worker, kind = (lane[name].to_numpy() for name in ("step", "worker", "kind"))
+    step, worker = lane["step"].to_numpy(), lane["worker"].to_numpy()
     start, end = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
     is_pass, own = operations.passes[rows], operations.seconds[rows]
 
@@ -49,7 +49,9 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     passes = np.flatnonzero(is_pass)
     begins = np.zeros(len(rows), bool)
     begins[passes[np.unique(each[passes], return_index=True)[1]]] = True
-    forward, optimizer = kind == Op.FORWARD.name, np.isin(kind, _OPTIMIZER)
+    forward, optimizer, again = (
+        operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], _OPTIMIZER, [RECOMPUTE])
+    )
     moves = operations.moves[rows] & ~is_pass
     of_step = pd.Series(end).groupby([step, worker]).max().unstack()
     drained = pd.Series(end[passes]).groupby(step[passes]).max().to_numpy()[:, None]
@@ -75,7 +77,7 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
             "gradient": by_worker(waited, is_pass & ~begins & ~forward),
             "sum": by_worker(gap - launched + inside, ~is_pass),
             "drain": drain.sum(),
-            AGAIN: by_worker(own, kind == RECOMPUTE),
+            AGAIN: by_worker(own, again),
         },
         index=of_step.columns,
     )

@@ -33,7 +33,7 @@ class WhatIf:
         table = operations.table
         self.worker, self.stage = table["worker"].to_numpy(), table["stage"].to_numpy(copy=True)
         for payload in Payload:  # of a worker's own that receives
-            self.stage[table["kind"] == f"recv {payload.value}"] += payload.step
+            self.stage[operations.among(f"recv {payload.value}")] += payload.step
 
     # The published analysis.
 
