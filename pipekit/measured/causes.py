@@ -260,7 +260,10 @@ def _makespan(schedule: Schedule, passes: dict[tuple[str, int], float], sent: fl
     """Return a step's seconds; infinite if the recording lacks a kind of pass."""
     graph = schedule.dependencies
     keys = [(task.op.name, task.stage) for task in graph.tasks]
-    if any(k not in passes and op is not Op.UPDATE for k, (op, *_) in zip(keys, graph.tasks, strict=True)):
+    if any(
+        k not in passes and op is not Op.UPDATE
+        for k, (op, *_) in zip(keys, graph.tasks, strict=True)
+    ):
         return math.inf
     seconds = [passes.get(key, 0.0) for key in keys]
     home = graph.worker_of

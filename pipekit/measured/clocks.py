@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.recording import Recording
-from pipekit.measured.messages import RULES, between_workers
+from pipekit.measured.messages import RULES, Numbers, between_workers
 
 _TOLERATED_S = 1e-4
 """Passes that begin this much before their input was sent are within a clock's own noise."""
@@ -24,25 +24,32 @@ def aligned(recording: Recording, notes: list[str]) -> Recording:
     took equally long both ways, and half of the width is the uncertainty.  A recording on one clock
     is left alone, unless a pass ends before its input was sent.
     """
-    messages = _messages(recording.rows)
-    late = messages["end_s"] - messages["sent_s"]
-    if messages.empty or (not recording.own_clocks and (late > -_TOLERATED_S).all()):
+    passes = recording.rows[recording.rows["kind"].isin(RULES)].reset_index(drop=True)
+    passes["replica"] = passes.get("replica", 0)
+    sent = [(made, used) for _, made, used in between_workers(passes)]
+    made, used = map(np.concatenate, zip(*sent, strict=True))
+    end = passes["end_s"].to_numpy()
+    if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
+    messages = _slack(passes, made, used)
     by = "step" if recording.own_clocks else "all"
-    offset, width = {}, [0.0]
+    offset: dict[tuple[int, int], float] = {}
+    width = [0.0]
     for number, rows in messages.groupby(by):
         found = _offsets(rows.groupby(["sender", "worker"])["slack"].min().to_dict())
         offset |= {(number, worker): ahead for worker, (ahead, _) in found.items()}
         width += [within for _, within in found.values()]
 
     def moved(table: pd.DataFrame) -> pd.DataFrame:
-        keys = zip(table["step"] if by == "step" else [0] * len(table), table["worker"])
+        numbers = table["step"] if by == "step" else [0] * len(table)
+        keys = zip(numbers, table["worker"], strict=True)
         shift = np.array([offset.get(key, 0.0) for key in keys])
         return table.assign(start_s=table["start_s"] + shift, end_s=table["end_s"] + shift)
 
+    most = max(map(abs, offset.values()), default=0.0)
     notes.append(
-        f"clocks of workers are aligned by messages: by up to {max(map(abs, offset.values())):.3g} "
-        f"s, to within {max(width):.2g} s (estimated)"
+        f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
+        f"{max(width):.2g} s (estimated)"
     )
     steps = recording.steps
     if steps is not None and "worker" in steps:
@@ -50,23 +57,18 @@ def aligned(recording: Recording, notes: list[str]) -> Recording:
     return replace(recording, rows=moved(recording.rows), steps=steps)
 
 
-def _messages(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the passes that receive a message, with their sender, and when it was sent.
+def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
+    """Return by message its step, its workers, and how long after it was sent it was used at least.
 
     Spans of passes may contain the wait for their input: then their ends tell, less what such a
     pass takes at least.
     """
-    table = rows[rows["kind"].isin(RULES)].reset_index(drop=True)
-    table["replica"] = table.get("replica", 0)
-    found = []
-    for _, made, used in between_workers(table):
-        sender, sent_s = (table[name].to_numpy()[made] for name in ("worker", "end_s"))
-        found.append(table.take(used).assign(sender=sender, sent_s=sent_s))
-    messages = pd.concat(found, ignore_index=True)
-    took = messages["end_s"] - messages["start_s"]
-    least = took.groupby([messages["worker"], messages["kind"]]).transform("min")
-    begins = np.maximum(messages["start_s"], messages["end_s"] - least)
-    return messages.assign(slack=begins - messages["sent_s"], all=0)
+    rows, end = passes.take(used), passes["end_s"].to_numpy()
+    took = rows["end_s"] - rows["start_s"]
+    least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
+    begins = np.maximum(rows["start_s"], rows["end_s"] - least)
+    sender = passes["worker"].to_numpy()[made]
+    return rows.assign(slack=begins.to_numpy() - end[made], sender=sender, all=0)
 
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:

@@ -275,9 +275,14 @@ def _levels(before: Numbers, group: Numbers) -> Iterator[Numbers]:
         ValueError: operations wait for one another in a circle.
     """
     waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
+    holds = np.zeros(group.max() + 1, np.bool_)
     while len(left):
-        late = np.logical_or.reduce([waits[column] for column in before[left].T])
-        late = (np.bincount(group[left], late) > 0)[group[left]]
+        late = waits[before[left, 0]]
+        for column in before.T[1:]:
+            late |= waits[column[left]]
+        holds[:] = False
+        holds[group[left[late]]] = True
+        late = holds[group[left]]
         ready, left = left[~late], left[late]
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from pipekit.names import TABLES
@@ -103,7 +104,7 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
         return _ordered(frame, range(trace.workers)), 1
     number = frame.groupby(by).ngroup().to_numpy()
     some = range(0, number.max() + 1, max(1, (number.max() + 1) // _ENOUGH))
-    found = Counter(_ordered(frame[number == each]) for each in some)
+    found = Counter(_ordered(frame.take(np.flatnonzero(number == each))) for each in some)
     return found.most_common(1)[0][0], len(trace.steps)
 
 

@@ -65,7 +65,9 @@ class WhatIf:
         table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
         table = table.drop_duplicates()
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
-        by_replica = table["replica"].map(dict(zip(np.unique(replica), each[len(stages) :], strict=True)))
+        by_replica = table["replica"].map(
+            dict(zip(np.unique(replica), each[len(stages) :], strict=True))
+        )
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
         (t_worst,) = self._partly_ideal(~np.isin(self.worker, worst)[:, None])

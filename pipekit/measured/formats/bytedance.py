@@ -83,13 +83,15 @@ def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
     Each counts the seconds as published; on a clock that began long before, from its first
     operation.
     """
-    steps = rows.groupby("step").agg(first=("start_s", "min"), end_s=("end_s", "max"))
-    since = steps["first"].where(steps["first"] > steps["end_s"] - steps["first"], 0.0)
-    took = steps["end_s"] - since
-    steps = steps.assign(start_s=took.cumsum() - took, end_s=took.cumsum())
-    place = np.searchsorted(steps.index, rows["step"])
-    rows[["start_s", "end_s"]] += (steps["start_s"] - since).to_numpy()[place, None]
-    return steps.reset_index()[["step", "start_s", "end_s"]]
+    by_step = rows.groupby("step")
+    first, last = by_step["start_s"].min(), by_step["end_s"].max()
+    since = first.where(first > last - first, 0.0)
+    end = (last - since).cumsum()
+    begin = end - (last - since)
+    shift = (begin - since).to_numpy()[np.searchsorted(begin.index, rows["step"])]
+    rows["start_s"] += shift
+    rows["end_s"] += shift
+    return pd.DataFrame({"start_s": begin, "end_s": end}).reset_index()
 
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:
