@@ -1,6 +1,5 @@
 """What cost a recorded run its time: cases without one thing each, and what they save."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,8 @@ from pipekit.names import METHODS
 from pipekit.schedules import Op, Payload, Schedule, ScheduleError
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.schedules.methods.by_name import METHODS as BY_NAME
-from pipekit.traces import RECOMPUTE
+from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces.rows import events_of
 
 _SLOW_LINK = 1.5
 """A link is slow if its messages take more than so many times those of the median link."""
@@ -35,6 +35,7 @@ class Cause:
         saves_s: seconds a step.
         text: a sentence.
         seconds: of each operation without it; None if the operations are others.
+        step: a step of these others.
     """
 
     kind: str
@@ -42,8 +43,10 @@ class Cause:
     saves_s: float
     text: str
     seconds: Times | None = field(default=None, repr=False, compare=False)
+    step: Trace | None = field(default=None, repr=False, compare=False)
 
 
+BETWEEN_STEPS = "between steps"
 KINDS = (
     "slow worker",
     "unequal stages",
@@ -51,7 +54,7 @@ KINDS = (
     "unequal microbatches",
     "links",
     "method",
-    "between steps",
+    BETWEEN_STEPS,
     "noise",
 )
 
@@ -71,13 +74,12 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
         Cause(kind, where, recorded - t, text, case)
         for (kind, where, text, case), t in zip(cases, without, strict=True)
     ]
-    name, saves_s = _fastest_method(what_if, recognition)
-    text = f"{name} with these durations leaves workers idle for less time"
-    found.append(Cause("method", None, saves_s, text))
+    found += _other_method(what_if, recognition)
     inside = operations.passes | operations.messages
-    (alone,) = what_if.mean_step(np.where(inside, operations.seconds, 0.0)[:, None])
+    alone = np.where(inside, operations.seconds, 0.0)
+    saves_s = recorded - what_if.mean_step(alone[:, None])[0]
     text = "Sums of gradients, the optimizer and what lies between steps take time"
-    found.append(Cause("between steps", None, recorded - alone, text))
+    found.append(Cause(BETWEEN_STEPS, None, saves_s, text, alone))
     found = [cause for cause in found if cause.saves_s > 1e-9 * recorded]
     return sorted(found, key=lambda cause: -cause.saves_s)
 
@@ -223,15 +225,15 @@ def _link(what_if: WhatIf, workers: int) -> Numbers:
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 
-def _fastest_method(what_if: WhatIf, recognition: Recognition) -> tuple[str, float]:
-    """Return the method that saves most, and the seconds a step; "" and 0 if none does.
+def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Cause]:
+    """Yield the method that saves most, if one does.
 
     It flushes, has the same stages on the same workers and the same kinds of passes, each of which
     takes its mean of the recording, as do messages; a forward that is run again is part of the
     backward behind it.
     """
     if recognition.schedule is None or not recognition.schedule.is_closed:
-        return "", 0.0
+        return
     operations, count = what_if.operations, recognition.microbatches
     rows = operations.table[operations.passes].assign(s=operations.seconds[operations.passes])
     rows = rows.sort_values(["step", "worker"], kind="stable")
@@ -242,34 +244,36 @@ def _fastest_method(what_if: WhatIf, recognition: Recognition) -> tuple[str, flo
     moves = operations.seconds[operations.messages]
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
-    recorded, name = _makespan(own, mean, sent), ""
-    best = recorded
+    recorded = best = _step(own, mean, sent)
     for other in METHODS:
         try:
             schedule = BY_NAME[other](recognition.stages, count)
         except ScheduleError:  # not with these counts
             continue
         if schedule.is_closed and schedule.stage_workers == own.stage_workers:
-            taken = _makespan(schedule.before(count), mean, sent)
-            if taken < best:
-                best, name = taken, other
-    return name, recorded - best
+            step = _step(schedule.before(count), mean, sent, other)
+            if step is not None and best is not None and step.makespan_s < best.makespan_s:
+                best = step
+    if best is not None and recorded is not None and best is not recorded:
+        text = f"{best.name} with these durations leaves workers idle for less time"
+        yield Cause("method", None, recorded.makespan_s - best.makespan_s, text, step=best)
 
 
-def _makespan(schedule: Schedule, passes: dict[tuple[str, int], float], sent: float) -> float:
-    """Return a step's seconds; infinite if the recording lacks a kind of pass."""
+def _step(
+    schedule: Schedule, passes: dict[tuple[str, int], float], sent: float, name: str = ""
+) -> Trace | None:
+    """Return a step of a method; None if the recording lacks a kind of pass."""
     graph = schedule.dependencies
     keys = [(task.op.name, task.stage) for task in graph.tasks]
-    if any(
-        k not in passes and op is not Op.UPDATE
-        for k, (op, *_) in zip(keys, graph.tasks, strict=True)
-    ):
-        return math.inf
-    seconds = [passes.get(key, 0.0) for key in keys]
+    if any(key not in passes and key[0] != Op.UPDATE.name for key in keys):
+        return None
     home = graph.worker_of
     needs = [
         tuple((n, sent if n >= 0 and home[n] != home[at] else 0.0) for n, _ in each)
         for at, each in enumerate(graph_needs(graph))
     ]
     lists = [range(*each) for each in pairwise(graph.first)]
-    return max(Walk(lists, seconds, needs).run().free)
+    walk = Walk(lists, [passes.get(key, 0.0) for key in keys], needs).run()
+    times = np.array(walk.starts), np.array(walk.ends[: len(keys)])
+    frame = events_of(schedule, *times).sort_values(["worker", "start_s"], kind="stable")
+    return Trace(frame.reset_index(drop=True), "simulated", name, schedule.worker_count)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.causes import SLOW, Cause, causes
+from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Cause, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.shares import AGAIN, SHARES, WAITING, shares
@@ -66,20 +66,18 @@ class Explanation:
         Args:
             cause: replay the step without it.
             replica: of the pipelines that train together.
-
-        Raises:
-            ValueError: the cause is one whose operations are others.
         """
+        if cause is not None and cause.step is not None:
+            return cause.step
         operations, table = self.what_if.operations, self.what_if.operations.table
         lasting = self.what_if.lasting_s
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
         frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
         name = f"{self.name}, step {step}"
-        if cause is not None:
-            if cause.seconds is None:
-                raise ValueError(f"without {cause.kind} other operations run: draw its schedule")
-            ends = operations.ends_s(cause.seconds[:, None], self.what_if.between_steps)[here, 0]
+        if cause is not None and cause.seconds is not None:
+            delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
+            ends = operations.ends_s(cause.seconds[:, None], delays)[here, 0]
             frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
             name = f"{name} without {cause.kind}"
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]

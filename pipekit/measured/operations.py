@@ -98,7 +98,8 @@ class Operations:
     @cached_property
     def recorded_s(self) -> Times:
         """[steps], when the last operation of each step ended."""
-        return self.table.groupby("step")["end_s"].max().to_numpy()
+        last: Times = self.table.groupby("step")["end_s"].max().to_numpy()
+        return last
 
     def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [operations, cases], when each ends if operations take other times.
@@ -169,7 +170,10 @@ def operations(trace: Trace) -> Operations:
         table.take(order).reset_index(drop=True),
         at[before[order]],
         list(_bounds(levels, group)),
-        *(each[order] for each in (seconds, moves, place.among(_PASSES), place.among(MESSAGES))),
+        seconds[order],
+        moves[order],
+        place.among(_PASSES)[order],
+        place.among(MESSAGES)[order],
         place.kind[order],
         place.names,
     )

@@ -125,18 +125,28 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
     passes = rows[rows["kind"].isin(RULES)]
-    missing = sorted(set(range(int(passes["stage"].max()))) - set(passes["stage"]))
-    if missing:
-        raise ValueError(
-            f"{path} has no passes of stage {missing[0]}: the file of its rank is missing"
-        )
     if passes["stage"].nunique() < 2:
-        raise ValueError(f"{path} has one stage: it is not the trace of a pipeline")
+        raise ValueError(
+            f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
+        )
     if "replica" not in rows:
-        homes = passes[["stage", "worker"]].drop_duplicates().sort_values(["stage", "worker"])
-        replica = homes.groupby("stage").cumcount().groupby(homes["worker"]).min()
+        keys = [passes[name] for name in ("step", "stage", "microbatch")]
+        what = packed(*keys, passes["kind"].cat.codes)
+        order = np.argsort(passes["worker"], kind="stable")
+        again = pd.Series(what).take(order).groupby(what[order]).cumcount()
+        replica = again.groupby(passes["worker"].to_numpy()[order]).max()
         if replica.max() > 0:
-            rows["replica"] = rows["worker"].map(replica)
+            rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
+            passes = rows.loc[passes.index]
+    stages = set(range(int(passes["stage"].max()) + 1))
+    for number, own in (
+        passes.groupby(passes.get("replica", np.zeros(len(passes), int)))["stage"].unique().items()
+    ):
+        if missing := sorted(stages - set(own)):
+            raise ValueError(
+                f"{path} has no passes of stage {missing[0]} in pipeline {number}: the records of "
+                f"its rank are missing"
+            )
     return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))
 
 
@@ -152,6 +162,8 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     cut = sorted(set(count.loc[count["size"] < count["size"].mode().max(), "first"]))
     if not cut:
         return recording
+    if len(cut) == rows["step"].nunique():
+        raise ValueError(f"{path} lacks passes in each step: it is cut off, or ranks are missing")
     named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
     notes.append(f"steps {named} lack passes: left out")
     return _only(recording, sorted(set(rows["step"]) - set(cut)))

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import packed
+from pipekit.measured.messages import Mask, packed
+from pipekit.measured.operations import Times
 from pipekit.measured.what_if import WhatIf
 from pipekit.schedules import Op
 from pipekit.traces import RECOMPUTE
@@ -58,8 +59,9 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     drain = np.maximum(drained - of_step, 0.0)
     behind = np.maximum(what_if.lasting_s[:, None] - of_step, 0.0) - drain
 
-    def by_worker(values: np.ndarray, where: np.ndarray) -> np.ndarray:
-        return np.bincount(worker[where], values[where], minlength=max(worker) + 1)[of_step.columns]
+    def by_worker(values: Times, where: Mask) -> Times:
+        total: Times = np.bincount(worker[where], values[where], minlength=worker.max() + 1)
+        return total[of_step.columns]
 
     found = pd.DataFrame(
         {

@@ -46,7 +46,8 @@ class WhatIf:
             kinds.median(),
             kinds.mean(),
         )
-        return usual[self.operations.kind]
+        found: Times = usual[self.operations.kind]
+        return found
 
     def mean_step(self, cases: Times) -> list[float]:
         """Return the mean step of [operations, cases] without launch delays, in seconds."""

@@ -55,24 +55,27 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}: record them, too")
     if found.empty:
         raise ValueError(f"{path} has no rows: nothing was recorded")
-    found = found.take(np.argsort(found["start_ts"].to_numpy(), kind="stable"))
-    stage, start = found["stage"].to_numpy(int), found["start_ts"].to_numpy(float)
-    if "gmc" in found:
-        stage = np.where(found["gmc"] < 0, stage, found["gmc"])
-    kind = found["optype"].astype("category").cat.rename_categories(_KINDS)
+    kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
+    numbers = found.apply(pd.to_numeric, errors="coerce")
+    whole = numbers.reindex(columns=["dp_rank", "stage", "step", "mb_id", "gmc"]).fillna(-1)
+    dp_rank, stage, step, microbatch, chunk = whole.to_numpy(int).T
+    start = numbers["start_ts"].to_numpy(float)
     rows = pd.DataFrame(
         {
             "worker": pd.factorize(found["rank"], sort=True)[0],
-            "replica": found["dp_rank"].to_numpy(int),
-            "stage": stage,
-            "step": found["step"].to_numpy(int),
+            "replica": dp_rank,
+            "stage": np.where(chunk < 0, stage, chunk),
+            "step": step,
             "kind": kind.array,
-            "microbatch": found["mb_id"].to_numpy(int),
+            "microbatch": microbatch,
             "start_s": start,
-            "end_s": start + found["duration"].to_numpy(float),
+            "end_s": start + numbers["duration"].to_numpy(float),
             "moves": ~kind.isin(_COMPUTES).to_numpy(),
         }
     )
+    if not (rows["kind"] == "FORWARD").any():
+        raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
+    rows = rows.take(np.argsort(start, kind="stable")).reset_index(drop=True)
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
 
@@ -103,7 +106,7 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
     kind, stage = rows["kind"].cat, rows["stage"].to_numpy(copy=True)
     microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.codes.to_numpy(int)
     lane = packed(rows["step"], rows["worker"])
-    number = _counted(packed(lane, meets)).copy()
+    number = _counted(packed(lane, meets))
     last = int(stage[(rows["kind"] == "FORWARD").to_numpy()].max())
     for name, (op, step) in _MADE.items():
         sent = np.flatnonzero(rows["kind"] == name)
@@ -124,4 +127,5 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _counted(keys: Numbers) -> Numbers:
     """Return how many of the same key stand before each."""
-    return pd.Series(keys).groupby(keys).cumcount().to_numpy()
+    found: Numbers = pd.Series(keys).groupby(keys).cumcount().to_numpy(copy=True)
+    return found

@@ -77,6 +77,11 @@ def read(path: Path) -> Recording:
         ranks[rank] = file
         if (size := where.get("world_size", len(found))) != len(found):
             notes.add(f"{len(found)} of {size} ranks were recorded")
+            if size % len(found):
+                raise ValueError(
+                    f"{path} has {len(found)} of {size} ranks: add the files of the others, or "
+                    f"keep those of one pipeline"
+                )
         base = about.get("baseTimeNanoseconds", 0) / 1e3
         rows += [row | {"worker": rank} for row in _passes(spans, base, rank)]
     if not rows:

@@ -30,7 +30,7 @@ def read(path: Path) -> Recording:
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
     pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
     worker = {pid: number for number, pid in enumerate(pids)}
-    ranks = {e["pid"]: e["args"].get("pp_rank", worker[e["pid"]]) for e in found if _is_end(e)}
+    ranks = {e["pid"]: e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
     for event in sorted(found, key=lambda event: event["ts"]):
         name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
         if name in _MARKS and pid in worker:

@@ -49,6 +49,8 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read all ranks of a folder."""
     folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
     rows: list[dict[str, Any]] = []

@@ -1,6 +1,5 @@
 """What a reader returns, and what several of them read: files of Chrome's trace events."""
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-_GZIP = b"\x1f\x8b"
+from pipekit.reading import GZIP, read_bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def is_json(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         begin = file.read(64)
-    return begin.startswith(_GZIP) or begin.lstrip()[:1] in (b"{", b"[")
+    return begin.startswith(GZIP) or begin.lstrip()[:1] in (b"{", b"[")
 
 
 def files(path: Path) -> Iterator[Path]:
@@ -65,10 +64,10 @@ def content(path: Path) -> Any:
 
 @lru_cache(1)  # by what changes with the file, too: it may be recorded anew
 def _content(path: Path, changed_ns: int, size: int) -> Any:
+    raw = read_bytes(path)
     try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if raw.startswith(_GZIP) else raw)
-    except (ValueError, EOFError, OSError) as error:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}; is it cut off?") from None
 
 
