@@ -10,7 +10,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long tables scripts properties lint models people parity networks devices gpu attack \
+.PHONY: help demo reproduce papers predictions test quick long tables scripts properties lint models people parity devices gpu attack \
   numbers lock \
   site browser axe chromium benchmark clean
 
@@ -70,10 +70,6 @@ people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face'
 parity: $(STAMP) ## judge torch's and our own pipelining on every model, and every fault (minutes)
 	.venv/bin/python -m pytest tests/parity -m "long or not long" $(PARALLEL)
 	.venv/bin/python -m tests.parity.matrix results/runs/parity
-
-networks: $(STAMP) ## the same networks, and five drawn at random, as a table in results/runs/networks
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
-	.venv/bin/python -m experiments.networks --output results/runs/networks
 
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
