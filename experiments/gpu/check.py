@@ -1,15 +1,14 @@
 """Everything that a machine with GPUs can check of this project; ``make gpu`` runs it.
 
     python -m experiments.gpu.check                    # all of it
-    python -m experiments.gpu.check --device cpu       # a dry run of memory and speed
+    python -m experiments.gpu.check --device cpu       # a dry run of the speed
 
-Three things, in turn; the exit code is 1 if any of them does not hold:
+Two things, in turn; the exit code is 1 if a test fails:
 
 1. the tests of tests/device on the GPUs: every schedule with every feature, equal to the bit to the
-   same training on a GPU that stops for every step of every worker; then a part of them under
-   PyTorch's CUDA sanitizer;
-2. the peak of every stage's tensors against the prediction, within 5 %;
-3. milliseconds a batch of a pipeline of stages that share the GPUs, beside the unsplit model and
+   same training on a GPU that stops for every step of every worker, and the peak of each stage's
+   tensors against its prediction; then a part of them under PyTorch's CUDA sanitizer;
+2. milliseconds a batch of a pipeline of stages that share the GPUs, beside the unsplit model and
    beside torch.distributed.pipelining on the same GPUs (peers.py says how).
 """
 
@@ -17,7 +16,6 @@ import os
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -27,13 +25,12 @@ import pandas as pd
 import torch
 import typer
 
-from experiments.benchmarks.harness import show
+from experiments.benchmarks.harness import crew, device_of, show
 from experiments.gpu import peers
 from experiments.gpu.peers import BATCHES, METHODS, MICROBATCHES, STAGES, batch, network
-from pipekit import Execution, Pipeline, Plan, Watch, measure_memory, models, profile, simulate
+from pipekit import Execution, Pipeline, Watch, models
 from pipekit.devices import device_count, is_accelerator, synchronize
 
-LIMIT = 0.05
 UNSPLIT = "unsplit, on one device"
 
 
@@ -65,30 +62,6 @@ def pipeline(width: int, method: str, devices: list[str]) -> Pipeline:
     )
 
 
-def memory(places: list[str], width: int, rows: int) -> bool:
-    """Compare the peaks of all stages with their prediction; return whether all are near it."""
-    with warnings.catch_warnings():  # of times, which are not looked at here
-        warnings.simplefilter("ignore")
-        measured = profile(network(width), batch(rows)[0], places[0], repeats=2)
-    found = []
-    for method, schedule in METHODS.items():
-        pipe = pipeline(width, method, places)
-        batches = [batch(rows * MICROBATCHES)] * BATCHES
-        here = measure_memory(pipe.train(batches, watch=Watch(memory=True)))
-        plan = Plan.by_hand(pipe.balance or [], rows=rows)
-        there = simulate(schedule.take(BATCHES), measured, plan, optimizer_states=1).memory
-        assert there is not None
-        allocated = here.allocated_bytes or {}
-        for stage, peaks in enumerate(zip(here.peak_bytes, there.peak_bytes, strict=True)):
-            own = (method, stage, *(peak / 1e6 for peak in peaks), peaks[1] / peaks[0] - 1)
-            found.append((*own, allocated.get(stage, float("nan")) / 1e6))
-    columns = ["schedule", "stage", "measured", "simulated", "apart", "allocator"]
-    table = pd.DataFrame(found, columns=columns)
-    print(f"peak bytes of a stage (MB), measured and simulated; limit {LIMIT:.0%}")
-    show(table, 3)
-    return bool((table["apart"].abs() <= LIMIT).all())
-
-
 def milliseconds(train: Callable[[int], object], device: torch.device) -> float:
     """Return the time of a batch: many less few, so that start-up does not count."""
     found = []
@@ -104,8 +77,9 @@ def milliseconds(train: Callable[[int], object], device: torch.device) -> float:
     return median(found)
 
 
-def of_torch(device: torch.device, width: int, rows: int, name: str, ranks: int) -> float:
+def of_torch(rank: int, kind: str, width: int, rows: int, name: str, ranks: int) -> float:
     """Return the milliseconds of a batch by one of torch's schedules, on this rank."""
+    device = device_of(rank, kind)
     step = peers.trainer(network(width), rows, name, ranks, device)
     return milliseconds(lambda batches: [step() for _ in range(batches)], device)
 
@@ -124,9 +98,10 @@ def speed(places: list[str], width: int, rows: int) -> dict[str, float]:
                 device,
             )
     ranks = peers.ranks_on(STAGES, len(set(places)))
-    for name in peers.tables(STAGES, MICROBATCHES, ranks):
-        took = peers.on_all(ranks, device.type, of_torch, width, rows, name, ranks)
-        found[f"torch.distributed.pipelining, {name}, {STAGES} stages on {ranks}"] = max(took)
+    with crew(ranks, device.type) as processes:
+        for name in peers.tables(STAGES, MICROBATCHES, ranks):
+            took = processes.call(of_torch, device.type, width, rows, name, ranks)
+            found[f"torch.distributed.pipelining, {name}, {STAGES} stages on {ranks}"] = max(took)
     table = pd.DataFrame(found.items(), columns=["who", "ms"])
     print(f"measured: milliseconds a batch of {MICROBATCHES} microbatches")
     show(table.assign(rate=found[UNSPLIT] / table["ms"]), 3)
@@ -148,13 +123,10 @@ def main(
         raise typer.Exit(1)
     places = [device if device == "cpu" else f"{device}:{i % count}" for i in range(STAGES)]
     passed = tests() if is_accelerator(torch.device(places[0])) else True
-    near = memory(places, width, rows)
     speed(places, width, rows)
     if not passed:
         typer.echo("tests failed on the GPU: see above", err=True)
-    if not near:
-        typer.echo(f"a peak is more than {LIMIT:.0%} from its prediction", err=True)
-    raise typer.Exit(0 if passed and near else 1)
+    raise typer.Exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

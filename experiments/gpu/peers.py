@@ -5,18 +5,14 @@ stages, each process has several stages: NCCL gives no two processes the same GP
 stages are one process's, which passes tensors on by reference, and runs one stage at a time.
 """
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
 from pipekit import Schedule, models, schedules, torch_runtime
-from pipekit.devices import process_group, set_device
 
 STAGES, MICROBATCHES, BATCHES = 4, 8, 5
 METHODS: dict[str, Schedule] = {
@@ -101,35 +97,3 @@ def trainer(
         optimizer.step()
 
     return step
-
-
-def on_all(ranks: int, kind: str, function: Callable[..., Any], *given: Any) -> list[Any]:
-    """Return the results of ``function(device, *given)`` in so many processes, one a device.
-
-    The function stands in a module, its arguments can be pickled, and the kind of the devices is
-    "cuda", say, or "cpu".
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, (ranks, kind, folder, function, given), nprocs=ranks)
-        return [torch.load(Path(folder, f"result{rank}")) for rank in range(ranks)]
-
-
-def _rank(
-    rank: int,
-    ranks: int,
-    kind: str,
-    folder: str,
-    function: Callable[..., Any],
-    given: tuple[Any, ...],
-) -> None:
-    device = torch.device(kind) if kind == "cpu" else torch.device(kind, rank)
-    if kind == "cpu":
-        torch.set_num_threads(1)
-    else:
-        set_device(device)
-    store = dist.FileStore(str(Path(folder, "store")), ranks)  # type: ignore[attr-defined]
-    dist.init_process_group(**process_group(device), store=store, rank=rank, world_size=ranks)
-    try:
-        torch.save(function(device, *given), Path(folder, f"result{rank}"))
-    finally:
-        dist.destroy_process_group()

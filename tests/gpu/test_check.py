@@ -7,17 +7,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from experiments.benchmarks.harness import crew
 from experiments.gpu import check, peers
 from experiments.gpu.peers import MICROBATCHES, STAGES, network, unsplit
-from pipekit import simulate
 
 WIDTH, ROWS = 32, 2
 
 
-def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tensor]:
+def trained(rank: int, name: str, ranks: int) -> dict[str, torch.Tensor]:
     """The weights of this rank's stages after two batches."""
     model = network(WIDTH)
-    step = peers.trainer(model, ROWS, name, ranks, device)
+    step = peers.trainer(model, ROWS, name, ranks, torch.device("cpu"))
     step()
     step()
     return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
@@ -32,9 +32,10 @@ def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
     step()
     name, *_ = peers.tables(STAGES, MICROBATCHES, ranks)
     found: dict[str, Any] = {}
-    for own in peers.on_all(ranks, "cpu", trained, name, ranks):
-        assert not found.keys() & own.keys()
-        found |= own
+    with crew(ranks) as processes:
+        for own in processes.call(trained, name, ranks):
+            assert not found.keys() & own.keys()
+            found |= own
     assert found.keys() == dict(model.named_parameters()).keys()
     torch.testing.assert_close(found, dict(model.named_parameters()), rtol=1e-4, atol=1e-6)
 
@@ -44,17 +45,6 @@ def test_each_process_has_equally_many_stages() -> None:
     for ranks in (1, 2, 4):
         for schedule in peers.tables(4, 8, ranks).values():
             assert (schedule.stages, len(schedule.workers)) == (4, ranks)
-
-
-@pytest.mark.scripts
-def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check.memory(["cpu"] * STAGES, WIDTH, ROWS)
-
-    def more(*given: Any, **how: Any) -> Any:
-        return simulate(*given, **{**how, "optimizer_states": 2})
-
-    monkeypatch.setattr(check, "simulate", more)
-    assert not check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
 
 @pytest.mark.scripts
