@@ -16,7 +16,7 @@ ROWS = 2
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_peaks_of_stages_are_near_their_prediction(method: str, devices: int) -> None:
-    width, places = (32, on(devices, STAGES))
+    width, places = 32, on(devices, STAGES)
     with warnings.catch_warnings():  # of times, which are not looked at here
         warnings.simplefilter("ignore")
         measured = pk.profile(network(width), batch(ROWS)[0], places[0], repeats=2)
@@ -36,5 +36,5 @@ def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
         patch.setattr(check, "milliseconds", lambda train, _: 1.0 if train(1) else 2.0)
         patch.setattr(check, "METHODS", {"1F1B": METHODS["1F1B"]})
         patch.setattr(peers, "tables", lambda *_: {})  # its processes know no such device
-        found = check.speed(on(1, STAGES), 32, ROWS)
+        found = check.speed(on(2, STAGES), 32, ROWS)
     assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]

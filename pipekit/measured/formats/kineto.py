@@ -68,20 +68,14 @@ def read(path: Path) -> Recording:
     found = [(file, head(file), _spans(events(file))) for file in _profiles(path)]
     rows: list[dict[str, Any]] = []
     ranks: dict[int, Path] = {}
-    notes = set()
+    sizes: set[int] = set()
     for (file, about, spans), by_name in zip(found, _ranks([f for f, *_ in found]), strict=True):
         where = about.get("distributedInfo") or {}
         rank = where.get("rank", by_name)
         if rank in ranks:
             raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
         ranks[rank] = file
-        if (size := where.get("world_size", len(found))) != len(found):
-            notes.add(f"{len(found)} of {size} ranks were recorded")
-            if size % len(found):
-                raise ValueError(
-                    f"{path} has {len(found)} of {size} ranks: add the files of the others, or "
-                    f"keep those of one pipeline"
-                )
+        sizes.add(where.get("world_size", len(found)))
         base = about.get("baseTimeNanoseconds", 0) / 1e3
         rows += [row | {"worker": rank} for row in _passes(spans, base, rank)]
     if not rows:
@@ -89,6 +83,12 @@ def read(path: Path) -> Recording:
             f"{path} has no actions of a pipeline (PP:0F0, ...): use a schedule of "
             f"torch.distributed.pipelining, and pipekit.measured.label_actions(*stages)"
         )
+    if any(size % len(found) for size in sizes):
+        raise ValueError(
+            f"{path} has {len(found)} of {max(sizes)} ranks: add the files of the others, or keep "
+            f"those of one pipeline"
+        )
+    notes = [f"{len(found)} of {size} ranks were recorded" for size in sizes - {len(found)}]
     table = pd.DataFrame(rows)
     table["worker"] = pd.factorize(table["worker"], sort=True)[0]
     table[["start_s", "end_s"]] -= table["start_s"].min()
