@@ -1,7 +1,10 @@
-"""The benchmarks' common parts: where tables go, and processes that are linked."""
+"""The scripts' common parts: where tables go, other commits, and processes that are linked."""
 
+import io
 import os
 import socket
+import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +20,8 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance, write
+
+ROOT = Path(__file__).parents[2]
 
 
 def measured(seed: int | None = None, **about: Any) -> dict[str, Any]:
@@ -40,6 +45,16 @@ def conclude(name: str, table: pd.DataFrame, record: dict[str, Any], output: Pat
     table.to_csv(output / f"{name}.csv", index=False, float_format="%.6g")
     write(output / f"{name}.json", record)
     print(f"written: {output / name}.csv and .json")
+
+
+def check_out(commit: str, folder: Path) -> Path:
+    """Unpack a commit of this repository into a folder, and return its path."""
+    packed = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        files.extractall(folder, filter="data")
+    return folder.resolve()
 
 
 class Crew:

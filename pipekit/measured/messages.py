@@ -1,4 +1,4 @@
-"""Which pass sends to which, found by step, replica, stage and microbatch."""
+"""Which pass sends to which, and the messages between them where they were not recorded."""
 
 from collections.abc import Collection, Iterator
 
@@ -14,6 +14,10 @@ Mask = NDArray[np.bool_]
 RULES = {op.name: op for op in OPS}
 SENDING = {p: [name for name, rule in RULES.items() if rule.sends is p] for p in Payload}
 RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for p in Payload}
+
+_WAITED = 0.5
+"""A pass waited for its message if its worker was idle for more than this share of the time for
+which the message may have been under way."""
 
 
 def packed(*columns: ArrayLike) -> Numbers:
@@ -70,3 +74,39 @@ def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Nu
         made, used = made[there], used[there]
         apart = worker[made] != worker[used]
         yield payload, made[apart], used[apart]
+
+
+def before_in_stream(table: pd.DataFrame) -> Numbers:
+    """Return of each operation the one before it in its stream."""
+    begins = np.diff(table["lane"].to_numpy(), prepend=-1) != 0
+    return np.where(begins, len(table), np.arange(len(table)) - 1)
+
+
+def with_messages(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row for each message between two workers, in the order of its link.
+
+    A link carries one message after another: none is under way before its pass has ended, nor
+    before the one in front of it was used at the latest.
+    """
+    worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
+    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
+    idle_from = end[before_in_stream(table)]
+    added = [table]
+    for payload, made, used in between_workers(table):
+        link = packed(worker[made], worker[used])
+        lane = packed(table["step"].to_numpy()[made], link)
+        order = np.lexsort((end[made], lane))
+        made, used, link, lane = made[order], used[order], link[order], lane[order]
+        message = table.take(made).assign(kind=payload.value, moves=True, lane=lanes + lane)
+        lanes += int(lane.max(initial=-1)) + 1
+        in_front = pd.Series(start[used]).groupby(lane).shift()
+        since = np.maximum(start[used] - np.fmax(end[made], in_front.to_numpy()), 0.0)
+        waited = np.minimum(start[used] - idle_from[used], since) > _WAITED * since
+        taken = pd.Series(np.where(waited, since, np.nan))
+        at_place = packed(link, *(message[name] for name in ("replica", "stage", "microbatch")))
+        usual, of_link = (taken.groupby(each).transform("median") for each in (at_place, link))
+        seconds = np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0)
+        message["start_s"] = end[made]
+        message["end_s"] = end[made] + seconds.to_numpy()
+        added.append(message)
+    return pd.concat(added, ignore_index=True)

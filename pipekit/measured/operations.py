@@ -21,8 +21,9 @@ from pipekit.measured.messages import (
     Mask,
     Numbers,
     Places,
-    between_workers,
+    before_in_stream,
     packed,
+    with_messages,
 )
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
@@ -36,9 +37,6 @@ _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 _WHOLE = [p.value for p in Payload]
 """Messages that were not recorded."""
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
-_WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time for
-which the message may have been under way."""
 
 
 class Level(NamedTuple):
@@ -150,10 +148,10 @@ def operations(trace: Trace) -> Operations:
     """
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
-        table = _with_messages(table)
+        table = with_messages(table)
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-    before = np.stack([_in_streams(table), _data(place, len(table)), *_sums(table)], axis=1)
+    before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)
     group = table["group"].to_numpy()
     alone = (group < 0) | (np.bincount(group + 1)[group + 1] == 1)
     group = np.where(alone, np.arange(len(group)), len(group) + pd.factorize(group)[0])
@@ -196,12 +194,6 @@ def _table(trace: Trace) -> pd.DataFrame:
     return table.assign(lane=lane).take(order).reset_index(drop=True)
 
 
-def _in_streams(table: pd.DataFrame) -> Numbers:
-    """Return of each operation the one before it in its stream."""
-    begins = np.diff(table["lane"].to_numpy(), prepend=-1) != 0
-    return np.where(begins, len(table), np.arange(len(table)) - 1)
-
-
 def _data(place: Places, none: int) -> Numbers:
     """Return of a pass the message that it receives, or the pass that made its input; of that the
     pass that sends it."""
@@ -240,36 +232,6 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     found = np.full((len(rows.columns), len(table)), len(table))
     found[:, updates.index] = np.nan_to_num(np.where(own, np.nan, needed), nan=len(table)).T
     return list(found)
-
-
-def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each message between two workers, in the order of its link.
-
-    A link carries one message after another: none is under way before its pass has ended, nor
-    before the one in front of it was used at the latest.
-    """
-    worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
-    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
-    idle_from = end[_in_streams(table)]
-    added = [table]
-    for payload, made, used in between_workers(table):
-        link = packed(worker[made], worker[used])
-        lane = packed(table["step"].to_numpy()[made], link)
-        order = np.lexsort((end[made], lane))
-        made, used, link, lane = made[order], used[order], link[order], lane[order]
-        message = table.take(made).assign(kind=payload.value, moves=True, lane=lanes + lane)
-        lanes += int(lane.max(initial=-1)) + 1
-        in_front = pd.Series(start[used]).groupby(lane).shift()
-        since = np.maximum(start[used] - np.fmax(end[made], in_front.to_numpy()), 0.0)
-        waited = np.minimum(start[used] - idle_from[used], since) > _WAITED * since
-        taken = pd.Series(np.where(waited, since, np.nan))
-        at_place = packed(link, *(message[name] for name in ("replica", "stage", "microbatch")))
-        usual, of_link = (taken.groupby(each).transform("median") for each in (at_place, link))
-        seconds = np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0)
-        message["start_s"] = end[made]
-        message["end_s"] = end[made] + seconds.to_numpy()
-        added.append(message)
-    return pd.concat(added, ignore_index=True)
 
 
 def _levels(before: Numbers, group: Numbers) -> Iterator[Numbers]:
