@@ -60,8 +60,9 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     behind = np.maximum(what_if.lasting_s[:, None] - of_step, 0.0) - drain
 
     def by_worker(values: Times, where: Mask) -> Times:
-        total: Times = np.bincount(worker[where], values[where], minlength=worker.max() + 1)
-        return total[of_step.columns]
+        total = np.bincount(worker[where], values[where], minlength=worker.max() + 1)
+        found: Times = total[of_step.columns].astype(float)
+        return found
 
     found = pd.DataFrame(
         {

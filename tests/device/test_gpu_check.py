@@ -5,8 +5,8 @@ import warnings
 import pytest
 
 import pipekit as pk
-from experiments.gpu import check, peers
-from experiments.gpu.peers import BATCHES, METHODS, MICROBATCHES, STAGES, batch, network
+from experiments.gpu import check
+from experiments.gpu.check import BATCHES, METHODS, MICROBATCHES, STAGES, batch, network
 from tests.device.kind import on
 
 ROWS = 2
@@ -35,6 +35,6 @@ def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "milliseconds", lambda train, _: 1.0 if train(1) else 2.0)
         patch.setattr(check, "METHODS", {"1F1B": METHODS["1F1B"]})
-        patch.setattr(peers, "tables", lambda *_: {})  # its processes know no such device
+        patch.setattr(check, "tables", lambda *_: {})  # its processes know no such device
         found = check.speed(on(2, STAGES), 32, ROWS)
     assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]

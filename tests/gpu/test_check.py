@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.benchmarks.harness import crew
-from experiments.gpu import check, peers
-from experiments.gpu.peers import MICROBATCHES, STAGES, network, unsplit
+from experiments.gpu import check
+from experiments.gpu.check import MICROBATCHES, STAGES, network, unsplit
 
 WIDTH, ROWS = 32, 2
 
@@ -17,7 +17,7 @@ WIDTH, ROWS = 32, 2
 def trained(rank: int, name: str, ranks: int) -> dict[str, torch.Tensor]:
     """The weights of this rank's stages after two batches."""
     model = network(WIDTH)
-    step = peers.trainer(model, ROWS, name, ranks, torch.device("cpu"))
+    step = check.trainer(model, ROWS, name, ranks, torch.device("cpu"))
     step()
     step()
     return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
@@ -30,7 +30,7 @@ def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
     step = unsplit(model, "cpu", ROWS)
     step()
     step()
-    name, *_ = peers.tables(STAGES, MICROBATCHES, ranks)
+    name, *_ = check.tables(STAGES, MICROBATCHES, ranks)
     found: dict[str, Any] = {}
     with crew(ranks) as processes:
         for own in processes.call(trained, name, ranks):
@@ -41,9 +41,9 @@ def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
 
 
 def test_each_process_has_equally_many_stages() -> None:
-    assert [peers.ranks_on(4, devices) for devices in (1, 2, 3, 4, 8)] == [1, 2, 2, 4, 4]
+    assert [check.ranks_on(4, devices) for devices in (1, 2, 3, 4, 8)] == [1, 2, 2, 4, 4]
     for ranks in (1, 2, 4):
-        for schedule in peers.tables(4, 8, ranks).values():
+        for schedule in check.tables(4, 8, ranks).values():
             assert (schedule.stages, len(schedule.workers)) == (4, ranks)
 
 
