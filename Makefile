@@ -74,7 +74,7 @@ parity: $(STAMP) ## judge torch's and our own pipelining on every model, and eve
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
 
-gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others
+gpu: $(STAMP) ## the same on the GPUs here, and speed beside others
 	.venv/bin/python -m experiments.gpu.check
 
 attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit (an hour)
@@ -107,9 +107,8 @@ chromium: ## install Debian's Chromium
 	  $(SUDO) apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	fi
 
-benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
+benchmark: $(STAMP) ## time the engine beside torch.distributed.pipelining and DDP
 	.venv/bin/python -m experiments.benchmarks.engine
-	.venv/bin/python -m experiments.benchmarks.speed
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
