@@ -26,7 +26,7 @@ Where = dict[str, object] | None
 
 
 @dataclass(frozen=True)
-class Cause:
+class Counterfactual:
     """Something that cost time, and what a run without it would save.
 
     Attributes:
@@ -65,13 +65,13 @@ Case = tuple[str, Where, str, Times]
 """A kind, where, a sentence, and the seconds of all operations without it."""
 
 
-def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
+def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
     operations, recorded = what_if.operations, what_if.simulated_s
     cases = [*_Owners(what_if).slow(), *_microbatches(what_if), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
-        Cause(kind, where, recorded - t, text, case)
+        Counterfactual(kind, where, recorded - t, text, case)
         for (kind, where, text, case), t in zip(cases, without, strict=True)
     ]
     found += _other_method(what_if, recognition)
@@ -79,7 +79,7 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
     alone = np.where(inside, operations.seconds, 0.0)
     saves_s = recorded - what_if.mean_step(alone[:, None])[0]
     text = "Sums of gradients, the optimizer and what lies between steps take time"
-    found.append(Cause(BETWEEN_STEPS, None, saves_s, text, alone))
+    found.append(Counterfactual(BETWEEN_STEPS, None, saves_s, text, alone))
     found = [cause for cause in found if cause.saves_s > 1e-9 * recorded]
     return sorted(found, key=lambda cause: -cause.saves_s)
 
@@ -225,7 +225,7 @@ def _link(what_if: WhatIf, workers: int) -> Numbers:
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 
-def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Cause]:
+def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counterfactual]:
     """Yield the method that saves most, if one does.
 
     It flushes, has the same stages on the same workers and the same kinds of passes, each of which
@@ -256,7 +256,7 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Cause]:
                 best = step
     if best is not None and recorded is not None and best is not recorded:
         text = f"{best.name} with these durations leaves workers idle for less time"
-        yield Cause("method", None, recorded.makespan_s - best.makespan_s, text, step=best)
+        yield Counterfactual("method", None, recorded.makespan_s - best.makespan_s, text, step=best)
 
 
 def _step(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Cause, causes
+from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Counterfactual, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.shares import AGAIN, SHARES, WAITING, shares
@@ -50,7 +50,7 @@ class Explanation:
     simulated_s: float
     slowdowns: dict[str, float]
     shares: pd.DataFrame
-    causes: list[Cause]
+    causes: list[Counterfactual]
     notes: tuple[str, ...]
     what_if: WhatIf = field(repr=False)
 
@@ -60,7 +60,7 @@ class Explanation:
         total = self.shares[list(SHARES)].to_numpy().sum()
         return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING, AGAIN]}
 
-    def timeline(self, cause: Cause | None = None, replica: int = 0) -> Trace:
+    def timeline(self, cause: Counterfactual | None = None, replica: int = 0) -> Trace:
         """Return the passes of the step of median length, as they were recorded.
 
         Args:
@@ -149,9 +149,9 @@ class Explanation:
             yield "No cause by itself costs a thousandth of a step"
         yield from (f"Note: {note}" for note in self.notes)
 
-    def distinct(self) -> Iterator[Cause]:
+    def distinct(self) -> Iterator[Counterfactual]:
         """Yield the causes that count; of a slow worker and its stage only what saves more."""
-        told: list[Cause] = []
+        told: list[Counterfactual] = []
         for cause in self.causes:
             again = cause.kind in SLOW and any(
                 other.kind in SLOW and cause.saves_s > _ALIKE * other.saves_s for other in told

@@ -6,10 +6,9 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,17 +38,10 @@ _WHOLE = [p.value for p in Payload]
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
 
 
-class Level(NamedTuple):
-    """Operations that wait for none of each other: from row ``begin`` up to ``stop``.
-
-    Those that end alone stand in front; ``first`` has the places in the level at which groups that
-    end together begin, ``size`` their sizes.
-    """
-
-    begin: int
-    stop: int
-    first: Numbers
-    size: Numbers
+Levels = list[tuple[int, int, Numbers, Numbers]]
+"""Operations that wait for none of each other: from which row up to which.  Those that end alone
+stand in front; then the places in the level at which groups that end together begin, and their
+sizes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ class Operations:
 
     table: pd.DataFrame
     before: Numbers
-    levels: list[Level]
+    levels: Levels
     seconds: Times
     moves: Mask
     passes: Mask
@@ -161,13 +153,13 @@ def operations(trace: Trace) -> Operations:
     sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], _latest(sent, before[:, 1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
-    levels = list(_levels(before, group))
-    order, at = np.concatenate(levels), np.full(len(table) + 1, len(table))
+    order, levels = _levels(before, group)
+    at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
     return Operations(
         table.take(order).reset_index(drop=True),
         at[before[order]],
-        list(_bounds(levels, group)),
+        levels,
         seconds[order],
         moves[order],
         place.among(_PASSES)[order],
@@ -234,14 +226,17 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     return list(found)
 
 
-def _levels(before: Numbers, group: Numbers) -> Iterator[Numbers]:
-    """Yield the rows of each level, by groups.
+def _levels(before: Numbers, group: Numbers) -> tuple[Numbers, Levels]:
+    """Return the rows level by level, those of a group together, and where each level stands.
 
     Raises:
         ValueError: operations wait for one another in a circle.
     """
     waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
     holds = np.zeros(group.max() + 1, np.bool_)
+    order: list[Numbers] = []
+    levels: Levels = []
+    begin = 0
     while len(left):
         late = waits[before[left, 0]]
         for column in before.T[1:]:
@@ -253,14 +248,8 @@ def _levels(before: Numbers, group: Numbers) -> Iterator[Numbers]:
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")
         waits[ready] = False
-        yield ready[np.argsort(group[ready], kind="stable")]
-
-
-def _bounds(levels: list[Numbers], group: Numbers) -> Iterator[Level]:
-    """Yield levels as they stand one behind the other."""
-    begin = 0
-    for rows in levels:
-        _, first, size = np.unique(group[rows], return_index=True, return_counts=True)
-        several = size > 1
-        yield Level(begin, begin + len(rows), first[several], size[several])
-        begin += len(rows)
+        order.append(ready[np.argsort(group[ready], kind="stable")])
+        _, first, size = np.unique(group[order[-1]], return_index=True, return_counts=True)
+        levels.append((begin, begin + len(ready), first[size > 1], size[size > 1]))
+        begin += len(ready)
+    return np.concatenate(order), levels
