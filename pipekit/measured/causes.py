@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Mask, Numbers, packed
+from pipekit.measured.messages import Numbers, packed
 from pipekit.measured.operations import Times
 from pipekit.measured.recognition import Recognition
 from pipekit.measured.what_if import WhatIf
@@ -68,7 +67,7 @@ Case = tuple[str, Where, str, Times]
 def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
     operations, recorded = what_if.operations, what_if.simulated_s
-    cases = [*_Owners(what_if).slow(), *_microbatches(what_if), *_links(what_if)]
+    cases = [*_slow(what_if), *_microbatches(what_if), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
         Counterfactual(kind, where, recorded - t, text, case)
@@ -84,79 +83,73 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     return sorted(found, key=lambda cause: -cause.saves_s)
 
 
-class _Owners:
-    """Workers and stages whose passes take longer than others'."""
+def _slow(what_if: WhatIf) -> Iterator[Case]:
+    """Yield a slow worker, stages that are unequal, and a last one that is slow.
 
-    def __init__(self, what_if: WhatIf) -> None:
-        self._what_if, self._all = what_if, what_if.operations.seconds
-        operations, passes = what_if.operations, what_if.operations.passes
-        self._rows = operations.table.loc[passes, ["stage", "worker"]].assign(
-            kind=operations.kind[passes], seconds=self._all[passes]
-        )
-        self._updates = operations.among(Op.UPDATE.name)
+    Where a worker and its stage are the same passes, its updates say which of them it is.
+    """
+    operations, passes = what_if.operations, what_if.operations.passes
+    rows = operations.table.loc[passes, ["stage", "worker"]].assign(
+        kind=operations.kind[passes], seconds=operations.seconds[passes]
+    )
+    by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
+    homes = rows[["stage", "worker"]].drop_duplicates()
+    one_each = homes["stage"].is_unique and homes["worker"].is_unique
+    worker, times = int(by_worker.idxmax()), by_worker.max()
+    tells = _updates_tell(what_if, worker, times - 1)
+    if times > 1 and (tells or not one_each):
+        here = (what_if.worker == worker) & (passes | operations.among(Op.UPDATE.name))
+        text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
+        seconds = np.where(here, operations.seconds / times, operations.seconds)
+        yield "slow worker", {"worker": worker}, text, seconds
+    if tells and one_each:
+        return
+    last = int(by_stage.index.max())
+    others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
+    for kind, slow, text in (
+        ("unequal stages", others, f"Stage {others.idxmax()} takes"),
+        ("slow last stage", by_stage[[last]], "The last stage takes"),
+    ):
+        stage, times = int(slow.idxmax()), slow.max()
+        usual = pd.Series(what_if.stage).map(slow).fillna(1.0).to_numpy()
+        text += f" {times - 1:.0%} longer than the median stage"
+        if times > 1:
+            seconds = np.where(passes, operations.seconds / usual, operations.seconds)
+            yield kind, {"stage": stage}, text, seconds
 
-    def slow(self) -> Iterator[Case]:
-        """Yield a slow worker, stages that are unequal, and a last one that is slow.
 
-        Where a worker and its stage are the same passes, its updates say which of them it is.
-        """
-        passes, updates = self._what_if.operations.passes, self._updates
-        worker, times = int(self._by_worker.idxmax()), self._by_worker.max()
-        homes = self._rows[["stage", "worker"]].drop_duplicates()
-        one_each = homes["stage"].is_unique and homes["worker"].is_unique
-        tells = self._updates_tell(worker, times - 1)
-        if times > 1 and (tells or not one_each):
-            here = (self._what_if.worker == worker) & (passes | updates)
-            text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
-            yield "slow worker", {"worker": worker}, text, self._over(times, here)
-        if tells and one_each:
-            return
-        ratio = self._over_median("stage")
-        last = int(ratio.index.max())
-        others = ratio.drop(last) if ratio[last] > 1 else ratio
-        for kind, slow, text in (
-            ("unequal stages", others, f"Stage {others.idxmax()} takes"),
-            ("slow last stage", ratio[[last]], "The last stage takes"),
-        ):
-            stage, times = int(slow.idxmax()), slow.max()
-            usual = pd.Series(self._what_if.stage).map(slow).fillna(1.0).to_numpy()
-            text += f" {times - 1:.0%} longer than the median stage"
-            if times > 1:
-                yield kind, {"stage": stage}, text, self._over(usual, passes)
+def _by_worker(rows: pd.DataFrame) -> pd.Series:
+    """Return how many times as long a worker takes for its passes as others with the same work.
 
-    def _over(self, times: Times | float, here: Mask) -> Times:
-        return np.where(here, self._all / times, self._all)
+    Others are the replicas of its stages; where there are none, all other workers, and it is as
+    slow as the least slow of its stages.
+    """
+    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
+    if (usual.notna().sum(axis=1) > 1).all():
+        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
+        return ratio.mean(axis=0)
+    return _over_median(rows, "worker", "stage").groupby("worker").min()
 
-    @cached_property
-    def _by_worker(self) -> pd.Series:
-        """How many times as long a worker takes for its passes as others with the same work.
 
-        Others are the replicas of its stages; where there are none, all other workers, and it is as
-        slow as the least slow of its stages.
-        """
-        usual = self._rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
-        if (usual.notna().sum(axis=1) > 1).all():
-            ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
-            return ratio.mean(axis=0)
-        return self._over_median("worker", "stage").groupby("worker").min()
+def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
+    """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    def _over_median(self, *owner: str) -> pd.Series:
-        """Return by owner its seconds over those that its passes take at the median owner of each.
+    Of an even number it is the lower median, so that one of two can be slow.  What a pass takes is
+    a median, too, so that a pause is none of the owner's slowness.
+    """
+    each = rows.groupby([*owner, "kind"])["seconds"]
+    usual, count = each.median().unstack(), each.size().unstack()
+    median = usual.quantile(0.5, interpolation="lower")
+    return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
 
-        Of an even number it is the lower median, so that one of two can be slow.  What a pass takes
-        is a median, too, so that a pause is none of the owner's slowness.
-        """
-        each = self._rows.groupby([*owner, "kind"])["seconds"]
-        usual, count = each.median().unstack(), each.size().unstack()
-        median = usual.quantile(0.5, interpolation="lower")
-        return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
 
-    def _updates_tell(self, worker: int, excess: float) -> bool:
-        """Whether a worker's updates take longer, too, as a heavy stage's need not."""
-        seconds = pd.Series(self._all[self._updates])
-        usual = seconds.groupby(self._what_if.worker[self._updates]).median()
-        there = worker in usual and usual.median() > 0
-        return bool(there and usual[worker] / usual.median() - 1 > excess / 2)
+def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
+    """Whether a worker's updates take longer, too, as a heavy stage's need not."""
+    updates = what_if.operations.among(Op.UPDATE.name)
+    seconds = pd.Series(what_if.operations.seconds[updates])
+    usual = seconds.groupby(what_if.worker[updates]).median()
+    there = worker in usual and usual.median() > 0
+    return bool(there and usual[worker] / usual.median() - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:

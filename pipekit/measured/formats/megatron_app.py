@@ -31,6 +31,7 @@ def read(path: Path) -> Recording:
     pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
     worker = {pid: number for number, pid in enumerate(pids)}
     ranks = {e["pid"]: e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
+    stages_a_chunk = 1 + max(ranks.values(), default=0)
     for event in sorted(found, key=lambda event: event["ts"]):
         name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
         if name in _MARKS and pid in worker:
@@ -39,7 +40,7 @@ def read(path: Path) -> Recording:
             rows.append(
                 {
                     "worker": worker[pid],
-                    "stage": args["model_chunk"] * (1 + max(ranks.values())) + ranks[pid],
+                    "stage": args["model_chunk"] * stages_a_chunk + ranks[pid],
                     "kind": _OPS[name],
                     "microbatch": args["microbatch"],
                     "step": args["iteration"],
