@@ -109,10 +109,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
 
 
 def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with all columns; ValueError if they cannot be those of a pipeline.
-
-    Where workers run the same passes, each is of a pipeline of its own.
-    """
+    """Return rows with all columns; ValueError if they cannot be those of a pipeline."""
     took = rows["end_s"] - rows["start_s"]
     wrong = ~np.isfinite(rows["start_s"]) | ~np.isfinite(took) | (took < 0)
     if wrong.any():
@@ -129,25 +126,27 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
-    if "replica" not in rows:
-        keys = [passes[name] for name in ("step", "stage", "microbatch")]
-        what = packed(*keys, passes["kind"].cat.codes)
-        order = np.argsort(passes["worker"], kind="stable")
-        again = pd.Series(what).take(order).groupby(what[order]).cumcount()
-        replica = again.groupby(passes["worker"].to_numpy()[order]).max()
-        if replica.max() > 0:
-            rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-            passes = rows.loc[passes.index]
+    if "replica" not in rows and (replica := _pipelines(passes)).any():
+        rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
     stages = set(range(int(passes["stage"].max()) + 1))
-    for number, own in (
-        passes.groupby(passes.get("replica", np.zeros(len(passes), int)))["stage"].unique().items()
-    ):
+    pipeline = rows.get("replica", pd.Series(0, rows.index)).reindex(passes.index)
+    for number, own in passes.groupby(pipeline)["stage"].unique().items():
         if missing := sorted(stages - set(own)):
             raise ValueError(
                 f"{path} has no passes of stage {missing[0]} in pipeline {number}: the records of "
                 f"its rank are missing"
             )
     return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))
+
+
+def _pipelines(passes: pd.DataFrame) -> pd.Series:
+    """Return by worker the number of its pipeline: of those that run the same passes each has one.
+
+    So data and tensor parallel ranks do.
+    """
+    passes = passes.sort_values("worker", kind="stable")
+    what = packed(*(passes[n] for n in ("step", "stage", "microbatch")), passes["kind"].cat.codes)
+    return passes.groupby(what).cumcount().groupby(passes["worker"]).max()
 
 
 def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
