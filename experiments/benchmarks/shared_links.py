@@ -121,7 +121,7 @@ class _Sleep(torch.autograd.Function):
         return x.new_zeros(1, numbers)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         time.sleep(2 * ctx.forward_s)
         return torch.zeros_like(x), torch.zeros_like(weight), None, None
