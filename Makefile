@@ -10,7 +10,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce papers predictions test quick long tables scripts properties lint models people parity networks devices gpu attack \
+.PHONY: help demo reproduce papers predictions test quick long tables scripts properties lint models people parity devices gpu attack \
   numbers lock \
   site browser axe chromium benchmark clean
 
@@ -71,14 +71,10 @@ parity: $(STAMP) ## judge torch's and our own pipelining on every model, and eve
 	.venv/bin/python -m pytest tests/parity -m "long or not long" $(PARALLEL)
 	.venv/bin/python -m tests.parity.matrix results/runs/parity
 
-networks: $(STAMP) ## the same networks, and five drawn at random, as a table in results/runs/networks
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
-	.venv/bin/python -m experiments.networks --output results/runs/networks
-
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
 
-gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others
+gpu: $(STAMP) ## the same on the GPUs here, and speed beside others
 	.venv/bin/python -m experiments.gpu.check
 
 attack: $(STAMP) ## kill and interrupt trainings at random: none may lose a bit (an hour)
@@ -111,9 +107,8 @@ chromium: ## install Debian's Chromium
 	  $(SUDO) apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	fi
 
-benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
+benchmark: $(STAMP) ## time the engine beside torch.distributed.pipelining and DDP
 	.venv/bin/python -m experiments.benchmarks.engine
-	.venv/bin/python -m experiments.benchmarks.speed
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

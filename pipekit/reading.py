@@ -1,7 +1,9 @@
 """Reads files that somebody may have edited: they become what they should be, or one sentence."""
 
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+GZIP = b"\x1f\x8b"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -27,6 +30,17 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return a file's bytes, unpacked if gzip compressed them; ValueError if they are cut off."""
+    content = Path(path).read_bytes()
+    if not content.startswith(GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked: {error}; is it cut off?") from None
 
 
 def read_table(path: str | os.PathLike[str]) -> "pd.DataFrame":
@@ -52,7 +66,7 @@ def read_json(
     are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
     first wrong value in it.
     """
-    content = Path(path).read_bytes()
+    content = read_bytes(path)
     try:
         if form is None:
             return parse_json(content, shape)

@@ -20,9 +20,9 @@ import typer
 from tqdm import tqdm
 
 from experiments.attacks import interrupts, kills
+from experiments.benchmarks.harness import conclude, measured
 from pipekit.choices import require_choice
 from pipekit.engine.transports.processes.forkserver import forkserver
-from pipekit.host.provenance import provenance, write
 
 
 class Kind(NamedTuple):
@@ -57,7 +57,7 @@ def main(
     os.environ["TMPDIR"] = temporary = tempfile.mkdtemp(prefix="pipekit-attacks-")
     forkserver()  # which starts workers, and stays until this process ends
     tempfile.tempdir = temporary
-    faults = 0
+    faults, record = 0, measured(parameters={"seeds": [seed]})
     try:
         for name in kinds or KINDS:
             kind = KINDS[name]
@@ -75,11 +75,7 @@ def main(
             faults += int((frame["failure"] != "").sum())
             print(f"{len(frame)} {name} (measured); {faults} faults so far")
             print(pd.crosstab(frame[kind.by], frame[kind.outcome], margins=True).to_string())
-            if output is not None:
-                output.mkdir(parents=True, exist_ok=True)
-                frame.to_csv(output / f"{name}.csv", index=False)
-                record = provenance("measured", parameters={"seeds": [seed]})
-                write(output / f"{name}.json", record)
+            conclude(name, frame, record, output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sys.exit(1 if faults else 0)

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.attacks.left import Snapshot, left
+from experiments.attacks.trainings import BALANCE, network
 from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
 from pipekit.engine.transports.processes.forkserver import forkserver
 
@@ -37,14 +38,6 @@ LIMIT_S = 30.0  # of a try, also on a busy machine
 AGAIN = 0.2  # of the tries are followed by a whole training
 
 Bits = list[Tensor]
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        *(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3)),
-        *(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 3)),
-    )
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -57,7 +50,7 @@ def pipeline(transport: str) -> Pipeline:
     return Pipeline(
         network(),
         schedules.two_bw(2, 2),
-        balance=[3, 3],
+        balance=BALANCE[2],
         optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         loss=nn.MSELoss(),
         transport=transport,
@@ -77,7 +70,7 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
 
 def in_a_loop(folder: Path) -> Bits:
     """Train a pipelined module of two stages in a user's loop."""
-    module = PipelinedModule(network(), [3, 3], chunks=2)
+    module = PipelinedModule(network(), BALANCE[2], chunks=2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     for _ in range(4):
         for x, y in batches():

@@ -84,16 +84,15 @@ NETWORKS = {  # at width 16 the time goes into the engine
     "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
     "resnet50": Network(partial(models.resnet50, 10), images, nn.CrossEntropyLoss(), timed=2),
 }
-METHODS: dict[str, Callable[[int, int], Schedule]] = {  # of workers and microbatches
-    "1F1B": flush,  # within a batch
-    "GPipe": gpipe,
-    "interleaved": lambda workers, m: interleaved(2 * workers, m, workers=workers),
+METHODS: dict[str, tuple[Callable[[int, int], Schedule], Any]] = {
+    "1F1B": (flush, Schedule1F1B),
+    "GPipe": (gpipe, ScheduleGPipe),
+    "interleaved": (
+        lambda workers, m: interleaved(2 * workers, m, workers=workers),
+        ScheduleInterleaved1F1B,
+    ),
 }
-TORCHS: dict[str, Any] = {
-    "1F1B": Schedule1F1B,
-    "GPipe": ScheduleGPipe,
-    "interleaved": ScheduleInterleaved1F1B,
-}
+"""Ours, of workers and microbatches, and torch's."""
 
 
 class Case(NamedTuple):
@@ -169,7 +168,7 @@ def ours(case: Case, transport: str, data_parallel: bool = False) -> Trained:
     alone, m = replicate(flush(1, 1), case.workers), case.microbatches
     pipeline = Pipeline(
         model,
-        alone if data_parallel else METHODS[case.schedule](case.workers, m),
+        alone if data_parallel else METHODS[case.schedule][0](case.workers, m),
         balance=[sum(case.balance)] if data_parallel else case.balance,
         optimizer=sgd,
         loss=case.network.loss,
@@ -216,7 +215,7 @@ def by_torch(rank: int, case: Case) -> Trained:
     optimizer = sgd(own.parameters())
     here = [PipelineStage(s, int(n), stages, torch.device("cpu")) for n, s in own.items()]
     # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
-    schedule = TORCHS[case.schedule](
+    schedule = METHODS[case.schedule][1](
         here if case.schedule == "interleaved" else here[0],
         case.microbatches,
         loss_fn=case.network.loss,

@@ -1,7 +1,10 @@
-"""The benchmarks' common parts: where tables go, and processes linked by gloo."""
+"""The scripts' common parts: where tables go, other commits, and processes that are linked."""
 
+import io
 import os
 import socket
+import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 import torch.distributed as dist
 
+from pipekit.devices import process_group, set_device
 from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance, write
+
+ROOT = Path(__file__).parents[2]
 
 
 def measured(seed: int | None = None, **about: Any) -> dict[str, Any]:
@@ -40,8 +47,18 @@ def conclude(name: str, table: pd.DataFrame, record: dict[str, Any], output: Pat
     print(f"written: {output / name}.csv and .json")
 
 
+def check_out(commit: str, folder: Path) -> Path:
+    """Unpack a commit of this repository into a folder, and return its path."""
+    packed = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        files.extractall(folder, filter="data")
+    return folder.resolve()
+
+
 class Crew:
-    """Processes that wait for calls, linked by gloo."""
+    """Processes that wait for calls, linked by gloo, or by NCCL between GPUs."""
 
     def __init__(self, pipes: list[Any]) -> None:
         self._pipes = pipes
@@ -54,14 +71,14 @@ class Crew:
 
 
 @contextmanager
-def crew(size: int) -> Iterator[Crew]:
-    """Start so many processes; they end with the ``with`` block."""
+def crew(size: int, kind: str = "cpu") -> Iterator[Crew]:
+    """Start so many processes, one a device of a kind; they end with the ``with`` block."""
     context = forkserver()
     with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
         processes, pipes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            arguments = (rank, size, str(Path(folder, "store")), theirs)
+            arguments = (rank, size, kind, str(Path(folder, "store")), theirs)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()  # so that a process that dies is an EOFError here
@@ -77,12 +94,20 @@ def crew(size: int) -> Iterator[Crew]:
                 process.join()
 
 
-def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
+def device_of(rank: int, kind: str) -> torch.device:
+    """Return a process's own device."""
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, rank)
+
+
+def _serve(rank: int, size: int, kind: str, store: str, pipe: Connection) -> None:
     share_cores(size)
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    device = device_of(rank, kind)
+    if kind != "cpu":
+        set_device(device)
     file_store = dist.FileStore(store, size)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=file_store, rank=rank, world_size=size)
+    dist.init_process_group(**process_group(device), store=file_store, rank=rank, world_size=size)
     pipe.send("ready")
     while True:
         function, arguments = pipe.recv()

@@ -17,18 +17,23 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
+import torch
+import torch.distributed as dist
 import typer
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.benchmarks.harness import conclude, measured, show
-from pipekit import simulate
+from pipekit import Pipeline, simulate
 from pipekit.clusters import Cluster, flat, namespaces
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -36,7 +41,8 @@ from pipekit.schedules import Schedule, flush, pipedream
 
 NAME = "shared_links"
 DRAWS, DIFFERENCE = 20, 0.01
-WORKER = "experiments.benchmarks.sleeping_worker"
+WORKER = "experiments.benchmarks.shared_links", "worker"
+PROBE_BYTES, PROBES = 4_000_000, 3
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
 
@@ -106,12 +112,92 @@ class Measured(NamedTuple):
     passes: list[Passes]
 
 
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, forward_s: float, numbers: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.forward_s = forward_s
+        time.sleep(forward_s)
+        return x.new_zeros(1, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        time.sleep(2 * ctx.forward_s)
+        return torch.zeros_like(x), torch.zeros_like(weight), None, None
+
+
+class Sleeping(nn.Module):
+    """A layer that sleeps, and twice as long in its backward: ``[1, n]`` to ``[1, numbers]``."""
+
+    def __init__(self, forward_s: float, numbers: int, parameters: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(parameters))
+        self._args = forward_s, numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = _Sleep.apply(x, self.weight, *self._args)
+        return found
+
+
+def link_bandwidth() -> float:
+    """Return the bytes/s of a tensor from worker 0 to worker 1 while nobody else sends."""
+    tensor, answer, seconds = torch.zeros(PROBE_BYTES // 4), torch.zeros(1), []
+    for _ in range(PROBES + 1):  # the first makes the connection
+        dist.barrier()
+        start = time.perf_counter()
+        if dist.get_rank() == 0:
+            dist.send(tensor, 1)
+            dist.recv(answer, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(tensor, 0)
+            dist.send(answer, 0)
+        seconds.append(time.perf_counter() - start)
+    return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
+
+
+def trained_here(case: Case, repeats: int) -> dict[str, list[Any]]:
+    """Train with the other workers; return the fields of :class:`Measured`."""
+    numbers = case.message_bytes // 4
+    layers = [Sleeping(s, numbers, case.weight_bytes // 4) for s in case.forward_s]
+    pipeline = Pipeline(
+        nn.Sequential(*layers),
+        case.method_schedule,
+        balance=[1] * len(layers),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=nn.MSELoss(),
+        transport="distributed",
+    )
+    batch = torch.zeros(case.microbatches, 1), torch.zeros(case.microbatches, numbers)
+    pipeline.train([batch] * max(case.replicas))  # connections are made at the first use
+    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": []}
+    for _ in range(repeats):
+        found["bandwidth"].append(link_bandwidth())
+        frame = pipeline.train([batch] * case.batches).trace.frame
+        found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
+        took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
+        found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])
+    return found
+
+
+def work(cases: Path, repeats: int, results: Path) -> None:
+    """Be one of the workers, with torchrun's environment; the first writes the results."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    told = json.loads(cases.read_text())
+    found = [trained_here(Case(**case), repeats) for case in told]
+    if dist.get_rank() == 0:
+        results.write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def trained(cases: list[Case], workers: int, rate: str, repeats: int) -> list[Measured]:
     """Train over links of a rate, one case after the other."""
     with tempfile.TemporaryDirectory() as folder:
         told, results = Path(folder, "cases.json"), Path(folder, "results.json")
         told.write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
-        command = [sys.executable, "-m", WORKER, str(told), str(repeats), str(results)]
+        command = [sys.executable, "-m", *WORKER, str(told), str(repeats), str(results)]
         if namespaces.run(command, workers, rate):
             raise RuntimeError(f"one of {workers} workers failed: see what it printed")
         return [Measured(**each) for each in json.loads(results.read_text(encoding="utf-8"))]
@@ -171,4 +257,7 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] == ["worker"]:
+        work(Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        typer.run(main)

@@ -15,41 +15,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
 
+from experiments.benchmarks.harness import ROOT, check_out
 from experiments.bits.cases import cases
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 SHOWN = 5
 """Differences told of a case."""
 
 Outcome = dict[str, str]
-
-
-def git(*arguments: str) -> str:
-    """Return what a git command prints."""
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
-    """Give a commit's files, in a worktree that is removed again."""
-    with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
-        tree = Path(folder, "tree")
-        git("worktree", "add", "--detach", str(tree), commit)
-        try:
-            yield tree
-        finally:
-            git("worktree", "remove", "--force", str(tree))
 
 
 def trained(checkout: Path, names: Sequence[str], bar: "tqdm[Any]") -> dict[str, Outcome]:
@@ -88,15 +69,15 @@ def main(
     only: Annotated[str, typer.Option(help="Only cases with this in their names.")] = "",
 ) -> None:
     """Train by an older commit and by this checkout, and compare to the bit."""
-    commit = git("rev-parse", f"{older}^{{commit}}")
     names = [case.name for case in cases() if only in case.name]
     if not names:
         raise typer.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
     with (
-        checked_out(commit) as tree,
+        tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder,
         tqdm(total=2 * len(names), unit="training") as bar,
         ThreadPoolExecutor() as both,
     ):
+        tree = check_out(older, Path(folder))
         here = both.submit(trained, ROOT, names, bar)
         found = trained(tree, names, bar)
         before = {name: found.get(name, {"error": "it has no such case"}) for name in names}

@@ -14,13 +14,11 @@ share found.  Of 60 faults it has a standard error of about 5 points.  What chan
 anybody could see is never found, on either side.
 """
 
-import io
 import os
 import re
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,7 +29,7 @@ from typing import Annotated, Any, NamedTuple
 import pandas as pd
 import typer
 
-from experiments.benchmarks.harness import conclude, measured, show
+from experiments.benchmarks.harness import check_out, conclude, measured, show
 from experiments.house.syntax_faults import Fault, draw
 
 DEFAULT = "engine,schedules,simulation,ledger"
@@ -97,14 +95,6 @@ def end_all(root: Path) -> None:
         with suppress(OSError, ValueError):
             if f"PYTHONPATH={root}\0".encode() in (entry / "environ").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
-
-
-def check_out(commit: str, folder: Path) -> Path:
-    """Unpack a commit of this repository into a folder, and return its path."""
-    packed = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
-        files.extractall(folder, filter="data")
-    return folder.resolve()
 
 
 def tried(root: Path, faults: list[Fault], limit: float) -> Iterator[dict[str, Any]]:

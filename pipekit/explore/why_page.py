@@ -1,6 +1,7 @@
 """An explanation as a page of its own: text, the recorded step, and the step without a cause."""
 
 from html import escape
+from itertools import islice
 
 from pipekit.explore.browser.standalone import page
 from pipekit.measured.explanation import Explanation
@@ -30,6 +31,6 @@ def html(explanation: Explanation) -> str:
 <h2>A recorded step, and the same without a cause</h2>
 """
     below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
-    drawn = [each for each in explanation.distinct() if each.seconds is not None][:_DRAWN]
-    traces = [explanation.timeline(), *(explanation.timeline(each) for each in drawn)]
+    drawn = islice(explanation.distinct(), _DRAWN)
+    traces = [explanation.timeline(), *map(explanation.timeline, drawn)]
     return page(explanation.name, traces, above, below)

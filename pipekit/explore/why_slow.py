@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import flat
-from pipekit.explore.page.controls import choice, count, entry
+from pipekit.explore.page.controls import buttons, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.measured import Explanation, explain, read_trace
@@ -25,7 +25,9 @@ REMEMBERED = 4
 
 def see(
     path: Annotated[str, entry("trace")] = EXAMPLE,
-    without: Annotated[str, choice("without", [NOTHING, *KINDS])] = "unequal stages",
+    without: Annotated[
+        str, buttons([(f"without {kind}", kind) for kind in (NOTHING, *KINDS)])
+    ] = "unequal stages",
     replica: Annotated[int, count("pipeline", 0, 10_000)] = 0,
 ) -> View:
     """Return a recorded step, the step without a cause, and what each cause costs.

@@ -2,24 +2,30 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pipekit.measured.messages import Numbers, packed
 from pipekit.measured.operations import Times
-from pipekit.measured.other_method import fastest
 from pipekit.measured.recognition import Recognition
 from pipekit.measured.what_if import WhatIf
-from pipekit.schedules import Op, Payload
+from pipekit.names import METHODS
+from pipekit.schedules import Op, Payload, Schedule, ScheduleError
+from pipekit.schedules.clock import Walk, graph_needs
+from pipekit.schedules.methods.by_name import METHODS as BY_NAME
+from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces.rows import events_of
 
 _SLOW_LINK = 1.5
 """A link is slow if its messages take more than so many times those of the median link."""
 
+Where = dict[str, object] | None
+
 
 @dataclass(frozen=True)
-class Cause:
+class Counterfactual:
     """Something that cost time, and what a run without it would save.
 
     Attributes:
@@ -28,15 +34,18 @@ class Cause:
         saves_s: seconds a step.
         text: a sentence.
         seconds: of each operation without it; None if the operations are others.
+        step: a step of these others.
     """
 
     kind: str
-    where: dict[str, object] | None
+    where: Where
     saves_s: float
     text: str
     seconds: Times | None = field(default=None, repr=False, compare=False)
+    step: Trace | None = field(default=None, repr=False, compare=False)
 
 
+BETWEEN_STEPS = "between steps"
 KINDS = (
     "slow worker",
     "unequal stages",
@@ -44,210 +53,220 @@ KINDS = (
     "unequal microbatches",
     "links",
     "method",
-    "between steps",
+    BETWEEN_STEPS,
     "noise",
 )
 
 SLOW = frozenset({"slow worker", "unequal stages", "slow last stage"})
 """Kinds that may be the same passes, told otherwise."""
 
-Where = dict[str, object] | None
 Case = tuple[str, Where, str, Times]
 """A kind, where, a sentence, and the seconds of all operations without it."""
 
 
-def causes(what_if: WhatIf, recognition: Recognition) -> list[Cause]:
+def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
-    cases = list(_Cases(what_if).all())
-    seconds = what_if.operations.seconds
-    recorded = what_if.simulated_s
+    operations, recorded = what_if.operations, what_if.simulated_s
+    cases = [*_slow(what_if), *_microbatches(what_if), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
-        Cause(kind, where, recorded - t, text, case)
+        Counterfactual(kind, where, recorded - t, text, case)
         for (kind, where, text, case), t in zip(cases, without, strict=True)
     ]
-    name, saves_s = fastest(what_if, recognition)
-    text = f"{name} with these durations leaves workers idle for less time"
-    found.append(Cause("method", None, saves_s, text))
-    inside = what_if.passes | what_if.messages
-    (alone,) = what_if.mean_step(np.where(inside, seconds, 0.0))
+    found += _other_method(what_if, recognition)
+    inside = operations.passes | operations.messages
+    alone = np.where(inside, operations.seconds, 0.0)
+    saves_s = recorded - what_if.mean_step(alone[:, None])[0]
     text = "Sums of gradients, the optimizer and what lies between steps take time"
-    found.append(Cause("between steps", None, recorded - alone, text))
+    found.append(Counterfactual(BETWEEN_STEPS, None, saves_s, text, alone))
     found = [cause for cause in found if cause.saves_s > 1e-9 * recorded]
     return sorted(found, key=lambda cause: -cause.saves_s)
 
 
-class _Cases:
-    """The cases of one recording in which operations take other times."""
+def _slow(what_if: WhatIf) -> Iterator[Case]:
+    """Yield a slow worker, stages that are unequal, and a last one that is slow.
 
-    def __init__(self, what_if: WhatIf) -> None:
-        self._what_if, self._all = what_if, what_if.operations.seconds
-        self._rows = what_if.operations.table[what_if.passes]
-        self._seconds = pd.Series(self._all[what_if.passes], self._rows.index)
+    Where a worker and its stage are the same passes, its updates say which of them it is.
+    """
+    operations, passes = what_if.operations, what_if.operations.passes
+    rows = operations.table.loc[passes, ["stage", "worker"]].assign(
+        kind=operations.kind[passes], seconds=operations.seconds[passes]
+    )
+    by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
+    homes = rows[["stage", "worker"]].drop_duplicates()
+    one_each = homes["stage"].is_unique and homes["worker"].is_unique
+    worker, times = int(by_worker.idxmax()), by_worker.max()
+    tells = _updates_tell(what_if, worker, times - 1)
+    if times > 1 and (tells or not one_each):
+        here = (what_if.worker == worker) & (passes | operations.among(Op.UPDATE.name))
+        text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
+        seconds = np.where(here, operations.seconds / times, operations.seconds)
+        yield "slow worker", {"worker": worker}, text, seconds
+    if tells and one_each:
+        return
+    last = int(by_stage.index.max())
+    others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
+    for kind, slow, text in (
+        ("unequal stages", others, f"Stage {others.idxmax()} takes"),
+        ("slow last stage", by_stage[[last]], "The last stage takes"),
+    ):
+        stage, times = int(slow.idxmax()), slow.max()
+        usual = pd.Series(what_if.stage).map(slow).fillna(1.0).to_numpy()
+        text += f" {times - 1:.0%} longer than the median stage"
+        if times > 1:
+            seconds = np.where(passes, operations.seconds / usual, operations.seconds)
+            yield kind, {"stage": stage}, text, seconds
 
-    def all(self) -> Iterator[Case]:
-        """Yield the cases that there are."""
-        yield from self._slow()
-        yield self._microbatches()
-        yield from self._links()
-        yield self._noise()
 
-    def _passes_take(self, times: pd.Series) -> Times:
-        """Return the seconds if each pass takes so many times its own."""
-        seconds = self._all.copy()
-        seconds[self._what_if.passes] *= times.to_numpy()
-        return seconds
+def _by_worker(rows: pd.DataFrame) -> pd.Series:
+    """Return how many times as long a worker takes for its passes as others with the same work.
 
-    def _scaled(self, factor: Times | float, where: NDArray[np.bool_]) -> Times:
-        return np.where(where, self._all * factor, self._all)
+    Others are the replicas of its stages; where there are none, all other workers, and it is as
+    slow as the least slow of its stages.
+    """
+    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
+    if (usual.notna().sum(axis=1) > 1).all():
+        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
+        return ratio.mean(axis=0)
+    return _over_median(rows, "worker", "stage").groupby("worker").min()
 
-    @cached_property
-    def _by_worker(self) -> pd.Series:
-        """How many times as long a worker takes for its passes as others with the same work.
 
-        Others are the replicas of its stages; where there are none, all other workers, and it is as
-        slow as the least slow of its stages.
-        """
-        rows = self._rows
-        keys = [rows[name] for name in ("stage", "kind", "worker")]
-        usual = self._seconds.groupby(keys).median().unstack()
-        if (usual.notna().sum(axis=1) > 1).all():
-            ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
-            return ratio.mean(axis=0)
-        return self._over_median("worker", "stage").groupby("worker").min()
+def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
+    """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    @cached_property
-    def _by_stage(self) -> pd.Series:
-        """How many times as long each stage takes as the median stage."""
-        return self._over_median("stage")
+    Of an even number it is the lower median, so that one of two can be slow.  What a pass takes is
+    a median, too, so that a pause is none of the owner's slowness.
+    """
+    each = rows.groupby([*owner, "kind"])["seconds"]
+    usual, count = each.median().unstack(), each.size().unstack()
+    median = usual.quantile(0.5, interpolation="lower")
+    return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
 
-    def _over_median(self, *owner: str) -> pd.Series:
-        """Return by owner its seconds over those that its passes take at the median owner of each.
 
-        Of an even number it is the lower median, so that one of two can be slow.  What a pass takes
-        is a median, too, so that a pause is none of the owner's slowness.
-        """
-        each = self._seconds.groupby([self._rows[name] for name in (*owner, "kind")])
-        usual, count = each.median().unstack(), each.size().unstack()
-        median = usual.quantile(0.5, interpolation="lower")
-        return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
+def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
+    """Whether a worker's updates take longer, too, as a heavy stage's need not."""
+    updates = what_if.operations.among(Op.UPDATE.name)
+    seconds = pd.Series(what_if.operations.seconds[updates])
+    usual = seconds.groupby(what_if.worker[updates]).median()
+    there = worker in usual and usual.median() > 0
+    return bool(there and usual[worker] / usual.median() - 1 > excess / 2)
 
-    def _slow(self) -> Iterator[Case]:
-        """Yield a slow worker, stages that are unequal, and a last one that is slow.
 
-        Where a worker and its stage are the same passes, its updates say which of them it is.
-        """
-        passes, tells = self._what_if.passes, self._updates_tell
-        if tells or not self._one_each:
-            worker, times = int(self._by_worker.idxmax()), self._by_worker.max()
-            here = self._what_if.worker == worker
-            here &= passes | (self._what_if.kind == Op.UPDATE.name)
-            text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
-            if times > 1:
-                yield "slow worker", {"worker": worker}, text, self._scaled(1 / times, here)
-        if tells and self._one_each:
-            return
-        ratio = self._by_stage
-        last = int(ratio.index.max())
-        others = ratio.drop(last) if ratio[last] > 1 else ratio
-        for kind, slow, text in (
-            ("unequal stages", others, f"Stage {others.idxmax()} takes"),
-            ("slow last stage", ratio[[last]], "The last stage takes"),
-        ):
-            stage, times = int(slow.idxmax()), slow.max()
-            factor = 1 / pd.Series(self._what_if.stage).map(slow).fillna(1.0).to_numpy()
-            text += f" {times - 1:.0%} longer than the median stage"
-            if times > 1:
-                yield kind, {"stage": stage}, text, self._scaled(factor, passes)
+def _microbatches(what_if: WhatIf) -> Iterator[Case]:
+    """Yield microbatches that all take the mean, and passes that take the median of their kind.
 
-    @cached_property
-    def _relative(self) -> pd.Series:
-        """Of each pass, its seconds over the mean of its kind, stage and worker."""
-        rows, seconds = self._rows, self._seconds
-        keys = [rows[name] for name in ("kind", "stage", "worker")]
-        return seconds / seconds.groupby(keys).transform("mean")
+    Passes of one microbatch vary alike if it is longer, and each by itself if it is noise; the
+    share of the variance between microbatches says how much of a microbatch's mean to believe.
+    """
+    operations, passes = what_if.operations, what_if.operations.passes
+    rows, seconds = operations.table[passes], pd.Series(operations.seconds[passes])
+    own = packed(operations.kind[passes], rows["stage"], rows["worker"])
+    relative = seconds / seconds.groupby(own).transform("mean")
+    groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
+    mean, count = groups.transform("mean"), groups.transform("size")
+    within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
+    between = float((mean - 1).pow(2).mean())
+    believed = np.clip(1 - within / count / max(between, 1e-300), 0, 1)
+    length = 1 + (mean - 1) * believed
+    usual = (relative / length).groupby(own).transform("median")
 
-    @cached_property
-    def _by_microbatch(self) -> pd.Series:
-        """How many times as long a microbatch's passes take as the mean microbatch's.
+    def taking(times: pd.Series) -> Times:
+        found = operations.seconds.copy()
+        found[passes] *= times.to_numpy()
+        return found
 
-        Passes of one microbatch vary alike if it is longer, and each by itself if it is noise; the
-        share of the variance between microbatches says how much of a mean to believe.
-        """
-        rows = self._rows
-        keys = [rows[name] for name in ("step", "replica", "microbatch")]
-        groups = self._relative.groupby(keys)
-        mean, count = groups.transform("mean"), groups.transform("size")
-        within = float(((self._relative - mean) ** 2).sum() / max(1, (len(rows) - groups.ngroups)))
-        between = float((mean - 1).pow(2).mean())
-        believed = np.clip(1 - within / count / max(between, 1e-300), 0, 1)
-        return 1 + (mean - 1) * believed
+    text = f"Microbatches are unequal: their times vary by {length.std():.0%}"
+    yield "unequal microbatches", None, text, taking(1 / length)
+    spread = (relative - length).std()
+    text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
+    yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
-    def _microbatches(self) -> Case:
-        text = f"Microbatches are unequal: their times vary by {self._by_microbatch.std():.0%}"
-        return "unequal microbatches", None, text, self._passes_take(1 / self._by_microbatch)
 
-    def _noise(self) -> Case:
-        usual = self._relative / self._by_microbatch
-        rows = self._rows
-        usual = usual.groupby([rows[n] for n in ("kind", "stage", "worker")]).transform("median")
-        times = usual * self._by_microbatch / self._relative.clip(lower=1e-9)
-        spread = (self._relative - self._by_microbatch).std()
-        text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
-        return "noise", None, text, self._passes_take(times)
+def _links(what_if: WhatIf) -> Iterator[Case]:
+    """Make slow links like the others; or, if all are alike, have messages take no time."""
+    here, everything = what_if.operations.messages, what_if.operations.seconds
+    if not here.any():
+        return
+    workers = int(what_if.worker.max()) + 1
+    link = _link(what_if, workers)
+    median = pd.Series(everything[here]).groupby(link).median()
+    typical = float(median.quantile(0.5, interpolation="lower"))
+    slow = median[median > _SLOW_LINK * typical]
+    if slow.empty:
+        yield "links", None, "Messages take time", np.where(here, 0.0, everything)
+        return
+    seconds = everything.copy()
+    seconds[here] *= pd.Series(link).map(typical / slow).fillna(1.0)
+    one, other = divmod(int(slow.idxmax()), workers)
+    times = slow.max() / max(typical, 1e-12)
+    more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
+    text = f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
+    yield "links", {"link": (one, other)}, text + more, seconds
 
-    def _links(self) -> Iterator[Case]:
-        """Make slow links like the others; or, if all are alike, have messages take no time."""
-        here = self._what_if.messages
-        if not here.any():
-            return
-        link, seconds = self._link(), pd.Series(self._all[here])
-        median = seconds.groupby(link).median()
-        typical = float(median.quantile(0.5, interpolation="lower"))
-        slow = median[median > _SLOW_LINK * typical]
-        if slow.empty:
-            yield "links", None, "Messages take time", np.where(here, 0.0, self._all)
-            return
-        factor = np.ones(len(here))
-        factor[here] = pd.Series(link).map(typical / slow).fillna(1.0)
-        one, other = divmod(int(slow.idxmax()), self._workers)
-        times = slow.max() / max(typical, 1e-12)
-        more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
-        text = (
-            f"Messages between workers {one} and {other} take {times:.3g} times as long as "
-            f"others{more}"
-        )
-        yield "links", {"link": (one, other)}, text, self._scaled(factor, here)
 
-    @property
-    def _workers(self) -> int:
-        return int(self._what_if.worker.max()) + 1
+def _link(what_if: WhatIf, workers: int) -> Numbers:
+    """Return for each message the lower of its workers times their number, and the higher."""
+    operations = what_if.operations
+    table, rows = operations.table[operations.messages], operations.table[operations.passes]
+    home = rows.groupby(["replica", "stage"])["worker"].first()
+    made = table["stage"].to_numpy()
+    used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
+    one, other = (
+        home.reindex(pd.MultiIndex.from_arrays([table["replica"], stage])).to_numpy()
+        for stage in (made, used)
+    )
+    return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
-    def _link(self) -> NDArray[np.int64]:
-        """Return for each message the lower of its workers times their number, and the higher."""
-        table = self._what_if.operations.table[self._what_if.messages]
-        home = self._rows.groupby(["replica", "stage"])["worker"].first()
-        made = table["stage"].to_numpy()
-        used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
-        one, other = (
-            home.reindex(pd.MultiIndex.from_arrays([table["replica"], stage])).to_numpy()
-            for stage in (made, used)
-        )
-        return np.asarray(np.fmin(one, other) * self._workers + np.fmax(one, other), np.int64)
 
-    @cached_property
-    def _one_each(self) -> bool:
-        """Whether a slow worker and a heavy stage would be the same passes."""
-        rows = self._rows
-        pairs = rows[["stage", "worker"]].drop_duplicates()
-        return bool(pairs["stage"].is_unique and pairs["worker"].is_unique)
+def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counterfactual]:
+    """Yield the method that saves most, if one does.
 
-    @cached_property
-    def _updates_tell(self) -> bool:
-        """Whether the slowest worker's updates take longer, too, as a heavy stage's need not."""
-        updates = self._what_if.kind == Op.UPDATE.name
-        seconds = pd.Series(self._all[updates])
-        usual = seconds.groupby(self._what_if.worker[updates]).median()
-        slow, excess = int(self._by_worker.idxmax()), self._by_worker.max() - 1
-        there = slow in usual and usual.median() > 0
-        return bool(there and usual[slow] / usual.median() - 1 > excess / 2)
+    It flushes, has the same stages on the same workers and the same kinds of passes, each of which
+    takes its mean of the recording, as do messages; a forward that is run again is part of the
+    backward behind it.
+    """
+    if recognition.schedule is None or not recognition.schedule.is_closed:
+        return
+    operations, count = what_if.operations, recognition.microbatches
+    rows = operations.table[operations.passes].assign(s=operations.seconds[operations.passes])
+    rows = rows.sort_values(["step", "worker"], kind="stable")
+    again = rows["kind"] == RECOMPUTE
+    kind = rows["kind"].where(~again, rows["kind"].shift(-1))
+    taken = rows["s"].groupby([kind, rows["stage"]])
+    mean = (taken.sum() / (~again).groupby([kind, rows["stage"]]).sum()).to_dict()
+    moves = operations.seconds[operations.messages]
+    sent = float(moves.mean()) if len(moves) else 0.0
+    own = recognition.schedule.before(count)
+    recorded = best = _step(own, mean, sent)
+    for other in METHODS:
+        try:
+            schedule = BY_NAME[other](recognition.stages, count)
+        except ScheduleError:  # not with these counts
+            continue
+        if schedule.is_closed and schedule.stage_workers == own.stage_workers:
+            step = _step(schedule.before(count), mean, sent, other)
+            if step is not None and best is not None and step.makespan_s < best.makespan_s:
+                best = step
+    if best is not None and recorded is not None and best is not recorded:
+        text = f"{best.name} with these durations leaves workers idle for less time"
+        yield Counterfactual("method", None, recorded.makespan_s - best.makespan_s, text, step=best)
+
+
+def _step(
+    schedule: Schedule, passes: dict[tuple[str, int], float], sent: float, name: str = ""
+) -> Trace | None:
+    """Return a step of a method; None if the recording lacks a kind of pass."""
+    graph = schedule.dependencies
+    keys = [(task.op.name, task.stage) for task in graph.tasks]
+    if any(key not in passes and key[0] != Op.UPDATE.name for key in keys):
+        return None
+    home = graph.worker_of
+    needs = [
+        tuple((n, sent if n >= 0 and home[n] != home[at] else 0.0) for n, _ in each)
+        for at, each in enumerate(graph_needs(graph))
+    ]
+    lists = [range(*each) for each in pairwise(graph.first)]
+    walk = Walk(lists, [passes.get(key, 0.0) for key in keys], needs).run()
+    times = np.array(walk.starts), np.array(walk.ends[: len(keys)])
+    frame = events_of(schedule, *times).sort_values(["worker", "start_s"], kind="stable")
+    return Trace(frame.reset_index(drop=True), "simulated", name, schedule.worker_count)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.causes import SLOW, Cause, causes
+from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Counterfactual, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.shares import AGAIN, SHARES, WAITING, shares
@@ -50,7 +50,7 @@ class Explanation:
     simulated_s: float
     slowdowns: dict[str, float]
     shares: pd.DataFrame
-    causes: list[Cause]
+    causes: list[Counterfactual]
     notes: tuple[str, ...]
     what_if: WhatIf = field(repr=False)
 
@@ -60,26 +60,24 @@ class Explanation:
         total = self.shares[list(SHARES)].to_numpy().sum()
         return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING, AGAIN]}
 
-    def timeline(self, cause: Cause | None = None, replica: int = 0) -> Trace:
+    def timeline(self, cause: Counterfactual | None = None, replica: int = 0) -> Trace:
         """Return the passes of the step of median length, as they were recorded.
 
         Args:
             cause: replay the step without it.
             replica: of the pipelines that train together.
-
-        Raises:
-            ValueError: the cause is one whose operations are others.
         """
+        if cause is not None and cause.step is not None:
+            return cause.step
         operations, table = self.what_if.operations, self.what_if.operations.table
         lasting = self.what_if.lasting_s
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
-        here = self.what_if.passes & (table["step"] == step) & (table["replica"] == replica)
+        here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
         frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
         name = f"{self.name}, step {step}"
-        if cause is not None:
-            if cause.seconds is None:
-                raise ValueError(f"without {cause.kind} other operations run: draw its schedule")
-            ends = operations.ends_s(cause.seconds, self.what_if.between_steps)[here]
+        if cause is not None and cause.seconds is not None:
+            delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
+            ends = operations.ends_s(cause.seconds[:, None], delays)[here, 0]
             frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
             name = f"{name} without {cause.kind}"
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
@@ -151,9 +149,9 @@ class Explanation:
             yield "No cause by itself costs a thousandth of a step"
         yield from (f"Note: {note}" for note in self.notes)
 
-    def distinct(self) -> Iterator[Cause]:
+    def distinct(self) -> Iterator[Counterfactual]:
         """Yield the causes that count; of a slow worker and its stage only what saves more."""
-        told: list[Cause] = []
+        told: list[Counterfactual] = []
         for cause in self.causes:
             again = cause.kind in SLOW and any(
                 other.kind in SLOW and cause.saves_s > _ALIKE * other.saves_s for other in told
@@ -198,3 +196,29 @@ def explain(trace: Trace) -> Explanation:
 
 def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+def compared(before: Explanation, after: Explanation) -> str:
+    """Return in words what changed from one trace to another, what changed most first."""
+    change = after.step_s - before.step_s
+    lines = [
+        f"A step takes {after.step_s * 1e3:.4g} ms after {before.step_s * 1e3:.4g} ms: "
+        f"{change / before.step_s:+.1%}"
+    ]
+    one, other = before.recognition, after.recognition
+    for name in "method", "stages", "workers", "microbatches":
+        if getattr(one, name) != getattr(other, name):
+            lines.append(f"{name}: {getattr(one, name)} -> {getattr(other, name)}")
+    spent = {
+        name: after.mean_shares[name] * after.step_s - before.mean_shares[name] * before.step_s
+        for name in SHARES
+    }
+    for name, seconds in sorted(spent.items(), key=lambda item: -abs(item[1])):
+        if abs(seconds) >= _SMALL * before.step_s:
+            lines.append(f"{name.replace('_', ' ')} a worker: {seconds * 1e3:+.4g} ms a step")
+    saved = [{cause.kind: cause.saves_s for cause in each.causes} for each in (before, after)]
+    for kind in dict.fromkeys([*saved[0], *saved[1]]):
+        was, now = (each.get(kind, 0.0) for each in saved)
+        if abs(now - was) >= _SMALL * before.step_s:
+            lines.append(f"{kind} costs {now * 1e3:.4g} ms a step after {was * 1e3:.4g} ms")
+    return "\n".join(lines)

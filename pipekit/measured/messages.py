@@ -1,18 +1,63 @@
-"""Which pass sends to which, found by step, replica, stage and microbatch."""
+"""Which pass sends to which, and the messages between them where they were not recorded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipekit.schedules import OPS, Payload
 
 Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 RULES = {op.name: op for op in OPS}
 SENDING = {p: [name for name, rule in RULES.items() if rule.sends is p] for p in Payload}
 RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for p in Payload}
+
+_WAITED = 0.5
+"""A pass waited for its message if its worker was idle for more than this share of the time for
+which the message may have been under way."""
+
+
+def packed(*columns: ArrayLike) -> Numbers:
+    """Return a number for each row, equal where all columns are, and in their order."""
+    key = np.zeros(1, np.int64)
+    for each in columns:
+        column = np.asarray(each, np.int64)
+        least = column.min(initial=0)
+        key = key * (column.max(initial=0) - least + 1) + (column - least)
+    return key
+
+
+class Places:
+    """Finds the rows of a table with columns step, replica, stage, microbatch and kind."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.kind, self.names = pd.factorize(table["kind"])
+        self._stage = table["stage"].to_numpy(np.int64)
+        self._stages = int(self._stage.max(initial=0)) + 1
+        self._code = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+
+    def among(self, kinds: Collection[str]) -> Mask:
+        """Return which rows are of some kinds."""
+        found: Mask = np.isin(self.names, list(kinds))[self.kind]
+        return found
+
+    def of(self, kinds: Collection[str], here: Mask, step: int = 0) -> Numbers:
+        """Return for the rows ``here`` those of some kinds, so many stages on; else their count."""
+        none = len(self.kind)
+        found = np.full(np.count_nonzero(here), none)
+        rows = np.flatnonzero(self.among(kinds) & (self._stage >= 0))
+        if len(rows):
+            keys = self._code[rows] * self._stages + self._stage[rows]
+            order = np.argsort(keys, kind="stable")
+            stage = self._stage[here] + step
+            wanted = self._code[here] * self._stages + stage
+            at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(rows) - 1)]
+            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
+            found = np.where(is_there, rows[at], none)
+        return found
 
 
 def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Numbers]]:
@@ -21,37 +66,47 @@ def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Nu
     Args:
         passes: rows from 0, with columns step, replica, stage, microbatch, worker and kind.
     """
-    place, kind = Places(passes), passes["kind"].to_numpy()
-    worker = np.append(passes["worker"].to_numpy(), -1)
+    place, worker = Places(passes), passes["worker"].to_numpy()
     for payload in Payload:
-        source = place.of(SENDING[payload], np.isin(kind, RECEIVING[payload]), -payload.step)
-        rows = np.flatnonzero((source < len(passes)) & (worker[source] != worker[:-1]))
-        yield payload, source[rows], rows
+        receives = place.among(RECEIVING[payload])
+        made, used = place.of(SENDING[payload], receives, -payload.step), np.flatnonzero(receives)
+        there = made < len(passes)
+        made, used = made[there], used[there]
+        apart = worker[made] != worker[used]
+        yield payload, made[apart], used[apart]
 
 
-class Places:
-    """Finds the row of an operation by step, replica, stage and microbatch."""
+def before_in_stream(table: pd.DataFrame) -> Numbers:
+    """Return of each operation the one before it in its stream."""
+    begins = np.diff(table["lane"].to_numpy(), prepend=-1) != 0
+    return np.where(begins, len(table), np.arange(len(table)) - 1)
 
-    def __init__(self, table: pd.DataFrame) -> None:
-        self._kind, self._none = table["kind"].to_numpy(), len(table)
-        codes = [pd.factorize(table[name])[0] for name in ("step", "replica", "microbatch")]
-        self._stage = table["stage"].to_numpy()
-        self._stages = int(self._stage.max(initial=0)) + 1
-        self._code = np.zeros(len(table), np.int64)
-        for code in codes:
-            self._code = self._code * (int(code.max(initial=0)) + 1) + code
 
-    def of(self, kinds: Sequence[str], here: NDArray[np.bool_], step: int = 0) -> Numbers:
-        """Return for the rows ``here`` those of some kinds, so many stages behind; else none."""
-        found = np.full(self._none, self._none)
-        rows = np.flatnonzero(np.isin(self._kind, kinds))
-        keys = self._code[rows] * self._stages + self._stage[rows]
-        order = np.argsort(keys, kind="stable")
-        rows, keys = rows[order], keys[order]
-        stage = self._stage[here] + step
-        wanted = self._code[here] * self._stages + stage
-        if len(rows):
-            at = np.minimum(np.searchsorted(keys, wanted), len(rows) - 1)
-            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
-            found[here] = np.where(is_there, rows[at], self._none)
-        return found
+def with_messages(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row for each message between two workers, in the order of its link.
+
+    A link carries one message after another: none is under way before its pass has ended, nor
+    before the one in front of it was used at the latest.
+    """
+    worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
+    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
+    idle_from = end[before_in_stream(table)]
+    added = [table]
+    for payload, made, used in between_workers(table):
+        link = packed(worker[made], worker[used])
+        lane = packed(table["step"].to_numpy()[made], link)
+        order = np.lexsort((end[made], lane))
+        made, used, link, lane = made[order], used[order], link[order], lane[order]
+        message = table.take(made).assign(kind=payload.value, moves=True, lane=lanes + lane)
+        lanes += int(lane.max(initial=-1)) + 1
+        in_front = pd.Series(start[used]).groupby(lane).shift()
+        since = np.maximum(start[used] - np.fmax(end[made], in_front.to_numpy()), 0.0)
+        waited = np.minimum(start[used] - idle_from[used], since) > _WAITED * since
+        taken = pd.Series(np.where(waited, since, np.nan))
+        at_place = packed(link, *(message[name] for name in ("replica", "stage", "microbatch")))
+        usual, of_link = (taken.groupby(each).transform("median") for each in (at_place, link))
+        seconds = np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0)
+        message["start_s"] = end[made]
+        message["end_s"] = end[made] + seconds.to_numpy()
+        added.append(message)
+    return pd.concat(added, ignore_index=True)

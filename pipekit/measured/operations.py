@@ -6,39 +6,47 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.measured.messages import RULES, SENDING, Numbers, Places, between_workers
+from pipekit.measured.messages import (
+    RULES,
+    SENDING,
+    Mask,
+    Numbers,
+    Places,
+    before_in_stream,
+    packed,
+    with_messages,
+)
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
 Times = NDArray[np.float64]
 
+_PASSES = [RECOMPUTE, *(op for op, rule in RULES.items() if rule.is_pass)]
 _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
-MESSAGES = [name for p in Payload for name in {*_SENT[p], *_RECEIVED[p]}]
 _WHOLE = [p.value for p in Payload]
 """Messages that were not recorded."""
-COLUMNS = [
-    *("step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"),
-    *("moves", "group", "stream"),
-]
-_WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time for
-which the message may have been under way."""
+MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
+
+
+Levels = list[tuple[int, int, Numbers, Numbers]]
+"""Operations that wait for none of each other: from which row up to which.  Those that end alone
+stand in front; then the places in the level at which groups that end together begin, and their
+sizes."""
 
 
 @dataclass(frozen=True)
 class Operations:
-    """All operations of a recorded run, sorted so that a stream's are in their order.
+    """All operations of a recorded run, each behind those that it waits for.
 
     Attributes:
         table: a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
@@ -46,120 +54,81 @@ class Operations:
             the beginning of the step).
         before: [operations, k], the rows that must have ended; the number of operations stands for
             none.
-        group: the number of the group that an operation ends with.
+        levels: the order in which to replay them.
         seconds: what each takes by itself: a pass without waiting for its input; of a communication
             the transfer, once all of its group have begun.
         moves: whether it is a communication.
+        passes: whether it is a forward, also one that is run again, or a backward.
+        messages: whether it is a message between two passes, or an end of one.
+        kind: the number of its kind, of those in ``names``.
     """
 
     table: pd.DataFrame
     before: Numbers
-    group: Numbers
+    levels: Levels
     seconds: Times
-    moves: NDArray[np.bool_]
+    moves: Mask
+    passes: Mask
+    messages: Mask
+    kind: Numbers
+    names: Sequence[str]
 
-    @cached_property
-    def passes(self) -> NDArray[np.bool_]:
-        """Which operations are forwards, also those that are run again, and backwards."""
-        kinds = [op for op, rule in RULES.items() if rule.is_pass]
-        return np.isin(self.table["kind"], [*kinds, RECOMPUTE])
+    def among(self, *kinds: str) -> Mask:
+        """Return which operations are of some kinds."""
+        found: Mask = np.isin(self.names, kinds)[self.kind]
+        return found
 
     @cached_property
     def delays(self) -> Times:
         """Seconds by which each operation began after all that it waits for, as recorded."""
-        ends = np.append(self.table["end_s"].to_numpy(), 0.0)
-        ready = ends[self.before].max(axis=1)
-        late: Times = np.maximum(np.asarray(self.table["start_s"], float) - ready, 0.0)
+        ready = _latest(np.append(self.table["end_s"].to_numpy(), 0.0), self.before)
+        late: Times = np.maximum(self.table["start_s"].to_numpy() - ready, 0.0)
         return late
 
     @cached_property
     def recorded_s(self) -> Times:
         """[steps], when the last operation of each step ended."""
-        return np.asarray(self.table.groupby("step")["end_s"].max(), float)
+        last: Times = self.table.groupby("step")["end_s"].max().to_numpy()
+        return last
 
-    def lasting_s(self, cases: Times, delays: Times | float = 0.0) -> Times:
-        """Return when each step's last operation ends, if operations take other times.
+    def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
+        """Return [operations, cases], when each ends if operations take other times.
 
         Args:
             cases: [operations, cases], the seconds of each after all that it waits for.
             delays: [operations], how long each begins after all is there.
-
-        Returns:
-            [steps, cases], from the beginning of each step.
         """
-        ends, plan = self._replayed(cases, delays), self._plan
-        return np.maximum.reduceat(ends[plan.last], plan.first_of_step, axis=0)
-
-    def ends_s(self, seconds: Times, delays: Times | float = 0.0) -> Times:
-        """Return [operations], when each ends in one case; see :meth:`lasting_s`."""
-        ends = np.empty(len(seconds))
-        ends[self._plan.order] = self._replayed(seconds[:, None], delays)[:-1, 0]
-        return ends
-
-    def _replayed(self, cases: Times, delays: Times | float) -> Times:
-        """Return when operations end, in the plan's order, with a row of zeros behind the last."""
-        plan = self._plan
-        late = np.broadcast_to(np.asarray(delays, float), len(self.table))[plan.order, None]
-        takes = cases[plan.order]
         ends = np.zeros((len(self.table) + 1, cases.shape[1]))
-        for begin, stop, first, size in plan.levels:
-            ready = ends[plan.before[0][begin:stop]]
-            for column in plan.before[1:]:
-                np.maximum(ready, ends[column[begin:stop]], out=ready)
-            ready += late[begin:stop]
-            if len(first) < stop - begin:
-                ready = np.repeat(np.maximum.reduceat(ready, first, axis=0), size, axis=0)
-            np.add(ready, takes[begin:stop], out=ends[begin:stop])
-        return ends
+        for begin, stop, first, size in self.levels:
+            ready = _latest(ends, self.before[begin:stop])
+            if delays is not None:
+                ready += delays[begin:stop, None]
+            if len(first):
+                ready[first[0] :] = np.repeat(np.maximum.reduceat(ready, first), size, axis=0)
+            np.add(ready, cases[begin:stop], out=ends[begin:stop])
+        return ends[:-1]
+
+    def lasting_s(self, cases: Times, delays: Times | None = None) -> Times:
+        """Return [steps, cases], when each step's last operation ends; see :meth:`ends_s`."""
+        rows, first = self._last
+        return np.maximum.reduceat(self.ends_s(cases, delays)[rows], first, axis=0)
 
     @cached_property
-    def _plan(self) -> "_Plan":
-        size, groups = len(self.table), int(self.group.max()) + 1
-        waits = np.sort(self.before, axis=1)  # none comes last
-        waits = waits[:, : max(1, int((waits < size).sum(axis=1).max()))]
-        level, of_group = np.zeros(size + 1, np.int64), np.zeros(groups, np.int64)
-        while True:
-            level[-1] = -1
-            of_group[:] = 0
-            np.maximum.at(of_group, self.group, level[waits].max(axis=1) + 1)
-            if (of_group[self.group] == level[:-1]).all():
-                break
-            level[:-1] = of_group[self.group]
-            if level.max() > size:
-                raise ValueError("operations of the recording wait for one another in a circle")
-        order = np.lexsort((self.group, level[:-1]))
-        place = np.append(np.argsort(order), size)
-        bounds = np.flatnonzero(np.diff(level[order], prepend=-1, append=-1))
-        levels = []
-        for begin, stop in pairwise(bounds.tolist()):
-            first = np.flatnonzero(np.diff(self.group[order[begin:stop]], prepend=-1))
-            levels.append((begin, stop, first, np.diff([*first, stop - begin])))
-        is_last = np.ones(size + 1, np.bool_)
-        is_last[waits] = False
-        last = np.flatnonzero(is_last[:-1])
-        last = last[np.argsort(self.table["step"].to_numpy()[last], kind="stable")]
-        steps = self.table["step"].to_numpy()[last]
-        columns = [place[column] for column in waits[order].T]
-        first_of_step = np.flatnonzero(np.diff(pd.factorize(steps)[0], prepend=-1))
-        return _Plan(order, columns, levels, place[last], first_of_step)
+    def _last(self) -> tuple[Numbers, Numbers]:
+        """The operations that none waits for, step by step, and where in them each begins."""
+        is_last = np.ones(len(self.table) + 1, np.bool_)
+        is_last[self.before] = False
+        rows, step = np.flatnonzero(is_last[:-1]), self.table["step"].to_numpy()
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        return rows, np.flatnonzero(np.diff(step[rows], prepend=step.min() - 1))
 
 
-class _Plan(NamedTuple):
-    """Operations sorted by level: each waits for none of its own level.
-
-    Attributes:
-        order: their rows, by level and group.
-        before: a column each of what they wait for, as places in that order.
-        levels: where each begins and stops; where its groups begin, and how many they have.
-        last: places of those that none waits for, by step.
-        first_of_step: where in ``last`` each step begins.
-    """
-
-    order: Numbers
-    before: list[Numbers]
-    levels: list[tuple[int, int, Numbers, Numbers]]
-    last: Numbers
-    first_of_step: Numbers
+def _latest(ends: Times, before: Numbers) -> Times:
+    """Return when the last of those that each waits for ends."""
+    found = ends[before[:, 0]]
+    for column in before.T[1:]:
+        np.maximum(found, ends[column], out=found)
+    return found
 
 
 def operations(trace: Trace) -> Operations:
@@ -171,64 +140,74 @@ def operations(trace: Trace) -> Operations:
     """
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
-        table = _with_messages(table)
-    place = Places(table)
-    kind = table["kind"].to_numpy()
-    before = [_in_streams(table)]
-    for name, rule in RULES.items():
-        if rule.receives:
-            here = kind == name
-            message = place.of(_RECEIVED[rule.receives], here, -rule.receives.step)
-            inside = place.of(SENDING[rule.receives], here, -rule.receives.step)
-            before.append(np.where(message < len(table), message, inside))
-    for payload in Payload:
-        before.append(place.of(SENDING[payload], np.isin(kind, _SENT[payload])))
-    before += _sums(table)
-    group = table["group"].to_numpy()
-    alone = group < 0
-    group = np.where(alone, group.max() + 1 + np.cumsum(alone), group)
-    moves = table["moves"].to_numpy(bool)
+        table = with_messages(table)
+    place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-    stacked = np.stack(before, axis=1)
+    before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)
+    group = table["group"].to_numpy()
+    alone = (group < 0) | (np.bincount(group + 1)[group + 1] == 1)
+    group = np.where(alone, np.arange(len(group)), len(group) + pd.factorize(group)[0])
     latest = np.full(group.max() + 1, -np.inf)
     np.maximum.at(latest, group, start)
     # A span that begins before its input was sent contains the wait for it.
-    sent = np.append(np.where(table["kind"].isin(_WHOLE), start, end), 0.0)
-    there = np.where(moves, latest[group], sent[stacked[:, 1:]].max(axis=1))
+    sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
+    there = np.where(moves, latest[group], _latest(sent, before[:, 1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
-    return Operations(table, stacked, np.unique(group, return_inverse=True)[1], seconds, moves)
+    order, levels = _levels(before, group)
+    at = np.full(len(table) + 1, len(table))
+    at[order] = np.arange(len(table))
+    return Operations(
+        table.take(order).reset_index(drop=True),
+        at[before[order]],
+        levels,
+        seconds[order],
+        moves[order],
+        place.among(_PASSES)[order],
+        place.among(MESSAGES)[order],
+        place.kind[order],
+        place.names,
+    )
 
 
 def _table(trace: Trace) -> pd.DataFrame:
     """Return passes, updates and what else was recorded, from the beginning of each step."""
     tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
-    if trace.other is not None:
-        parts.append(trace.other)
-    table = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0].copy()
-    for name in "step", "replica":
-        if name not in table:
-            table[name] = 0
+    table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
+    for name in {"step", "replica"} - set(table):
+        table[name] = 0
     if trace.steps is not None:
         begins = trace.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
         table[["start_s", "end_s"]] -= begins[:, None]
-    table["stream"] = table["kind"].where(table["moves"] & table["kind"].isin(MESSAGES), "")
-    keys = ["step", "worker", "stream", "start_s", "end_s"]
-    return table.sort_values(keys, kind="stable", ignore_index=True)[COLUMNS]
+    number = pd.Series(range(1, 1 + len(MESSAGES)), MESSAGES)
+    stream = table["kind"].map(number).fillna(0).where(table["moves"], 0).to_numpy(int)
+    lane = packed(table["step"], table["worker"], stream)
+    order = np.lexsort((table["end_s"], table["start_s"], lane))
+    return table.assign(lane=lane).take(order).reset_index(drop=True)
 
 
-def _in_streams(table: pd.DataFrame) -> Numbers:
-    """Return of each operation the one before it in its stream."""
-    lanes = table.groupby(["step", "worker", "stream"], sort=False).ngroup().to_numpy()
-    rows = np.arange(len(table))
-    return np.where(np.diff(lanes, prepend=-1) != 0, len(table), rows - 1)
+def _data(place: Places, none: int) -> Numbers:
+    """Return of a pass the message that it receives, or the pass that made its input; of that the
+    pass that sends it."""
+    found = np.full(none, none)
+    for name, rule in RULES.items():
+        if rule.receives:
+            here, step = place.among([name]), -rule.receives.step
+            message = place.of(_RECEIVED[rule.receives], here, step)
+            inside = place.of(SENDING[rule.receives], here, step)
+            found[here] = np.where(message < none, message, inside)
+    for payload in Payload:
+        here = place.among(_SENT[payload])
+        found[here] = place.of(SENDING[payload], here)
+    return found
 
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
     """Return, a column a worker, the last backward that an update sums on other workers."""
     adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
-    homes = table["stage"].map(adders.groupby("stage")["worker"].nunique())
-    updates = table[(table["kind"] == Op.UPDATE.name) & (homes > 1)]
+    updates = table[table["kind"] == Op.UPDATE.name]
+    homes = updates["stage"].map(adders.groupby("stage")["worker"].nunique())
+    updates = updates[homes > 1]
     if updates.empty:
         return []
     each = updates[["stage", "microbatch"]].sort_values("microbatch")  # the last that it sums
@@ -247,32 +226,30 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     return list(found)
 
 
-def _with_messages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each message between two workers, in the order of its link.
+def _levels(before: Numbers, group: Numbers) -> tuple[Numbers, Levels]:
+    """Return the rows level by level, those of a group together, and where each level stands.
 
-    A link carries one message after another: none is under way before its pass has ended, nor
-    before the one in front of it was used at the latest.
+    Raises:
+        ValueError: operations wait for one another in a circle.
     """
-    worker = table["worker"].to_numpy()
-    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
-    idle_from = end[_in_streams(table)]
-    added = [table]
-    for payload, made, rows in between_workers(table):
-        link = pd.factorize(worker[made] * (worker.max() + 1) + worker[rows])[0]
-        order = np.lexsort((end[made], link, table["step"].to_numpy()[made]))
-        made, rows, link = made[order], rows[order], link[order]
-        message = table.loc[made].assign(
-            kind=payload.value, stream=[f"{payload.value} {n}" for n in link], moves=True
-        )
-        in_front = pd.Series(start[rows]).groupby([message["step"].to_numpy(), link]).shift()
-        since = start[rows] - np.fmax(end[made], in_front.to_numpy())
-        waited = np.minimum(start[rows] - idle_from[rows], since) > _WAITED * np.maximum(since, 0.0)
-        taken = pd.Series(np.where(waited, np.maximum(since, 0.0), np.nan))
-        place = [table[name].to_numpy()[made] for name in ("replica", "stage", "microbatch")]
-        at_place = taken.groupby([link, *place]).transform("median")
-        of_link = taken.groupby(link).transform("median")
-        seconds = np.fmin(at_place, of_link).fillna(taken.median()).fillna(0.0)
-        message["start_s"] = end[made]
-        message["end_s"] = end[made] + seconds.to_numpy()
-        added.append(message)
-    return pd.concat(added, ignore_index=True)
+    waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
+    holds = np.zeros(group.max() + 1, np.bool_)
+    order: list[Numbers] = []
+    levels: Levels = []
+    begin = 0
+    while len(left):
+        late = waits[before[left, 0]]
+        for column in before.T[1:]:
+            late |= waits[column[left]]
+        holds[:] = False
+        holds[group[left[late]]] = True
+        late = holds[group[left]]
+        ready, left = left[~late], left[late]
+        if not len(ready):
+            raise ValueError("operations of the recording wait for one another in a circle")
+        waits[ready] = False
+        order.append(ready[np.argsort(group[ready], kind="stable")])
+        _, first, size = np.unique(group[order[-1]], return_index=True, return_counts=True)
+        levels.append((begin, begin + len(ready), first[size > 1], size[size > 1]))
+        begin += len(ready)
+    return np.concatenate(order), levels

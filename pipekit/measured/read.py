@@ -9,15 +9,15 @@ import pandas as pd
 
 from pipekit.measured.clocks import aligned
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
-from pipekit.measured.formats.json_events import content, is_json
-from pipekit.measured.recording import Recording
+from pipekit.measured.formats.recording import Recording, head, is_json
+from pipekit.measured.messages import RULES, packed
 from pipekit.traces import Trace
 
 _COMPILED = 1.5
 """A first step that takes so many times the median compiled something: it and the next ones, in
 which caches and clocks settle, are left out."""
 _SETTLING = 3
-
+_MOST_STAGES = 10_000
 
 FORMATS = {
     "ByteDance's Parquet": bytedance,
@@ -27,12 +27,6 @@ FORMATS = {
 }
 """The formats of others by name, each with its ``SIGN`` in words, ``is_it`` and ``read``; beside
 them pipekit's own, as ``Trace.to_perfetto`` writes it."""
-
-
-def _is_ours(path: Path) -> bool:
-    found = content(path) if is_json(path) else None
-    about = found.get("otherData") if isinstance(found, dict) else None
-    return isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace")
 
 
 def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trace:
@@ -54,11 +48,17 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}: name a trace's file or folder")
+    while path.is_dir():  # of folders in one another the innermost counts
+        inside = [each for each in path.iterdir() if not each.name.startswith(".")]
+        if not inside:
+            raise ValueError(f"{path} is an empty folder: nothing was recorded")
+        if len(inside) > 1:
+            break
+        (path,) = inside
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: nothing was recorded")
-    if path.is_dir() and not any(path.iterdir()):
-        raise ValueError(f"{path} is an empty folder: nothing was recorded")
-    if _is_ours(path):
+    about = head(path).get("otherData") if is_json(path) else None
+    if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
         return Trace.from_perfetto(path)
     for name, each in FORMATS.items():
         if each.is_it(path):
@@ -82,51 +82,95 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     """Return a recording in order: complete steps, on one clock, one step behind the other."""
-    recording, notes = _complete(path, recording)
-    recording, left_out = _used(path, recording, chosen)
-    recording, clocks = aligned(recording)
-    frame, steps = recording.frame, _bounds(recording).reset_index()
+    notes = list(recording.notes)
+    recording = replace(recording, rows=_sound(path, recording.rows))
+    recording = _complete(path, recording, notes)
+    recording = aligned(_used(path, recording, chosen, notes), notes)
+    rows, steps = recording.rows, _bounds(recording).reset_index()
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
-        begins = pd.Series(np.cumsum(took) - took, steps["step"])
-        frame[["start_s", "end_s"]] += begins.reindex(frame["step"]).to_numpy()[:, None]
-        steps = steps.assign(start_s=begins.to_numpy(), end_s=begins.to_numpy() + took)
+        begins = np.cumsum(took) - took
+        place = np.searchsorted(steps["step"], rows["step"])
+        shifts = begins[place]
+        rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
+        steps = steps.assign(start_s=begins, end_s=begins + took)
+    is_pass = rows["kind"].isin(RULES).to_numpy()
+    frame, other = rows[is_pass].rename(columns={"kind": "op"}), rows[~is_pass]
+    order = np.lexsort((frame["start_s"], frame["worker"]))
     return Trace(
-        frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True),
+        frame.take(order).drop(columns=["moves", "group"]).reset_index(drop=True),
         "published",
         recording.name,
         recording.workers,
-        other=recording.other,
-        steps=steps.reset_index(drop=True),
-        notes=(*recording.notes, *notes, *left_out, *clocks),
+        other=None if other.empty else other.reset_index(drop=True),
+        steps=steps,
+        notes=tuple(notes),
     )
 
 
-def _complete(path: Path, recording: Recording) -> tuple[Recording, list[str]]:
-    """Return a recording without the steps in which passes are missing."""
-    frame = recording.frame
-    keys = ["step", "worker", "stage", "op", "microbatch"]
-    if frame.duplicated([*keys, *(["replica"] if "replica" in frame else [])]).any():
-        raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
-    if frame["stage"].nunique() < 2:
-        raise ValueError(f"{path} has one stage: it is not the trace of a pipeline")
-    missing = sorted(set(range(int(frame["stage"].max()))) - set(frame["stage"]))
-    if missing:
+def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with all columns; ValueError if they cannot be those of a pipeline."""
+    took = rows["end_s"] - rows["start_s"]
+    wrong = ~np.isfinite(rows["start_s"]) | ~np.isfinite(took) | (took < 0)
+    if wrong.any():
+        row = rows[wrong].iloc[0]
         raise ValueError(
-            f"{path} has no passes of stage {missing[0]}: the file of its rank is missing"
+            f"{path}: an operation ({row['kind']}) of worker {row['worker']} begins at "
+            f"{row['start_s']:g} s and ends at {row['end_s']:g} s: the file is damaged"
         )
-    replica = frame.get("replica", 0)
-    passes = frame.assign(replica=replica).groupby(["step", "replica", "microbatch"]).size()
-    cut = sorted(set(passes[passes < passes.mode().max()].index.get_level_values("step")))
+    if not rows["stage"].between(-1, _MOST_STAGES).all():
+        raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
+    rows = rows.assign(kind=rows["kind"].astype("category"))
+    passes = rows[rows["kind"].isin(RULES)]
+    if passes["stage"].nunique() < 2:
+        raise ValueError(
+            f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
+        )
+    if "replica" not in rows and (replica := _pipelines(passes)).any():
+        rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
+    stages = set(range(int(passes["stage"].max()) + 1))
+    pipeline = rows.get("replica", pd.Series(0, rows.index)).reindex(passes.index)
+    for number, own in passes.groupby(pipeline)["stage"].unique().items():
+        if missing := sorted(stages - set(own)):
+            raise ValueError(
+                f"{path} has no passes of stage {missing[0]} in pipeline {number}: the records of "
+                f"its rank are missing"
+            )
+    return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))
+
+
+def _pipelines(passes: pd.DataFrame) -> pd.Series:
+    """Return by worker the number of its pipeline: of those that run the same passes each has one.
+
+    So data and tensor parallel ranks do.
+    """
+    passes = passes.sort_values("worker", kind="stable")
+    what = packed(*(passes[n] for n in ("step", "stage", "microbatch")), passes["kind"].cat.codes)
+    return passes.groupby(what).cumcount().groupby(passes["worker"]).max()
+
+
+def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
+    """Return a recording without the steps in which passes are missing."""
+    rows = recording.rows
+    passes = rows[rows["kind"].isin(RULES)]
+    whose = packed(passes["step"], passes.get("replica", 0), passes["microbatch"])
+    what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
+    if pd.Series(what).duplicated().any():
+        raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
+    count = passes.groupby(whose)["step"].agg(["size", "first"])
+    cut = sorted(set(count.loc[count["size"] < count["size"].mode().max(), "first"]))
     if not cut:
-        return recording, []
+        return recording
+    if len(cut) == rows["step"].nunique():
+        raise ValueError(f"{path} lacks passes in each step: it is cut off, or ranks are missing")
     named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
-    return _only(recording, ~frame["step"].isin(cut)), [f"steps {named} lack passes: left out"]
+    notes.append(f"steps {named} lack passes: left out")
+    return _only(recording, sorted(set(rows["step"]) - set(cut)))
 
 
-def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recording, list[str]]:
+def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:
     """Return a recording of the chosen steps; or without those at its beginning that compiled."""
-    numbers = np.sort(recording.frame["step"].unique())
+    numbers = np.sort(recording.rows["step"].unique())
     if chosen is not None:
         kept = [n for n in numbers if (chosen.start or 0) <= n < (chosen.stop or np.inf)]
         if not kept:
@@ -134,31 +178,29 @@ def _used(path: Path, recording: Recording, chosen: slice | None) -> tuple[Recor
                 f"{path} has no step in {chosen.start}:{chosen.stop}: its steps are "
                 f"{numbers[0]} to {numbers[-1]}"
             )
-        return _only(recording, recording.frame["step"].isin(kept)), []
+        return _only(recording, kept)
     bounds = _bounds(recording).reindex(numbers)
     took = (bounds["end_s"] - bounds["start_s"]).to_numpy()
     if len(numbers) < 3 or took[0] <= _COMPILED * np.median(took):
-        return recording, []
+        return recording
     left_out = min(1 + _SETTLING, len(numbers) // 2)
-    note = (
+    notes.append(
         f"steps {numbers[0]} to {numbers[left_out - 1]} are left out as warm-up: the first took "
         f"{took[0]:.3g} s, the median {np.median(took):.3g} s"
     )
-    return _only(recording, recording.frame["step"].isin(numbers[left_out:])), [note]
+    return _only(recording, numbers[left_out:].tolist())
 
 
 def _bounds(recording: Recording) -> pd.DataFrame:
     """Return start_s and end_s by step."""
-    rows = recording.frame if recording.steps is None else recording.steps
+    rows = recording.rows if recording.steps is None else recording.steps
     return rows.groupby("step").agg({"start_s": "min", "end_s": "max"})
 
 
-def _only(recording: Recording, rows: pd.Series) -> Recording:
-    """Return a recording with some rows of its passes, and all else of their steps."""
-    frame = recording.frame[rows].copy()
-    kept = frame["step"].unique()
-    steps, other = (
-        None if table is None else table[table["step"].isin(kept)].copy()
-        for table in (recording.steps, recording.other)
+def _only(recording: Recording, kept: list[int]) -> Recording:
+    """Return a recording of some steps."""
+    rows, steps = (
+        None if table is None else table[table["step"].isin(kept)]
+        for table in (recording.rows, recording.steps)
     )
-    return replace(recording, frame=frame, steps=steps, other=other)
+    return replace(recording, rows=rows, steps=steps)

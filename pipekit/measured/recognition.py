@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from pipekit.names import TABLES
@@ -101,8 +102,9 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    each = [rows for _, rows in frame.groupby(by)]
-    found = Counter(map(_ordered, each[:: max(1, len(each) // _ENOUGH)]))
+    number = frame.groupby(by).ngroup().to_numpy()
+    some = range(0, number.max() + 1, max(1, (number.max() + 1) // _ENOUGH))
+    found = Counter(_ordered(frame.take(np.flatnonzero(number == each))) for each in some)
     return found.most_common(1)[0][0], len(trace.steps)
 
 

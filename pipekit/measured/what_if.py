@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.operations import MESSAGES, Operations, Times
+from pipekit.measured.messages import packed
+from pipekit.measured.operations import Operations, Times
 from pipekit.schedules import Payload
 
 _WORST = 0.03
@@ -30,50 +31,47 @@ class WhatIf:
     def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
         self.operations, self.lasting_s, self._steps = operations, lasting_s, steps
         table = operations.table
-        self.kind, self.worker = table["kind"].to_numpy(), table["worker"].to_numpy()
-        received = table["kind"].map({f"recv {p.value}": p.step for p in Payload}).fillna(0)
-        self.stage = (table["stage"] + received).to_numpy(int)  # of the worker's own
-        self.passes = operations.passes
-        self._mean = self.of_kind("mean")
-        self.messages = table["kind"].isin(MESSAGES).to_numpy(bool)
+        self.worker, self.stage = table["worker"].to_numpy(), table["stage"].to_numpy(copy=True)
+        for payload in Payload:  # of a worker's own that receives
+            self.stage[operations.among(f"recv {payload.value}")] += payload.step
 
     # The published analysis.
-
-    def of_kind(self, what: str) -> Times:
-        """Return for each operation the mean or median seconds of its kind."""
-        seconds = pd.Series(self.operations.seconds)
-        found: Times = seconds.groupby(self.kind).transform(what).to_numpy()
-        return found
 
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        return np.where(self.operations.moves, self.of_kind("median"), self._mean)
+        kinds = pd.Series(self.operations.seconds).groupby(self.operations.kind)
+        usual = np.where(
+            pd.Series(self.operations.moves).groupby(self.operations.kind).first(),
+            kinds.median(),
+            kinds.mean(),
+        )
+        found: Times = usual[self.operations.kind]
+        return found
 
-    def mean_step(self, *cases: Times) -> list[float]:
-        """Return the mean step of some cases without launch delays, in seconds."""
-        lasting = self.operations.lasting_s(np.stack(cases, axis=1))
-        return [float(total) / self._steps for total in lasting.sum(axis=0)]
+    def mean_step(self, cases: Times) -> list[float]:
+        """Return the mean step of [operations, cases] without launch delays, in seconds."""
+        return [float(s) / self._steps for s in self.operations.lasting_s(cases).sum(axis=0)]
 
     @cached_property
     def slowdowns(self) -> dict[str, float]:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
-        recorded, ideal = self.operations.seconds, self.ideal
-        table = self.operations.table
-        stages, replicas = np.unique(self.stage[self.passes]), table["replica"].to_numpy()
-        last = self.stage == stages[-1]
-        where = [self.stage == s for s in stages] + [replicas == r for r in np.unique(replicas)]
-        kept = [np.where(here, recorded, ideal) for here in where]
-        t_ori, t_ideal, t_last, *each = self.mean_step(
-            recorded, ideal, np.where(last, ideal, recorded), *kept
+        replica = self.operations.table["replica"].to_numpy()
+        stages = np.unique(self.stage[self.operations.passes])
+        of_stage = self.stage[:, None] == stages
+        of_replica = replica[:, None] == np.unique(replica)
+        everything = np.ones((len(replica), 1), bool)
+        recorded = [everything, ~everything, ~of_stage[:, -1:], of_stage, of_replica]
+        t_ori, t_ideal, t_last, *each = self._partly_ideal(np.concatenate(recorded, axis=1))
+        table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
+        table = table.drop_duplicates()
+        by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
+        by_replica = table["replica"].map(
+            dict(zip(np.unique(replica), each[len(stages) :], strict=True))
         )
-        score: dict[int, float] = {}
-        for worker in np.unique(self.worker):
-            mine = self.worker == worker
-            score[worker] = min(t for t, here in zip(each, where, strict=True) if here[mine].any())
-        count = math.ceil(_WORST * len(score))
-        worst = sorted(score, key=score.__getitem__, reverse=True)[:count]
-        (t_worst,) = self.mean_step(np.where(np.isin(self.worker, worst), ideal, recorded))
+        score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
+        worst = score.nlargest(math.ceil(_WORST * len(score))).index
+        (t_worst,) = self._partly_ideal(~np.isin(self.worker, worst)[:, None])
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,
@@ -82,6 +80,11 @@ class WhatIf:
             "m_s": (t_ori - t_last) / lost,
             "m_w": (t_ori - t_worst) / lost,
         }
+
+    def _partly_ideal(self, recorded: np.ndarray) -> list[float]:
+        """Return the mean steps if in each case only the operations of a mask are as recorded."""
+        seconds = self.operations.seconds[:, None]
+        return self.mean_step(np.where(recorded, seconds, self.ideal[:, None]))
 
     # What the run would have taken.
 
@@ -93,22 +96,22 @@ class WhatIf:
         of these the least delay of all workers, since what only some of them wait for is not the
         launch but, at a barrier that was not recorded, the slowest of them.
         """
-        table = self.operations.table
-        delays = pd.Series(self.operations.delays)
-        first = pd.Series(self.passes).groupby([table["step"], table["worker"]]).cumsum() == 1
-        number = table.groupby(["step", "worker", "kind"]).cumcount()
-        least = delays.groupby([table["step"], table["kind"], number]).transform("min")
-        outside = np.where(self.passes | self.messages, 0.0, least)
-        return np.where(first.to_numpy() & self.passes, delays, outside)
-
-    @cached_property
-    def _after(self) -> Times:
-        """Of each recorded step, the seconds behind its last operation."""
-        return np.maximum(self.lasting_s - self.operations.recorded_s, 0.0)
+        operations, found = self.operations, np.zeros(len(self.worker))
+        table, delays = operations.table, operations.delays
+        passes = np.flatnonzero(operations.passes)
+        own = packed(table["step"], self.worker)
+        first = passes[np.unique(own[passes], return_index=True)[1]]
+        found[first] = delays[first]
+        rest = np.flatnonzero(~(operations.passes | operations.messages))
+        kind = operations.kind[rest]
+        number = pd.Series(rest).groupby(packed(own[rest], kind)).cumcount()
+        alike = packed(table["step"].to_numpy()[rest], kind, number)
+        found[rest] = pd.Series(delays[rest]).groupby(alike).transform("min")
+        return found
 
     def step_s(self, *cases: Times) -> list[float]:
         """Return the mean step of some cases, with what was recorded between steps, in seconds."""
-        return [float(total) / self._steps for total in self.replayed_s(*cases).sum(axis=0)]
+        return [float(s) / self._steps for s in self.replayed_s(*cases).sum(axis=0)]
 
     @cached_property
     def simulated_s(self) -> float:
@@ -118,4 +121,5 @@ class WhatIf:
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        return lasting + self._after[:, None]
+        after = np.maximum(self.lasting_s - self.operations.recorded_s, 0.0)
+        return lasting + after[:, None]

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.attacks.interrupts import batches, network
+from experiments.attacks.interrupts import batches
+from experiments.attacks.trainings import BALANCE, network
 from pipekit import Checkpoints, Pipeline, schedules
 from pipekit.engine.checkpoints import files, resume_point
 
@@ -22,7 +23,7 @@ def pipeline() -> Pipeline:
     return Pipeline(
         network(),
         schedules.two_bw(2, 2),
-        balance=[3, 3],
+        balance=BALANCE[2],
         optimizer=partial(torch.optim.Adam, lr=0.01),
         loss=nn.MSELoss(),
     )

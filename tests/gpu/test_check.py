@@ -7,17 +7,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from experiments.gpu import check, peers
-from experiments.gpu.peers import MICROBATCHES, STAGES, network, unsplit
-from pipekit import simulate
+from experiments.benchmarks.harness import crew
+from experiments.gpu import check
+from experiments.gpu.check import MICROBATCHES, STAGES, network, unsplit
 
 WIDTH, ROWS = 32, 2
 
 
-def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tensor]:
+def trained(rank: int, name: str, ranks: int) -> dict[str, torch.Tensor]:
     """The weights of this rank's stages after two batches."""
     model = network(WIDTH)
-    step = peers.trainer(model, ROWS, name, ranks, device)
+    step = check.trainer(model, ROWS, name, ranks, torch.device("cpu"))
     step()
     step()
     return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
@@ -30,31 +30,21 @@ def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
     step = unsplit(model, "cpu", ROWS)
     step()
     step()
-    name, *_ = peers.tables(STAGES, MICROBATCHES, ranks)
+    name, *_ = check.tables(STAGES, MICROBATCHES, ranks)
     found: dict[str, Any] = {}
-    for own in peers.on_all(ranks, "cpu", trained, name, ranks):
-        assert not found.keys() & own.keys()
-        found |= own
+    with crew(ranks) as processes:
+        for own in processes.call(trained, name, ranks):
+            assert not found.keys() & own.keys()
+            found |= own
     assert found.keys() == dict(model.named_parameters()).keys()
     torch.testing.assert_close(found, dict(model.named_parameters()), rtol=1e-4, atol=1e-6)
 
 
 def test_each_process_has_equally_many_stages() -> None:
-    assert [peers.ranks_on(4, devices) for devices in (1, 2, 3, 4, 8)] == [1, 2, 2, 4, 4]
+    assert [check.ranks_on(4, devices) for devices in (1, 2, 3, 4, 8)] == [1, 2, 2, 4, 4]
     for ranks in (1, 2, 4):
-        for schedule in peers.tables(4, 8, ranks).values():
+        for schedule in check.tables(4, 8, ranks).values():
             assert (schedule.stages, len(schedule.workers)) == (4, ranks)
-
-
-@pytest.mark.scripts
-def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check.memory(["cpu"] * STAGES, WIDTH, ROWS)
-
-    def more(*given: Any, **how: Any) -> Any:
-        return simulate(*given, **{**how, "optimizer_states": 2})
-
-    monkeypatch.setattr(check, "simulate", more)
-    assert not check.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
 
 @pytest.mark.scripts

@@ -1,5 +1,6 @@
 """Every format, written here from a simulated run, is read back as that run."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -88,7 +89,39 @@ def _without_marks(folder: Path) -> Path:
     return path
 
 
+def _replicas(folder: Path) -> Path:
+    """Add a second pipeline beside the first, as data or tensor parallel ranks run it."""
+    found = recordings.kineto(RUN, folder / "ranks")
+    for rank in range(RUN.workers):
+        written = json.loads((found / f"rank{rank}.json").read_text())
+        for replica in range(2):
+            about = {"rank": rank + replica * RUN.workers, "world_size": 2 * RUN.workers}
+            path = found / f"rank{about['rank']}.json"
+            path.write_text(json.dumps(written | {"distributedInfo": about}))
+    return found
+
+
+def _optimizers_on_clocks_apart(folder: Path) -> Path:
+    found = recordings.kineto(RUN, folder / "ranks", off_s=3600.0)
+    for path in found.iterdir():
+        written = json.loads(path.read_text())
+        ends = max(event["ts"] + event["dur"] for event in written["traceEvents"])
+        update = {"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step"}
+        written["traceEvents"].append(update | {"ts": ends, "dur": 1.0})
+        path.write_text(json.dumps(written))
+    return found
+
+
+def _compressed_in_folders(folder: Path) -> Path:
+    found = recordings.megatron_app(RUN, folder / "events.json")
+    (inner := folder / "a" / "b").mkdir(parents=True)
+    (inner / "events.json.gz").write_bytes(gzip.compress(found.read_bytes()))
+    found.unlink()
+    return folder
+
+
 OTHERWISE = [
+    *(_replicas, _optimizers_on_clocks_apart, _compressed_in_folders),
     *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
 ]
@@ -131,16 +164,6 @@ def test_a_first_step_that_compiled_is_left_out_by_name(tmp_path: Path) -> None:
     assert sorted(set(chosen.frame["step"])) == [2, 3]
 
 
-def _without(path: Path, text: str) -> Path:
-    path.write_text(path.read_text().replace(text, ""))
-    return path
-
-
-def _changed(path: Path, old: str, new: str) -> Path:
-    path.write_text(path.read_text().replace(old, new, 1))
-    return path
-
-
 def _cut(path: Path) -> Path:
     path.write_bytes(path.read_bytes()[:-200])
     return path
@@ -180,7 +203,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a rank of torch": (
         lambda folder: _no_rank(recordings.kineto(RUN, folder / "ranks"), 1),
-        "has no passes of stage 1: the file of its rank is missing",
+        "has 2 of 3 ranks: add the files of the others",
     ),
     "two files of one rank": (
         lambda folder: _twice(recordings.kineto(RUN, folder / "ranks")),
@@ -194,11 +217,15 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: recordings.kineto(
             recordings.simulated(schedules.gpipe(1, 4).take(1)), folder / "ranks"
         ),
-        "has one stage: it is not the trace of a pipeline",
+        "has passes of less than two stages: it is cut off, or not of a pipeline",
     ),
     "negative duration": (
         lambda folder: _negative(recordings.bytedance([RUN], folder / "a.parquet")),
         "begins at .* and ends at .*: the file is damaged",
+    ),
+    "a worker's rows": (
+        lambda folder: _without_worker(recordings.bytedance([RUN, RUN], folder / "a.parquet")),
+        "has no passes of stage 1 in pipeline 1: the records of its rank are missing",
     ),
     "no column": (
         lambda folder: _no_column(recordings.bytedance([RUN], folder / "a.parquet")),
@@ -217,9 +244,12 @@ def _twice(folder: Path) -> Path:
     return folder
 
 
-def _negative(path: Path) -> Path:
-    import pandas as pd
+def _without_worker(path: Path) -> Path:
+    pd.read_parquet(path).query("rank != 4").to_parquet(path)
+    return path
 
+
+def _negative(path: Path) -> Path:
     rows = pd.read_parquet(path)
     rows.loc[3, "duration"] = -1.0
     rows.to_parquet(path)
@@ -227,8 +257,6 @@ def _negative(path: Path) -> Path:
 
 
 def _no_column(path: Path) -> Path:
-    import pandas as pd
-
     pd.read_parquet(path).drop(columns="duration").to_parquet(path)
     return path
 

@@ -52,7 +52,7 @@ def _same_order(name: str, workers: int, microbatches: int, transfers: bool) -> 
     [
         (2, 4, True),
         (3, 8, False),
-        (4, 8, True),
+        pytest.param(4, 8, True, marks=pytest.mark.long),
         pytest.param(8, 16, True, marks=pytest.mark.long),
         pytest.param(8, 16, False, marks=pytest.mark.long),
     ],

@@ -9,16 +9,15 @@ import pytest
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.measured.operations import operations
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from tests.measured import recordings
 from tests.measured.slow_runs import METHODS, case, emulated, simulated
 
-EMULATED = range(4)
+EMULATED = range(2)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(14))
 def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -> None:
     found = case(seed, emulated if seed in EMULATED else simulated)
     assert found["right"], found
@@ -26,18 +25,12 @@ def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_replay_of_the_durations_takes_what_the_run_took(name: str) -> None:
-    trace = recordings.simulated(METHODS[name], 5, 0.2)
-    recorded = operations(trace)
-    assert recorded.lasting_s(recorded.seconds[:, None])[0, 0] == pytest.approx(
-        trace.makespan_s, rel=0.002
-    )
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_shares_of_each_worker_sum_to_the_whole(name: str) -> None:
+def test_a_replay_takes_what_the_run_took_and_shares_sum_to_it(name: str) -> None:
     trace = recordings.simulated(METHODS[name], 5, 0.2)
     found = pk.explain(trace)
+    recorded = found.what_if.operations
+    replayed = recorded.lasting_s(recorded.seconds[:, None])[0, 0]
+    assert replayed == pytest.approx(trace.makespan_s, rel=0.002)
     six = ["compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer"]
     np.testing.assert_allclose(found.shares[six].sum(axis=1), trace.makespan_s, rtol=1e-9)
     computed = trace.passes["end_s"] - trace.passes["start_s"]

@@ -39,6 +39,11 @@ def choice(label: str, options: Iterable[Any]) -> Maker:
     return partial(widgets.Dropdown, options=[*options], description=label, **_LOOK)
 
 
+def buttons(options: Iterable[Any]) -> Maker:
+    """Return a button a value, or a (text, value) pair; one is down."""
+    return partial(widgets.ToggleButtons, options=[*options], layout={"width": "auto"})
+
+
 def count(label: str, low: int, high: int) -> Maker:
     """Return a field for a whole number."""
     return partial(widgets.BoundedIntText, description=label, min=low, max=high)
@@ -57,7 +62,7 @@ def declared(see: Callable[..., Any]) -> dict[str, Maker]:
 
 def written_as(control: widgets.ValueWidget, value: Any) -> Any:
     """Return the value of a control that is this one, or has this text, as in a link."""
-    if isinstance(control, widgets.SelectionSlider | widgets.Dropdown):
+    if isinstance(control, widgets.SelectionSlider | widgets.Dropdown | widgets.ToggleButtons):
         known = [option[1] if isinstance(option, tuple) else option for option in control.options]
         for each in known:
             if value == each or str(value) == str(each):

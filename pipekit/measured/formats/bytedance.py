@@ -8,25 +8,33 @@ embeddings on the first and last stage of a replica, the norm's on all workers.
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from pipekit.measured.formats.columns import require_columns, require_sound
-from pipekit.measured.recording import Recording
+from pipekit.measured.formats.recording import Recording
+from pipekit.measured.messages import Numbers, packed
 
 SIGN = "begins with PAR1; columns optype, stage, dp_rank, start_ts"
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
-_PASSES = {"forward-compute": "FORWARD", "backward-compute": "BACKWARD"}
-_MESSAGES = {
-    "forward-send": ("send activation", "FORWARD", 0),
-    "forward-recv": ("recv activation", "FORWARD", -1),
-    "backward-send": ("send gradient", "BACKWARD", 0),
-    "backward-recv": ("recv gradient", "BACKWARD", 1),
+_KINDS = {
+    "forward-compute": "FORWARD",
+    "backward-compute": "BACKWARD",
+    "forward-send": "send activation",
+    "forward-recv": "recv activation",
+    "backward-send": "send gradient",
+    "backward-recv": "recv gradient",
 }
-"""What an operation is; the passes that it belongs to, and where their input was made."""
-_COMPUTES = {"optimizer", "gc"}
-_OF_REPLICAS = {"params-all-gather", "grads-reduce-scatter"}
-_OF_A_PIPELINE = {"embedding-grads-all-reduce"}
-_OF_ALL = {"optimizer-clip-main-grad"}
+_MADE = {
+    "send activation": ("FORWARD", 0),
+    "recv activation": ("FORWARD", -1),
+    "send gradient": ("BACKWARD", 0),
+    "recv gradient": ("BACKWARD", 1),
+}
+"""The passes that a message belongs to, and how many stages on its data were made."""
+_COMPUTES = {"FORWARD", "BACKWARD", "optimizer", "gc"}
+_OF_REPLICAS = {"params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad"}
+_OF_STAGES = {"embedding-grads-all-reduce", "optimizer-clip-main-grad"}
+"""Collectives of all replicas, and of the first and last stage or of all of them."""
 
 
 def is_it(path: Path) -> bool:
@@ -40,73 +48,84 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read a trace; steps are put one behind the other, since they were sampled."""
     try:
-        rows = pd.read_parquet(path)
+        found = pd.read_parquet(path)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
-    require_columns(path, rows, COLUMNS)
-    rows = rows.rename(columns={"dp_rank": "replica", "mb_id": "microbatch"})
-    stage = rows["gmc"].where(rows["gmc"] >= 0, rows["stage"]) if "gmc" in rows else rows["stage"]
-    optype = rows["optype"].astype(str)
-    whole = ["replica", "step", "microbatch"]
-    rows = rows.assign(
-        worker=pd.factorize(rows["rank"], sort=True)[0],
-        stage=stage.astype(int),
-        kind=optype,
-        start_s=rows["start_ts"].astype(float),
-        end_s=rows["start_ts"].astype(float) + rows["duration"].astype(float),
-        **{name: rows[name].astype(int) for name in whole},
+    if missing := [name for name in COLUMNS if name not in found]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}: record them, too")
+    if found.empty:
+        raise ValueError(f"{path} has no rows: nothing was recorded")
+    kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
+    numbers = found.apply(pd.to_numeric, errors="coerce")
+    whole = numbers.reindex(columns=["dp_rank", "stage", "step", "mb_id", "gmc"]).fillna(-1)
+    dp_rank, stage, step, microbatch, chunk = whole.to_numpy(int).T
+    start = numbers["start_ts"].to_numpy(float)
+    rows = pd.DataFrame(
+        {
+            "worker": pd.factorize(found["rank"], sort=True)[0],
+            "replica": dp_rank,
+            "stage": np.where(chunk < 0, stage, chunk),
+            "step": step,
+            "kind": kind.array,
+            "microbatch": microbatch,
+            "start_s": start,
+            "end_s": start + numbers["duration"].to_numpy(float),
+            "moves": ~kind.isin(_COMPUTES).to_numpy(),
+        }
     )
-    require_sound(path, rows)
+    if not (rows["kind"] == "FORWARD").any():
+        raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
+    rows = rows.take(np.argsort(start, kind="stable")).reset_index(drop=True)
+    steps = _one_behind_the_other(rows)
+    return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
+
+
+def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
+    """Put steps one behind the other, and return where each begins and ends.
+
+    Each counts the seconds as published; on a clock that began long before, from its first
+    operation.
+    """
     by_step = rows.groupby("step")
-    first, took = by_step["start_s"].transform("min"), by_step["end_s"].transform("max")
-    # Seconds of the step as published; on a clock that began long before, of its first operation.
-    rows[["start_s", "end_s"]] -= first.where(first > took - first, 0.0).to_numpy()[:, None]
-    last = rows.groupby("step")["end_s"].max()
-    steps = pd.DataFrame({"step": last.index, "end_s": last.cumsum().to_numpy()})
-    steps.insert(1, "start_s", steps["end_s"] - last.to_numpy())
-    begins = steps.set_index("step")["start_s"].reindex(rows["step"]).to_numpy()
-    rows[["start_s", "end_s"]] += begins[:, None]
-    is_pass = optype.isin(list(_PASSES)).to_numpy()
-    columns = ["worker", "replica", "stage", "step", "microbatch", "start_s", "end_s"]
-    frame = rows.loc[is_pass, columns].assign(op=optype[is_pass].map(_PASSES).to_numpy())
-    other = rows.loc[~is_pass, [*columns, "kind"]].reset_index(drop=True)
-    return Recording(
-        frame,
-        path.stem,
-        int(rows["worker"].max()) + 1,
-        other=_joined(other, frame, int(frame["stage"].max()) + 1),
-        steps=steps,
-    )
+    first, last = by_step["start_s"].min(), by_step["end_s"].max()
+    since = first.where(first > last - first, 0.0)
+    end = (last - since).cumsum()
+    begin = end - (last - since)
+    shift = (begin - since).to_numpy()[np.searchsorted(begin.index, rows["step"])]
+    rows["start_s"] += shift
+    rows["end_s"] += shift
+    return pd.DataFrame({"start_s": begin, "end_s": end}).reset_index()
 
 
-def _joined(other: pd.DataFrame, frame: pd.DataFrame, stages: int) -> pd.DataFrame:
-    """Return the operations with the groups in which they end, and messages with their passes."""
-    other = other.sort_values(["step", "worker", "kind", "start_s"], kind="stable")
-    number = other.groupby(["step", "worker", "kind"]).cumcount()
-    kind, meets = other["kind"], other[["step", "kind", "stage", "replica"]].copy()
-    meets.loc[kind.isin(_OF_REPLICAS), "replica"] = -1
-    meets.loc[kind.isin(_OF_A_PIPELINE), "stage"] = -1
-    meets.loc[kind.isin(_OF_ALL), ["stage", "replica"]] = -1
-    meets["number"] = number
-    for name, (called, op, step) in _MESSAGES.items():
-        here = (kind == name).to_numpy()
-        end = 0 if (step == -1 or name == "backward-send") else stages - 1  # has no neighbour there
-        passes = frame[(frame["op"] == op) & (frame["stage"] != end)]
-        made = _passes(passes, other[here].assign(number=number[here]))
-        made["stage"] += step
-        other.loc[here, ["stage", "microbatch"]] = made.to_numpy()
-        other.loc[here, "kind"] = called
-        meets.loc[here, ["stage", "number"]] = made.to_numpy()
-        meets.loc[here, "kind"] = called[5:]  # without the end that it is
-    moves = ~kind.isin(_COMPUTES)
-    group = meets.groupby([*meets], sort=False).ngroup()
-    return other.assign(moves=moves, group=group.where(moves, -1))
+def _joined(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return operations with the groups in which they end, and messages with their passes.
+
+    A worker sends and receives messages in the order of its passes, and takes part in its other
+    communications in one order, too.
+    """
+    kind, stage = rows["kind"].cat, rows["stage"].to_numpy(copy=True)
+    microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.codes.to_numpy(int)
+    lane = packed(rows["step"], rows["worker"])
+    number = _counted(packed(lane, meets))
+    last = int(stage[(rows["kind"] == "FORWARD").to_numpy()].max())
+    for name, (op, step) in _MADE.items():
+        sent = np.flatnonzero(rows["kind"] == name)
+        edge = 0 if name in ("recv activation", "send gradient") else last  # no neighbour there
+        passes = np.flatnonzero((rows["kind"] == op) & (rows["stage"] != edge))
+        order = pd.Index(lane[passes] * len(rows) + _counted(lane[passes]))
+        at = order.get_indexer(lane[sent] * len(rows) + number[sent])
+        whose = np.append(passes, 0)[at]
+        stage[sent] = np.where(at < 0, -1, stage[whose] + step)
+        number[sent] = microbatch[sent] = np.where(at < 0, -1, microbatch[whose])
+        meets[sent] = -1 - ("gradient" in name)  # both ends of a message
+    replica = np.where(rows["kind"].isin(_OF_REPLICAS), -1, rows["replica"])
+    home = np.where(rows["kind"].isin(_OF_STAGES), -1, stage)
+    group = pd.factorize(packed(rows["step"], meets, home, replica, number))[0]
+    rows = rows.assign(stage=stage, microbatch=microbatch)
+    return rows.assign(group=np.where(rows["moves"], group, -1))
 
 
-def _passes(passes: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
-    """Return stage and microbatch of messages: a worker sends them in the order of its passes."""
-    passes = passes.sort_values(["step", "worker", "start_s"], kind="stable")
-    keys = ["step", "worker", "number"]
-    passes = passes.assign(number=passes.groupby(["step", "worker"]).cumcount())
-    found = sent[keys].merge(passes[[*keys, "stage", "microbatch"]], on=keys, how="left")
-    return found[["stage", "microbatch"]].fillna(-1).astype(int)
+def _counted(keys: Numbers) -> Numbers:
+    """Return how many of the same key stand before each."""
+    found: Numbers = pd.Series(keys).groupby(keys).cumcount().to_numpy(copy=True)
+    return found

@@ -1,20 +1,18 @@
 """torch.profiler's JSON (Kineto), a file a rank: passes by the labels of their actions.
 
 torch.distributed.pipelining labels the actions of its multi-stage schedules "PP:2F0" (stage,
-letter, microbatch), and the passes of ScheduleGPipe "Forward 0" and "Backward 0".
-:func:`pipekit.measured.label_actions` labels those of all its schedules, without their waiting.
+letter, microbatch) with their waits, and the passes of ScheduleGPipe "Forward 0" and "Backward 0".
+:func:`label_actions` labels the passes of all its schedules, without their waiting.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pipekit.measured.formats.columns import require_sound
-from pipekit.measured.formats.json_events import content, events, is_json
-from pipekit.measured.recording import Recording
+from pipekit.measured.formats.recording import Recording, events, files, head
 from pipekit.schedules import Op
 
 SIGN = "schemaVersion; labels PP:0F0 of torch.distributed.pipelining, a file a rank"
@@ -24,58 +22,77 @@ _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPTIMIZER = "optimizer"
 _PASS, _UPDATE = "pass ", "Optimizer.step#"
 _GPU, _CPU = "gpu_user_annotation", "user_annotation"
+_SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
+
+
+def label_actions(*stages: Any) -> None:
+    """Let torch.profiler see each pass of some stages, without the wait for its input.
+
+    torch labels the actions of its multi-stage schedules with their waits, and those of
+    ``Schedule1F1B`` not at all.  Call it once, before the first step.
+
+    Args:
+        stages: of torch.distributed.pipelining, ``PipelineStage(...)``; each is changed.
+    """
+    for stage in stages:
+        for name, letter in (
+            ("forward_one_chunk", "F"),
+            ("backward_one_chunk", "B"),
+            ("backward_weight_one_chunk", "W"),
+        ):
+            setattr(stage, name, _labelled(getattr(stage, name), stage.stage_index, letter))
+
+
+def _labelled(function: Callable[..., Any], stage: int, letter: str) -> Callable[..., Any]:
+    from torch.profiler import record_function  # here, since torch takes seconds
+
+    def run(chunk: int, *args: Any, **options: Any) -> Any:
+        part = letter if options.get("full_backward", True) else "I"
+        with record_function(f"{_PASS}{stage}{part}{chunk}"):
+            return function(chunk, *args, **options)
+
+    return run
 
 
 def is_it(path: Path) -> bool:
     """Return whether there are files of torch.profiler's."""
-    return next(_files(path), None) is not None
+    return next(_profiles(path), None) is not None
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """Yield the profiles in a folder and below it, or the one file."""
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        named = path.is_file() or file.name.endswith((".json", ".json.gz"))
-        if named and is_json(file) and "schemaVersion" in _head(file):
-            yield file
-
-
-def _head(path: Path) -> dict[str, Any]:
-    found = content(path)
-    return found if isinstance(found, dict) else {}
+def _profiles(path: Path) -> Iterator[Path]:
+    return (file for file in files(path) if "schemaVersion" in head(file))
 
 
 def read(path: Path) -> Recording:
     """Read a folder of ranks, or the file of one."""
+    found = [(file, head(file), _spans(events(file))) for file in _profiles(path)]
     rows: list[dict[str, Any]] = []
     ranks: dict[int, Path] = {}
     sizes: set[int] = set()
-    found = list(_files(path))
-    for file, by_name in zip(found, _ranks(found), strict=True):
-        about = _head(file).get("distributedInfo") or {}
-        rank = about.get("rank", by_name)
+    for (file, about, spans), by_name in zip(found, _ranks([f for f, *_ in found]), strict=True):
+        where = about.get("distributedInfo") or {}
+        rank = where.get("rank", by_name)
         if rank in ranks:
             raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
         ranks[rank] = file
-        if "world_size" in about:
-            sizes.add(about["world_size"])
-        base = _head(file).get("baseTimeNanoseconds", 0) / 1e3
-        rows += [row | {"rank": rank} for row in _passes(events(file), base, rank)]
+        sizes.add(where.get("world_size", len(found)))
+        base = about.get("baseTimeNanoseconds", 0) / 1e3
+        rows += [row | {"worker": rank} for row in _passes(spans, base, rank)]
     if not rows:
         raise ValueError(
             f"{path} has no actions of a pipeline (PP:0F0, ...): use a schedule of "
             f"torch.distributed.pipelining, and pipekit.measured.label_actions(*stages)"
         )
+    if any(size % len(found) for size in sizes):
+        raise ValueError(
+            f"{path} has {len(found)} of {max(sizes)} ranks: add the files of the others, or keep "
+            f"those of one pipeline"
+        )
+    notes = [f"{len(found)} of {size} ranks were recorded" for size in sizes - {len(found)}]
     table = pd.DataFrame(rows)
-    table["worker"] = pd.factorize(table.pop("rank"), sort=True)[0]
+    table["worker"] = pd.factorize(table["worker"], sort=True)[0]
     table[["start_s", "end_s"]] -= table["start_s"].min()
-    require_sound(path, table)
-    is_pass = table["op"] != _OPTIMIZER
-    updates = (
-        table[~is_pass].rename(columns={"op": "kind"}).assign(replica=0, moves=False, group=-1)
-    )
-    missing = (f"{len(ranks)} of {size} ranks were recorded" for size in sizes - {len(ranks)})
-    other = updates if len(updates) else None
-    return Recording(table[is_pass], path.stem, len(ranks), other=other, notes=tuple(missing))
+    return Recording(table, path.stem, len(ranks), notes=tuple(notes))
 
 
 def _ranks(found: list[Path]) -> Sequence[int]:
@@ -92,43 +109,44 @@ def _ranks(found: list[Path]) -> Sequence[int]:
     return range(len(found))
 
 
-def _passes(found: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
+def _spans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the spans that say something, of GPUs if these have passes, in order."""
     spans = [
-        event for event in found if event.get("ph") == "X" and event.get("cat") in (_GPU, _CPU)
+        event
+        for event in found
+        if event.get("ph") == "X"
+        and event.get("cat") in (_GPU, _CPU)
+        and any(each.fullmatch(str(event.get("name"))) for each in _SPANS)
     ]
-    spans.sort(key=lambda event: event["ts"])
-    on_gpu = any(_pass(span, rank) and span["cat"] == _GPU for span in spans)
+    on_gpu = any(span["cat"] == _GPU and not _STEP.fullmatch(span["name"]) for span in spans)
     cat = _GPU if on_gpu else _CPU
-    labelled = any(str(span["name"]).startswith(_PASS) for span in spans if span["cat"] == cat)
-    step, seen, marked = (
-        0,
-        set[object](),
-        any(_STEP.fullmatch(str(span.get("name"))) for span in spans),
-    )
+    mine = [span for span in spans if span["cat"] == cat]
+    if any(span["name"].startswith(_PASS) for span in mine):  # the others have waits in them
+        mine = [span for span in mine if not span["name"].startswith(("PP:", "Forw", "Backw"))]
+    return sorted(mine, key=lambda span: span["ts"])
+
+
+def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
+    step, seen = 0, set[object]()
+    marked = any(_STEP.fullmatch(span["name"]) for span in spans)
     for span in spans:
-        if span["cat"] != cat:
-            continue
-        if begins := _STEP.fullmatch(str(span["name"])):
+        if begins := _STEP.fullmatch(span["name"]):
             step = int(begins[1])
-        elif labelled and not str(span["name"]).startswith((_PASS, _UPDATE)):
-            continue  # with its wait
-        elif task := _pass(span, rank):
-            key = tuple(task.values())
-            if not marked and key in seen and task["op"] != _OPTIMIZER:
-                step, seen = step + 1, set()
-            seen.add(key)
-            start = (base + span["ts"]) / 1e6
-            yield task | {"step": step, "start_s": start, "end_s": start + span["dur"] / 1e6}
+            continue
+        task = _task(span["name"], rank)
+        key = tuple(task.values())
+        if not marked and key in seen and task["kind"] != _OPTIMIZER:
+            step, seen = step + 1, set()
+        seen.add(key)
+        start = (base + span["ts"]) / 1e6
+        yield task | {"step": step, "start_s": start, "end_s": start + span["dur"] / 1e6}
 
 
-def _pass(span: dict[str, Any], rank: int) -> dict[str, Any] | None:
-    name = str(span.get("name"))
+def _task(name: str, rank: int) -> dict[str, Any]:
     if action := _ACTION.fullmatch(name):
-        op = Op.lettered(action[2]).name
-        return {"stage": int(action[1]), "op": op, "microbatch": int(action[3])}
-    if name.startswith(_UPDATE):
-        return {"stage": -1, "op": _OPTIMIZER, "microbatch": -1}
+        kind = Op.lettered(action[2]).name
+        return {"stage": int(action[1]), "kind": kind, "microbatch": int(action[3])}
     if simple := _SIMPLE.fullmatch(name):
-        return {"stage": rank, "op": simple[1].upper(), "microbatch": int(simple[2])}
-    return None
+        return {"stage": rank, "kind": simple[1].upper(), "microbatch": int(simple[2])}
+    return {"stage": -1, "kind": _OPTIMIZER, "microbatch": -1}

@@ -9,9 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.measured.formats.columns import require_sound
-from pipekit.measured.formats.json_events import events, is_json
-from pipekit.measured.recording import Recording
+from pipekit.measured.formats.recording import Recording, events, files
 
 SIGN = "JSON events with microbatch and model_chunk"
 _OPS = {"forward": "FORWARD", "backward": "BACKWARD"}
@@ -20,51 +18,53 @@ _MARKS = {"iteration begin": "start_s", "iteration end": "end_s"}
 
 def is_it(path: Path) -> bool:
     """Return whether a file's events are MegatronApp's."""
-    return is_json(path) and any(
-        "model_chunk" in (event.get("args") or {}) for event in events(path)[:200]
+    return any(
+        "model_chunk" in (event.get("args") or {}) for file in files(path) for event in events(file)
     )
 
 
 def read(path: Path) -> Recording:
-    """Read all ranks of a file."""
+    """Read all ranks of a file, or of a folder."""
     rows, marks, began = [], [], dict[tuple[Any, Any], float]()
-    found = sorted(events(path), key=lambda event: event.get("ts", 0))
-    ranks = sorted({event["pid"] for event in found if event.get("name") in _OPS})
-    for event in found:
-        name, at_s = event.get("name"), event.get("ts", 0) / 1e6
-        key = name, event.get("pid")
-        if name in _MARKS and event["pid"] in ranks:
-            step, worker = event["args"]["iteration"], ranks.index(event["pid"])
-            marks.append({"step": step, "worker": worker, _MARKS[name]: at_s})
-        elif name in _OPS and event["ph"] == "B":
-            began[key] = at_s
-        elif name in _OPS and event["ph"] == "E" and key in began:
-            rows.append(_pass(event, ranks.index(event["pid"]), len(ranks), began.pop(key)))
-    frame = pd.DataFrame(rows)
-    require_sound(path, frame)
+    found = [event for file in files(path) for event in events(file)]
+    found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
+    pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
+    worker = {pid: number for number, pid in enumerate(pids)}
+    ranks = {e["pid"]: e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
+    stages_a_chunk = 1 + max(ranks.values(), default=0)
+    for event in sorted(found, key=lambda event: event["ts"]):
+        name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
+        if name in _MARKS and pid in worker:
+            marks.append({"step": args["iteration"], "worker": worker[pid], _MARKS[name]: at_s})
+        elif _is_end(event) and (name, pid) in began:
+            rows.append(
+                {
+                    "worker": worker[pid],
+                    "stage": args["model_chunk"] * stages_a_chunk + ranks[pid],
+                    "kind": _OPS[name],
+                    "microbatch": args["microbatch"],
+                    "step": args["iteration"],
+                    "start_s": began.pop((name, pid)),
+                    "end_s": at_s,
+                }
+            )
+        elif event["ph"] == "B":
+            began[name, pid] = at_s
     if not marks:
-        return Recording(frame, path.stem, len(ranks))
+        return Recording(pd.DataFrame(rows), path.stem, len(worker))
     steps = pd.DataFrame(marks, columns=["step", "worker", *_MARKS.values()])
     steps = steps.groupby(["step", "worker"], as_index=False).first().dropna()
-    steps = steps[steps.groupby("step")["step"].transform("size") == len(ranks)]
+    steps = steps[steps.groupby("step")["step"].transform("size") == len(worker)]
+    frame = pd.DataFrame(rows)
     cut = sorted(set(frame["step"]) - set(steps["step"]))
     return Recording(
         frame[frame["step"].isin(steps["step"])],
         path.stem,
-        len(ranks),
-        steps=steps,
+        len(worker),
+        steps,
         notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
     )
 
 
-def _pass(event: dict[str, Any], worker: int, workers: int, start_s: float) -> dict[str, Any]:
-    args = event["args"]
-    return {
-        "worker": worker,
-        "stage": args["model_chunk"] * workers + worker,
-        "op": _OPS[event["name"]],
-        "microbatch": args["microbatch"],
-        "step": args["iteration"],
-        "start_s": start_s,
-        "end_s": event["ts"] / 1e6,
-    }
+def _is_end(event: dict[str, Any]) -> bool:
+    return event["name"] in _OPS and event["ph"] == "E"

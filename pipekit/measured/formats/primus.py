@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipekit.measured.formats.columns import require_sound
-from pipekit.measured.recording import Recording
+from pipekit.measured.formats.recording import Recording
 from pipekit.reading import read_json
 
 SIGN = "a folder with config.json and pp_rank_0.json, ..."
@@ -50,6 +49,8 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read all ranks of a folder."""
     folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
     rows: list[dict[str, Any]] = []
@@ -65,13 +66,12 @@ def read(path: Path) -> Recording:
     frame = pd.DataFrame(rows)
     if frame.empty:
         raise ValueError(f"{folder} has no passes: nothing was recorded")
-    require_sound(folder, frame)
     last = pd.Series({step: max(ranks.values()) for step, ranks in totals.items()})
     return Recording(
         frame[~frame["step"].isin(partial)],
         folder.name,
         size,
-        steps=pd.DataFrame({"step": last.index, "start_s": 0.0, "end_s": last.to_numpy()}),
+        pd.DataFrame({"step": last.index, "start_s": 0.0, "end_s": last.to_numpy()}),
         own_clocks=True,
         notes=tuple(f"iteration {step} has not all ranks and is left out" for step in partial),
     )
@@ -96,7 +96,7 @@ def _rows(
             yield {
                 "worker": rank,
                 "stage": int(chunk[number]) * size + rank,
-                "op": "BACKWARD_INPUT" if splits and name == "bwd" else op,
+                "kind": "BACKWARD_INPUT" if splits and name == "bwd" else op,
                 "microbatch": int(microbatch[number]),
                 "step": step,
                 "start_s": start / 1e3,
