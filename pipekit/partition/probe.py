@@ -12,10 +12,15 @@ from torch.utils import _pytree as pytree
 
 from pipekit.devices import moved
 from pipekit.layers.flop_counter import FlopCounter
-from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import named_buffers, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import Change, is_pure, module_names, state_untouched
+from pipekit.layers.python_state import (
+    Change,
+    is_pure,
+    modes_put_back,
+    module_names,
+    state_untouched,
+)
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.handed_on import HandedOn

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import buffers_untouched, weights_untouched
-from pipekit.layers.python_state import PythonState, module_names, state_untouched
+from pipekit.layers.python_state import (
+    PythonState,
+    modes_put_back,
+    module_names,
+    state_untouched,
+)
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors

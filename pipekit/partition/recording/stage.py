@@ -210,7 +210,7 @@ class RecordedStage(nn.Module):
     ``model_input``: what the model takes of a batch; None for all stages but the first.
     """
 
-    sets_modes_alone = True  # its train(): see pipekit.layers.modes
+    sets_modes_alone = True  # its train(): see merged_put_back
 
     def __init__(
         self,
