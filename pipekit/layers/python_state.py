@@ -14,7 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.module_state import TORCHS, WrittenTensors, buffers_untouched
-from pipekit.layers.read_state import generators_untouched
+from pipekit.layers.read_state import generators, put_back
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
@@ -109,7 +109,7 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
         What it keeps in Python, as it was.
     """
     state = PythonState(model)
-    with buffers_untouched(model), generators_untouched(model):
+    with buffers_untouched(model), put_back(generators(model)):
         try:
             yield state
         finally:

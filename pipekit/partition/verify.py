@@ -92,10 +92,10 @@ def _cases(recorded: RecordedModel) -> Iterator[_Case]:
             (Trial(f"{sizes}, nothing masked", whole), _near),
         ]
     floats = any(tensor.is_floating_point() for tensor in tensors(recorded.trial.batch))
-    for trial in trials:
+    for trial, equal in trials:
         for tracked in (False, True) if floats else (True,):
-            yield _Case(*trial, training=True, tracked=tracked)
-        yield _Case(*trial, training=False, tracked=True)
+            yield _Case(trial, equal, True, tracked)
+        yield _Case(trial, equal, False, True)
 
 
 def _compare(

@@ -1,24 +1,19 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import nn
 
 from pipekit.partition.recording.templates import (
     NamedWeight,
     Size,
     Template,
-    Value,
-    encode,
     leaves,
-    rebuilt,
     values,
 )
 
@@ -234,48 +229,3 @@ class Program:
             if last < len(self.steps):
                 freed[last].add(number)
         return [tuple(sorted(numbers)) for numbers in freed]
-
-    def with_carried_buffers(self, model: nn.Module) -> Self:
-        """Return a program that reads each buffer once that several steps are given, a mask say.
-
-        Two stages must not both have a buffer, which either might edit; so no cut could part these
-        steps.  Buffers that a step edits, or that a module has which it calls, stay as they are.
-        """
-        buffers = dict(model.named_buffers(remove_duplicate=False))
-        called = {step.module for step in self.steps if step.module is not None}
-        kept = {id(each) for name in called for each in model.get_submodule(name).buffers()}
-        edited = chain.from_iterable(step.edited_weights for step in self.steps)
-        kept |= {id(buffers[name]) for name in edited if name in buffers}
-        given = Counter(name for step in self.steps for name in step.weights & buffers.keys())
-        several = [n for n in sorted(given) if given[n] > 1 and id(buffers[n]) not in kept]
-        numbers = {name: len(self.made) + n for n, name in enumerate(several)}
-        made = dict(self.made)
-        for name, number in numbers.items():
-            shape = tuple(buffers[name].shape)
-            made[number] = Made(
-                source=name,
-                shape=shape,
-                grows=(None,) * len(shape),
-                nbytes=buffers[name].nbytes,
-                storage=number,
-            )
-        return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
-
-
-def _with_reads(steps: Sequence[RecordedStep], numbers: dict[str, int]) -> Iterator[RecordedStep]:
-    """Yield the steps, before the first user of each buffer one that reads it."""
-
-    def carried(leaf: Template) -> Template:
-        is_read = isinstance(leaf, NamedWeight) and leaf.name in numbers
-        return Value(numbers[leaf.name]) if is_read else leaf
-
-    todo = dict(numbers)
-    for step in steps:
-        for name in sorted(step.weights & todo.keys()):
-            yield RecordedStep(
-                operation="torch.Tensor.detach",
-                arguments=encode(((NamedWeight(name),), {}), lambda leaf: leaf),
-                results=(todo.pop(name),),
-                place=name,
-            )
-        yield replace(step, arguments=rebuilt(step.arguments, carried))

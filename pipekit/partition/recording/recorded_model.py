@@ -228,7 +228,17 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
     storage_from = {program.made[number].storage: 0 for number in made_by}
     users: dict[str, list[int]] = {}
     # What no two stages may both have: nobody keeps copies of these equal.
-    single = set(buffers).union(*(step.edited_weights for step in program.steps))
+    edited = set[str]().union(*(step.edited_weights for step in program.steps))
+    single = edited | buffers
+    # No stage may carry those that the next microbatch edits: they stay with all that read them.
+    called = (tensors[step.module] for step in program.steps if step.module is not None)
+    fixed = edited.union(*called) & buffers
+    home = {
+        program.made[number].storage: name
+        for step in program.steps
+        for name in step.weights & fixed
+        for number in step.results
+    }
     for position, step in enumerate(program.steps):
         for number in step.results:
             made_by[number] = position + 1
@@ -237,7 +247,8 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
             # Whoever shares the edited storage must be in the editor's stage.
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
-        for name in single & _held(step, tensors):
+        read = {home.get(program.made[number].storage, "") for number in step.reads}
+        for name in single & (_held(step, tensors) | read):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))

@@ -99,6 +99,7 @@ class Recorder(TorchFunctionMode):
         self._origins: list[frozenset[int | None]] = []  # by number: of the batch, and _OTHER
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
+        self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = NamedWeight(name)
 
@@ -317,7 +318,10 @@ class Recorder(TorchFunctionMode):
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
             return leaf
-        if known := self._references.get(id(leaf)):
+        known = self._references.get(id(leaf))
+        if isinstance(known, NamedWeight) and known.name in self._buffers:
+            return self._read_buffer(leaf, known)
+        if known:
             return known
         if leaf in self._inner:
             return self._from_within(leaf)
@@ -331,6 +335,23 @@ class Recorder(TorchFunctionMode):
             )
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
+
+    def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
+        """Read a buffer once, a mask say, as a value that stages carry.
+
+        Two stages must not both have it, which either might edit; so no cut could part its users.
+        """
+        value = Value(self._number(buffer, _OTHER))
+        self._references[id(buffer)] = value
+        self._steps.append(
+            RecordedStep(
+                operation="torch.Tensor.detach",
+                arguments=encode(((buffer,), {}), lambda _: known),
+                results=(value.number,),
+                place=known.name,
+            )
+        )
+        return value
 
     def _from_within(self, leaf: Tensor) -> Value:
         """Let the step of a block give what a module within it gave, too."""

@@ -132,14 +132,6 @@ def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
     return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, template.context)
 
 
-def rebuilt(template: Template, leaf: Callable[[Any], Template]) -> Template:
-    """Return the template with every leaf replaced by what ``leaf`` gives for it."""
-    if isinstance(template, Container):
-        children = tuple(rebuilt(child, leaf) for child in template.children)
-        return Container(template.type, template.context, children)
-    return leaf(template)
-
-
 def _nodes(template: Template) -> Iterator[Any]:
     yield template
     if isinstance(template, Container):
