@@ -48,30 +48,20 @@ def _is_pure(held: dict[str, Any], kind: type) -> bool:
 
 
 class Change(NamedTuple):
-    """What a forward has left in Python.
+    """What a forward has left in Python."""
 
-    Attributes:
-        module: its name in the model.
-        key: of its attribute, or of a global variable that its forward names.
-        is_new: whether there was none before.
-    """
-
-    module: str
-    key: str
-    is_new: bool
+    module: str  # its name in the model
+    key: str  # of its attribute, or of a global variable that its forward names
+    is_new: bool  # whether there was none before
 
 
 class PythonState:
     """What some modules keep in Python, as it is now.
 
     These are their attributes and the global variables that their forwards name: plain values and
-    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.
-
-    Args:
-        model: which names the modules.
-        modules: some of it; None: all.
-        torchs: whether these are also the tensors' and modules' names and the mode, which torch
-            keeps, and what is in buffers.
+    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.  The
+    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes, which
+    tensors and modules they have, and what is in buffers.
     """
 
     def __init__(

@@ -162,19 +162,13 @@ class FunctionState:
 class FunctionCopies:
     """Copies of a function as it is now: its closure, its attributes, what it calls in a script.
 
-    Modules of the model stay themselves.  Of an imported file, global variables are put back.
-
-    Args:
-        function: the user's.
-        models: whose modules and tensors the copies share.
-        device: where it computes.
+    Modules and tensors of the models stay themselves.  Of an imported file, global variables are
+    put back.  One that cannot be copied, or has more than 256 MB of tensors, is refused by an
+    Exception of whatever kind.
 
     Attributes:
         drew: whether any call has drawn random numbers.
         shared: libraries from whose generators, which all threads share, it has drawn.
-
-    Raises:
-        Exception: it cannot be copied, or has more than 256 MB of tensors.
     """
 
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:

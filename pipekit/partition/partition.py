@@ -28,23 +28,19 @@ from pipekit.schedules.lowering.steps import FIRST_TIE
 class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
 
-    Attributes:
-        edited_buffers: names of those that a forward edits; None: perhaps all.
-        pops, stashes: names and numbers of the skip connections that lead here, and from here.
-        numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
-            earlier stage's.
-        originals: the places among them of those of which a later stage has a copy, by the number
-            on which the copy's gradient comes (:func:`pipekit.schedules.lower`).
-        copies: of those that are copies, by the number on which their gradient goes.
+    ``numbers`` are those of its trained parameters in the unsplit model, None for the copy of an
+    earlier stage's.  ``originals`` are the places among them of those of which a later stage has a
+    copy, by the number on which the copy's gradient comes (:func:`pipekit.schedules.lower`), and
+    ``copies`` those that are copies, by the number on which their gradient goes.
     """
 
     index: int
     module: nn.Sequential
     first_layer: int = 0
     edits_input: bool = False  # as ReLU(inplace=True) does
-    edited_buffers: frozenset[str] | None = None
-    pops: Mapping[Name, int] = field(default_factory=dict)
-    stashes: Mapping[Name, int] = field(default_factory=dict)
+    edited_buffers: frozenset[str] | None = None  # names; None: perhaps all
+    pops: Mapping[Name, int] = field(default_factory=dict)  # skips that lead here, with numbers
+    stashes: Mapping[Name, int] = field(default_factory=dict)  # and from here
     numbers: Sequence[int | None] = ()
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)

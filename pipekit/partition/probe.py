@@ -30,34 +30,20 @@ from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 @dataclass(frozen=True)
 class Probe:
-    """What one microbatch tells.
+    """What one microbatch tells; layers are named by their numbers."""
 
-    Attributes:
-        flops: floating-point operations of each layer's forward.
-        output: what the model gave.
-        edited_inputs: indices of the layers whose input is edited in place, by themselves or,
-            through a view, by a later layer.
-        edited_weights: layers, and names of weights in them that their forward edits.
-        needed_weights: those of them that the backward of an earlier forward needs.
-        edited_buffers: by name the buffers of the model that its forward edits or replaces; None
-            for one that it makes.
-        handed_on: pairs of layers, the second of which reads a tensor that the first has left in
-            Python.
-        drawn: layers, and libraries (:func:`numbers_so_far`) from whose generators they draw.
-        edits_batch: whether ``x`` is edited in place, by a second forward once more.
-        set_attributes: what forwards set, and its value: (number of the module, name, value).
-    """
-
-    flops: tuple[int, ...]
+    flops: tuple[int, ...]  # floating-point operations of each layer's forward
     output: Tree
-    edited_inputs: frozenset[int] = frozenset()
-    edited_weights: tuple[tuple[int, str], ...] = ()
-    needed_weights: tuple[tuple[int, str], ...] = ()
-    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)
-    handed_on: frozenset[tuple[int, int]] = frozenset()
-    drawn: frozenset[tuple[int, str]] = frozenset()
-    edits_batch: bool = False
-    set_attributes: tuple[tuple[int, str, Any], ...] = ()
+    edited_inputs: frozenset[int] = frozenset()  # by the layer or, through a view, by a later one
+    edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
+    needed_weights: tuple[
+        tuple[int, str], ...
+    ] = ()  # those that an earlier forward's backward needs
+    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
+    handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
+    drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
+    edits_batch: bool = False  # whether x is edited in place, by a second forward once more
+    set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
 
 
 def probe(

@@ -29,25 +29,15 @@ from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """A training's first batch, and what the model makes of it.
-
-    Attributes:
-        batch: as it was read.
-        tried: its first microbatch in training mode.
-        evaluate: runs rows of it in evaluation mode.
-        original: the user's layers, which never run.
-        dtype: of mixed precision, or None.
-        balance: layers of each stage; none if one worker has them all.
-        drawn: libraries from whose generators reading it has drawn.
-    """
+    """A training's first batch, and what the model makes of it."""
 
     batch: Batch
-    tried: Probe
-    evaluate: Callable[[Tree], Probe]
-    original: nn.Module
-    dtype: torch.dtype | None
-    balance: Sequence[int]
-    drawn: Set[str]
+    tried: Probe  # its first microbatch in training mode
+    evaluate: Callable[[Tree], Probe]  # runs rows of it in evaluation mode
+    original: nn.Module  # the user's layers, which never run
+    dtype: torch.dtype | None  # of mixed precision
+    balance: Sequence[int]  # layers of each stage; none if one worker has them all
+    drawn: Set[str]  # libraries from whose generators reading it has drawn
 
 
 def warn_of_mode(first: FirstBatch) -> None:

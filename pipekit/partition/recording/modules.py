@@ -16,16 +16,10 @@ Wish = Sequence[str | type[nn.Module]]
 
 
 class Blocks:
-    """Which modules of a model stay whole; the forwards of those around them are recorded.
+    """Which modules of a model stay ``whole``; the forwards of the ``outer`` ones are recorded.
 
-    Args:
-        model: the whole network.
-        wish: names of modules that stay whole, or classes, all of whose outermost instances are
-            meant; None: the outermost repeated modules.
-
-    Attributes:
-        outer: the model, and all around a block.
-        whole: the modules that are called as they are, with their names.
+    ``wish``: names of modules that stay whole, or classes, all of whose outermost instances are
+    meant; None: the outermost repeated modules.
     """
 
     def __init__(self, model: nn.Module, wish: Wish | None = None) -> None:

@@ -33,33 +33,21 @@ class Within(NamedTuple):
 class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
 
-    Attributes:
-        module, operation: the name of the module, or of the function, that is called, or None.
-        arguments: template of the pair (positional, keyword) of arguments.
-        results: for every tensor in what the call returns, in order, the number of its value.
-        within: of the last of them, where modules in the called one gave them: see :class:`Within`.
-        edits: the values that the step changes in place.
-        edited_weights: parameters and buffers that an operation changes in place, by name.
-        grad: whether gradients are tracked, as outside ``torch.no_grad()``.
-        autocast: the arguments of ``torch.autocast`` around the step (device, dtype, whether it is
-            enabled, whether it caches), or None.
-        random: whether it draws random numbers.
-        held: the number that Python read here in the example and is held to read always, or None.
-        place: ``file:line`` of the call.
+    Either ``module`` or ``operation`` is the name of the module, or of the function, called.
     """
 
     module: str | None = None
     operation: str | None = None
-    arguments: Template
-    results: tuple[int, ...]
-    within: tuple[Within, ...] = ()
-    edits: frozenset[int] = frozenset()
-    edited_weights: frozenset[str] = frozenset()
-    grad: bool = True
-    autocast: tuple[str, torch.dtype | None, bool, bool] | None = None
-    random: bool = False
-    held: bool | int | float | None = None
-    place: str = ""
+    arguments: Template  # of the pair (positional, keyword)
+    results: tuple[int, ...]  # the values' numbers of all tensors that the call returns, in order
+    within: tuple[Within, ...] = ()  # where modules in the called one gave the last of them
+    edits: frozenset[int] = frozenset()  # values that are changed in place
+    edited_weights: frozenset[str] = frozenset()  # and parameters and buffers
+    grad: bool = True  # whether gradients are tracked, as outside torch.no_grad()
+    autocast: tuple[str, torch.dtype | None, bool, bool] | None = None  # torch.autocast's arguments
+    random: bool = False  # whether random numbers are drawn
+    held: bool | int | float | None = None  # what Python read in the example, and is held to read
+    place: str = ""  # file:line of the call
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what ``function``, which the step calls, returns for arguments."""
@@ -124,18 +112,11 @@ class SizeSource(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A value as it is in the example.
+    """A value as it is in the example; those of one ``storage`` share their numbers, as views."""
 
-    Attributes:
-        source: what makes it: a module's name, an operation with its place, or "the batch".
-        grows: for each dimension, which size of the batch tells its length; None: that is constant,
-            or depends on sizes in another way.
-        storage: values of one storage share their numbers, as views do.
-    """
-
-    source: str
+    source: str  # a module's name, an operation with its place, or "the batch"
     shape: tuple[int, ...]
-    grows: tuple[Growth | None, ...] = ()
+    grows: tuple[Growth | None, ...] = ()  # None: constant, or it depends on sizes in another way
     nbytes: int
     requires_grad: bool = False
     storage: int
@@ -143,26 +124,16 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A recorded forward, in one mode.
+    """A recorded forward, in one mode; one recording by itself knows of no sizes and limits."""
 
-    Attributes:
-        batch, output: templates of the batch, whose tensors are values, and of what is returned.
-        steps: in the order in which they ran.
-        made: every value, by number.
-        frozen: values read by Python in the forward, which are held to be as in the example.
-        compared: comparisons of lengths of values that were true, each once.
-        sizes, limits: of the example, by name, on which steps may depend; and what must hold for
-            those of a batch.  One recording by itself knows of none.
-    """
-
-    batch: Template
-    steps: tuple[RecordedStep, ...]
+    batch: Template  # its tensors are values
+    steps: tuple[RecordedStep, ...]  # in the order in which they ran
     output: Template
-    made: Mapping[int, Made]
-    frozen: tuple[str, ...] = ()
-    compared: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    limits: tuple[Size, ...] = ()
+    made: Mapping[int, Made]  # every value, by number
+    frozen: tuple[str, ...] = ()  # what Python read, which is held to be as in the example
+    compared: tuple[str, ...] = ()  # comparisons of lengths of values that were true, each once
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of the example, by name
+    limits: tuple[Size, ...] = ()  # what must hold for the sizes of a batch
 
     def without_dead_steps(self) -> Self:
         """Return the program without operations that change nothing and that nobody reads."""

@@ -23,17 +23,11 @@ Ranges = tuple[range, range]
 
 
 class Passed(NamedTuple):
-    """A value that goes from one layer of a recorded model to others, in training.
-
-    Attributes:
-        number: of the value.
-        source: the layer that makes it; None if it is of the batch.
-        users: the other layers that read it; what the model returns, the last layer reads.
-    """
+    """A value that goes from one layer of a recorded model to others, in training."""
 
     number: int
-    source: int | None
-    users: tuple[int, ...]
+    source: int | None  # the layer that makes it; None if it is of the batch
+    users: tuple[int, ...]  # the others that read it; what the model returns, the last one reads
 
 
 class Trial(NamedTuple):
@@ -46,15 +40,9 @@ class Trial(NamedTuple):
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
-    Attributes:
-        model: the unsplit model; its modules and tensors are used, not copied.
-        programs: in training and in evaluation mode.
-        layers: the steps of each in both.
-        trial: what it is to be verified with.
-        traced: whether the forwards were told that they are traced.
-        edited: the names of tensors that a forward has edited.
-        kept: the modules that stay in evaluation mode.
-        attributes: of its modules, as they were recorded.
+    The model's modules and tensors are used, not copied.  ``programs``, and the steps of each of
+    the ``layers``, are those in training and in evaluation mode; ``edited`` names tensors that a
+    forward has edited, and ``kept`` are the modules that stay in evaluation mode.
     """
 
     def __init__(
