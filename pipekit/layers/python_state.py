@@ -60,8 +60,8 @@ class PythonState:
 
     These are their attributes and the global variables that their forwards name: plain values and
     tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.  The
-    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes, which
-    tensors and modules they have, and what is in buffers.
+    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes,
+    the tensors and modules that they have, and what is in buffers.
     """
 
     def __init__(
