@@ -83,8 +83,8 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     with state_untouched(first.original):
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
-        _warn_of_turns(first, question.shared)
-        if value is None or question.is_random:
+        _warn_of_turns(first, question.copies.shared)
+        if value is None or question.copies.drew:
             return
         _warn_of_tables(question, first, value)
         values = []
@@ -106,18 +106,8 @@ class _LossQuestion:
         self._first, self._device = first, leaves(first.tried.output)[0].device
         recorded = getattr(first.original, "origin", None)
         models = [first.original, *([recorded.model] if recorded else [])]
-        self._loss = FunctionCopies(loss, models, self._device)
+        self.copies = FunctionCopies(loss, models, self._device)
         self.dtype = first.dtype or torch.float32
-
-    @property
-    def shared(self) -> set[str]:
-        """The libraries from whose one generator the loss has drawn."""
-        return self._loss.shared
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the loss has drawn random numbers."""
-        return self._loss.drew
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -128,7 +118,7 @@ class _LossQuestion:
         )
         try:
             with unread, torch.no_grad(), autocast(self._device, dtype):
-                value = self._loss(*there)
+                value = self.copies(*there)
                 self.dtype = dtype or value.dtype
                 return float(value)
         except Exception:  # of whatever kind
