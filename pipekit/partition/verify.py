@@ -74,10 +74,19 @@ def verify(recorded: RecordedModel) -> list[float]:
     stages = recorded.stages()
     _require_names(recorded.model, stages)
     seconds = [0.0] * len(stages)
+    cut: _Parts = {each: partial(_timed, seconds, n, each) for n, each in enumerate(stages)}
     with left_as_it_was(recorded.model):
         for case in _cases(recorded):
-            _compare(recorded, stages, case, seconds)
+            _compare(recorded, cut, case)
     return seconds
+
+
+def _timed(seconds: list[float], number: int, stage: RecordedStage, tree: Any) -> Any:
+    start = time.perf_counter()
+    output = stage(tree)
+    if stage.training:
+        seconds[number] = time.perf_counter() - start
+    return output
 
 
 def _cases(recorded: RecordedModel) -> Iterator[_Case]:
@@ -98,19 +107,17 @@ def _cases(recorded: RecordedModel) -> Iterator[_Case]:
         yield _Case(trial, equal, False, True)
 
 
-def _compare(
-    recorded: RecordedModel, stages: list[RecordedStage], case: _Case, seconds: list[float]
-) -> None:
-    """Refuse stages that do not do what the model does with a batch; note their seconds."""
+def _compare(recorded: RecordedModel, cut: _Parts, case: _Case) -> None:
+    """Refuse stages that do not do what the model does with a batch."""
     model, mode = recorded.model, case.text
     whole: _Parts = {model: partial(batches.call, model)}
 
-    def run(parts: _Parts, seconds: list[float] | None = None) -> _Outcome:
+    def run(parts: _Parts) -> _Outcome:
         for part in parts:
             set_mode(part, case.training, recorded.kept)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the trial is not as the example was
-            return _outcome(recorded, parts, case, seconds)
+            return _outcome(recorded, parts, case)
 
     with _said("the unsplit model fails", mode):
         try:
@@ -119,9 +126,8 @@ def _compare(
             if case.training and case.tracked and batches.LEAVES_ALONE in str(error):
                 return
             raise
-    cut: _Parts = {stage: stage for stage in stages}
     with _said("the model cut into stages fails", mode), _dropped_if_equal(model, expected, case):
-        found = run(cut, seconds)
+        found = run(cut)
     if case.difference(expected, found) is None:
         return
     expected, found = run(whole), run(cut)  # anew, with the gradients that were dropped
@@ -176,9 +182,7 @@ def _said(what: str, mode: str) -> Iterator[None]:
         raise NotRecordable(f"{what} {mode} ({type(error).__name__}: {said}); {_ADVICE}") from error
 
 
-def _outcome(
-    recorded: RecordedModel, parts: _Parts, case: _Case, seconds: list[float] | None
-) -> _Outcome:
+def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
     """Return what a forward of the model's parts leaves, and in training a backward."""
     model = recorded.model
     kept = {parameter: parameter.grad for parameter in model.parameters()}
@@ -194,7 +198,7 @@ def _outcome(
             weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, cuts = _run(parts, sample, case.training, seconds)
+            output, cuts = _run(parts, sample, case.training)
             _put_forward(outcome, output, model, parts)
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
@@ -215,9 +219,7 @@ def _outcome(
     return outcome
 
 
-def _run(
-    parts: _Parts, tree: Any, training: bool, seconds: list[float] | None
-) -> tuple[Any, list["_Cut"]]:
+def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
     """Run parts one by one; between them go detached tensors, whose gradients the cuts get."""
     cuts: list[_Cut] = []
     for number, call in enumerate(parts.values()):
@@ -225,10 +227,7 @@ def _run(
             cuts.append(_Cut(tensors(tree), training))
             taken = tuple(cuts[-1].received)
             tree = taken[0] if isinstance(tree, Tensor) else taken
-        start = time.perf_counter()
         tree = call(tree)
-        if training and seconds:
-            seconds[number] = time.perf_counter() - start
         if number:
             cuts[-1].watch()
     return tree, cuts

@@ -100,6 +100,7 @@ class Recorder(TorchFunctionMode):
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
+        self._buffer_names: dict[int, str] = {}  # by value
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = NamedWeight(name)
 
@@ -112,6 +113,7 @@ class Recorder(TorchFunctionMode):
         self._require_output(output)
         returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
+        source |= self._buffer_names
         storages: dict[int, int] = {}
         made = {
             number: Made(
@@ -342,7 +344,7 @@ class Recorder(TorchFunctionMode):
         Two stages must not both have it, which either might edit; so no cut could part its users.
         """
         value = Value(self._number(buffer, _OTHER))
-        self._references[id(buffer)] = value
+        self._references[id(buffer)], self._buffer_names[value.number] = value, known.name
         self._steps.append(
             RecordedStep(
                 operation="torch.Tensor.detach",
