@@ -25,7 +25,7 @@ from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.shared_stages import SharedStages
-from pipekit.layers.modes import merged_put_back
+from pipekit.layers.python_state import merged_put_back
 from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
 from pipekit.trees import tree_map

@@ -96,11 +96,17 @@ def to_training(model: nn.Module) -> None:
 
 
 class KeptTensors:
-    """Some tensors of a module as they are now, and copies of those that may be edited."""
+    """Some tensors of a module as they are now, and copies of those that may be edited.
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+    A forward edits weights that normalizes or clips them, or follows them with others: an
+    embedding with ``max_norm``, a momentum encoder.  ``copied``: whether all are copied at once.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]], copied: bool = False) -> None:
         self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
         self._copies: dict[str, Tensor] = {}
+        for name in self._data if copied else ():
+            self.copy(name)
 
     def copy(self, name: str) -> None:
         """Copy one, the first time, if it is its numbers."""
@@ -112,6 +118,11 @@ class KeptTensors:
         pairs = self._data.items()
         return [name for name, (one, data) in pairs if one.data_ptr() != data.data_ptr()]
 
+    def edited(self) -> list[str]:
+        """Return the names of those with a copy that have other numbers."""
+        pairs = ((name, self._data[name][0].detach()) for name in self._copies)
+        return [name for name, one in pairs if not _equal(one, self._copies[name])]
+
     def put_back(self) -> None:
         """Let all be as they were, in the same memory."""
         for name in self.rebound():
@@ -121,35 +132,13 @@ class KeptTensors:
                 self._data[name][1].copy_(copy)
 
 
-class KeptWeights(KeptTensors):
-    """The parameters of a module as they are now, with a copy of each.
-
-    A forward edits weights that normalizes or clips them, or follows them with others: an
-    embedding with ``max_norm``, a momentum encoder.
-
-    Args:
-        module: any.
-        names: of those that may be edited; None: all.
-    """
-
-    def __init__(self, module: nn.Module, names: Collection[str] | None = None) -> None:
-        named = module.named_parameters()
-        super().__init__(each for each in named if names is None or each[0] in names)
-        for name in self._data:
-            self.copy(name)
-
-    def edited(self) -> list[str]:
-        """Return the names of those that have other numbers."""
-        pairs = ((name, one.detach()) for name, (one, _) in self._data.items())
-        return [name for name, one in pairs if not _equal(one, self._copies[name])]
-
-
 @contextmanager
 def weights_untouched(
     module: nn.Module, names: Collection[str] | None = None
-) -> Iterator[KeptWeights]:
+) -> Iterator[KeptTensors]:
     """Put back what a forward has done to the weights, of these names, or to all."""
-    kept = KeptWeights(module, names)
+    named = (each for each in module.named_parameters() if names is None or each[0] in names)
+    kept = KeptTensors(named, copied=True)
     try:
         yield kept
     finally:

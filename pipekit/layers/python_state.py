@@ -1,23 +1,24 @@
-"""State that modules keep in Python between forwards (counters, flags), and copies of modules."""
+"""State that modules keep in Python (counters, flags, modes): found, compared and put back."""
 
 import copy
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.module_state import TORCHS, buffers_untouched
-from pipekit.layers.read_state import generators, generators_untouched
+from pipekit.layers.module_state import TORCHS, WrittenTensors, buffers_untouched
+from pipekit.layers.read_state import generators, put_back
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
+_SET_BY_TRAIN = {"training", "_parameters", "_buffers", "_modules"}
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 
 
@@ -47,35 +48,30 @@ def _is_pure(held: dict[str, Any], kind: type) -> bool:
 
 
 class Change(NamedTuple):
-    """What a forward has left in Python.
+    """What a forward has left in Python."""
 
-    Attributes:
-        module: its name in the model.
-        key: of its attribute, or of a global variable that its forward names.
-        is_new: whether there was none before.
-    """
-
-    module: str
-    key: str
-    is_new: bool
+    module: str  # its name in the model
+    key: str  # of its attribute, or of a global variable that its forward names
+    is_new: bool  # whether there was none before
 
 
 class PythonState:
     """What some modules keep in Python, as it is now.
 
     These are their attributes and the global variables that their forwards name: plain values and
-    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.
-
-    Args:
-        model: which names the modules.
-        modules: some of it; None: all.
+    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.  The
+    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes,
+    the tensors and modules that they have, and what is in buffers.
     """
 
-    def __init__(self, model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, modules: Iterable[nn.Module] | None = None, torchs: bool = False
+    ) -> None:
         names = module_names(model)
         self._owners: list[tuple[str, Variables]] = []
         for module in names if modules is None else modules:
-            self._owners.append((names[module], Variables(vars(module))))
+            skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
+            self._owners.append((names[module], Variables(vars(module), skipped=skipped)))
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
             self._owners.append((names[module], Variables(*global_state(forward))))
@@ -89,7 +85,7 @@ class PythonState:
         ]
 
     def put_back(self) -> None:
-        """Let all be as it was; what was taken away stays away."""
+        """Let all be as it was."""
         for _, variables in self._owners:
             variables.put_back()
 
@@ -103,7 +99,7 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
         What it keeps in Python, as it was.
     """
     state = PythonState(model)
-    with buffers_untouched(model), generators_untouched(model):
+    with buffers_untouched(model), put_back(generators(model)):
         try:
             yield state
         finally:
@@ -111,10 +107,15 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
 
 
 class Variables:
-    """The attributes of a module; or, of the variables of a file, those named."""
+    """The attributes of a module, without those skipped; or those named of a file's variables."""
 
-    def __init__(self, variables: dict[str, Any], named: Iterable[str] | None = None) -> None:
-        self._variables, self._named = variables, named
+    def __init__(
+        self,
+        variables: dict[str, Any],
+        named: Iterable[str] | None = None,
+        skipped: Collection[str] = TORCHS,
+    ) -> None:
+        self._variables, self._named, self._skipped = variables, named, skipped
         self._before = {name: Kept(variables[name]) for name in self._names()}
 
     def changes(self) -> Iterator[tuple[str, bool]]:
@@ -128,15 +129,15 @@ class Variables:
     def put_back(self) -> None:
         """Let them be as they were."""
         for name in self._names():
-            if name in self._before:
-                self._variables[name] = self._before[name].put_back()
-            else:
+            if name not in self._before:
                 del self._variables[name]
+        for name, kept in self._before.items():
+            self._variables[name] = kept.put_back()
 
     def _names(self) -> list[str]:
         if self._named is not None:
             return list(self._named)
-        return [name for name in self._variables if name not in TORCHS]
+        return [name for name in self._variables if name not in self._skipped]
 
 
 class Kept:
@@ -227,144 +228,72 @@ def names_in(function: FunctionType) -> set[str]:
     return found
 
 
-class Attribute(NamedTuple):
-    """An attribute of a module: the module's name, the module, its key, and its value."""
+@contextmanager
+def modes_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back the modes of all modules, and all that their own ``train()`` changes.
 
-    owner: str
-    module: nn.Module
-    key: str
-    value: Any
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the forward names it, or a method of the module that the forward names."""
-        return self.key in _named_by(self.module, "forward")
-
-    @property
-    def is_mode(self) -> bool:
-        """Whether the module's own ``train()`` may set it."""
-        return self.key in _named_by(self.module, "train")
-
-
-class Attributes:
-    """The plain attributes of modules (numbers, flags, strings), as they were last looked at."""
-
-    def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._known = [
-            Attribute(name, module, key, value)
-            for name, module in named
-            for key, value in vars(module).items()
-            if key not in TORCHS and isinstance(value, PLAIN)
-        ]
-
-    def changed(self, known: bool = True) -> list[Attribute]:
-        """Return those that have other values now, which are then the known ones."""
-        found = []
-        for place, (name, module, key, value) in enumerate(self._known):
-            now = vars(module).get(key, value)
-            if now is not value and now != value and isinstance(now, PLAIN):
-                found.append(Attribute(name, module, key, now))
-                if known:
-                    self._known[place] = found[-1]
-        return found
-
-
-def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
-    """Set attributes of the modules with the owners' names, where a model has such."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for owner, _, key, value in attributes:
-        if owner in modules:
-            modules[owner].__dict__[key] = value
-
-
-def _named_by(module: nn.Module, method: str) -> set[str]:
-    """Return the names in the code of a method, and of the user's methods that it names."""
-    return set[str]().union(*map(names_in, methods_named(module, [method])))
-
-
-def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:
-    """Return an object's methods and properties with these names, and those that they name."""
-    left, found = [*names], list[FunctionType]()
-    while left:
-        function = inspect.getattr_static(type(owner), left.pop(), None)
-        function = function.fget if isinstance(function, property) else function
-        if not isinstance(function, FunctionType) or function in found:
-            continue
-        if not function.__module__.startswith("torch"):
-            found.append(function)
-            left += names_in(function)
-    return found
-
-
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def copied(module: Module) -> Module:
-    """Return a copy with tensors of its own.
-
-    Raises:
-        TypeError: something in it cannot be copied; the message names the attribute.
-        ValueError: the copies would be tensors of inference mode.
+    Those of loralib add a product to their weight in evaluation mode, and subtract it again for
+    training, which rounds; others keep a cache.
     """
-    if torch.is_inference_mode_enabled():
-        raise ValueError(
-            "nothing can be trained that is made within torch.inference_mode(): make the pipeline "
-            "outside of it"
-        )
+    modes = {module: module.training for module in model.modules()}
+    own = any(type(module).train is not nn.Module.train for module in modes)
+    with _changes_of_modes_put_back(model) if own else nullcontext():
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@contextmanager
+def _changes_of_modes_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back all that modules change as they go from mode to mode, their modes, too."""
+    state, written = PythonState(model, torchs=True), WrittenTensors(model)
+
+    def put_back() -> None:
+        state.put_back()
+        written.put_back()
+
+    with written, torch.no_grad():  # a trial, so that only what they write is copied
+        model.train()
+        model.eval()
+    put_back()
     try:
-        return copy.deepcopy(module)
-    except Exception as error:  # of whatever the user's modules keep
-        _refuse_computed(module)
-        said = str(error).strip().partition("\n")[0]
-        raise TypeError(
-            f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
-            f"({said}): give its module a __deepcopy__, or make it when it is first used"
-        ) from error
+        yield
+    finally:
+        put_back()
 
 
-_PARAMETRIZED = {
-    "weight_norm": "use torch.nn.utils.parametrizations.weight_norm, which does the same",
-    "spectral_norm": "use torch.nn.utils.parametrizations.spectral_norm, which does the same",
-    "prune": "register the mask by torch.nn.utils.parametrize, or call prune.remove(layer, name)",
-}
-"""What to do instead of older functions of torch's that compute a weight before each forward."""
+@contextmanager
+def merged_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back what modules' own ``train()`` changes in a stage that evaluates, and nothing else.
 
-
-def _refuse_computed(module: nn.Module) -> None:
-    """Raise TypeError if a hook of torch's own makes a weight that no copy can have."""
-    for name, part in module.named_modules():
-        for hook in part._forward_pre_hooks.values():
-            kind = type(hook).__module__.removeprefix("torch.nn.utils.")
-            if kind in _PARAMETRIZED:
-                raise TypeError(
-                    f"training needs a copy of the model, and {name or 'it'} has a weight that "
-                    f"torch.nn.utils.{kind} computes, which cannot be copied: "
-                    f"{_PARAMETRIZED[kind]}"
-                ) from None
-
-
-def _uncopied(module: nn.Module) -> str:
-    """Return the name of the first attribute that cannot be copied."""
-    for name, part in module.named_modules():
-        for key, value in vars(part).items():
-            if key in TORCHS:
-                continue
-            try:
-                copy.deepcopy(value)
-            except Exception:
-                return f"{name}.{key}".lstrip(".")
-    return "it"
-
-
-def twin(module: Module, shared: Iterable[Tensor]) -> Module:
-    """Return a copy of a module with the same buffers and generators, whoever may replace them.
-
-    Args:
-        module: any.
-        shared: what else they have in common; of other parameters the copy has its own.
+    Stages may share modules without weights, whose modes are not one worker's to put back.
     """
-    common = {id(each): each for each in (*module.buffers(), *generators(module), *shared)}
-    copied = copy.deepcopy(module, common)
-    for one, original in zip(copied.modules(), module.modules(), strict=True):
-        one._buffers = original._buffers
-    return copied
+    own = [
+        module
+        for module in model.modules()
+        if type(module).train is not nn.Module.train and not hasattr(module, "sets_modes_alone")
+    ]
+    state = PythonState(model, own, torchs=True)
+    kept = {t: t.detach().clone() for m in own for t in (*m.parameters(), *m.buffers())}
+    try:
+        yield
+    finally:
+        state.put_back()
+        for tensor, copy in kept.items():
+            tensor.data.copy_(copy)
+
+
+def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
+    """Return, by mode, the names of modules that the model's own ``train()`` leaves in the other.
+
+    So models freeze their batch norms whose stages, as other modules, would have no such method.
+    """
+    found = {}
+    with modes_put_back(model):
+        for training in (True, False):
+            model.train(training)
+            named = model.named_modules(remove_duplicate=False)
+            found[training] = tuple(n for n, each in named if n and each.training != training)
+    return found

@@ -51,16 +51,13 @@ _DRAW_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
 class RandomOperator:
     """An operator that may draw random numbers.
 
-    Attributes:
-        call: the operator.
-        off: by place and name, arguments with a value for which nothing is drawn, and their
-            default.  Attention without dropout and the like are most of what is caught.
-        generator_place: of the argument that takes a generator; None: there is none.
+    ``off``: by place and name, arguments with a value for which nothing is drawn, and their
+    default.  Attention without dropout and the like are most of what is caught.
     """
 
     call: Callable[..., Any]
     off: Sequence[tuple[int, str, float, Any]]
-    generator_place: int | None
+    generator_place: int | None  # of the argument that takes one, if there is one
 
     @classmethod
     def of(cls, call: Any) -> "RandomOperator":

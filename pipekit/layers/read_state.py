@@ -6,7 +6,7 @@ microbatches have left there.
 """
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -34,9 +34,9 @@ def generators(module: nn.Module) -> list[torch.Generator]:
 
 
 @contextmanager
-def generators_untouched(module: nn.Module) -> Iterator[None]:
-    """Put back the generators of its own that a module draws from."""
-    states = [(each, each.get_state()) for each in generators(module)]
+def put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
+    """Put back the states of generators."""
+    states = [(each, each.get_state()) for each in drawn]
     try:
         yield
     finally:
@@ -86,7 +86,6 @@ class ReadNow:
     def again(self) -> Iterator[None]:
         """Let a forward read it once more, and leave all as it finds it."""
         before = [owned[name] for owned, name, _ in self._buffers]
-        states = [(each, each.get_state()) for each, _ in self._states]
         copies: dict[int, Tensor] = {}
         for (owned, name, edited), now, (read, version) in zip(
             self._buffers, before, self._read, strict=True
@@ -96,15 +95,14 @@ class ReadNow:
                     self._warn(name)
                 read = copies.setdefault(id(read), read.clone())
             owned[name] = read
-        for each, state in self._states:
-            each.set_state(state)
         try:
-            yield
+            with put_back(each for each, _ in self._states):
+                for each, state in self._states:
+                    each.set_state(state)
+                yield
         finally:
             for (owned, name, _), tensor in zip(self._buffers, before, strict=True):
                 owned[name] = tensor
-            for each, state in states:
-                each.set_state(state)
 
     def _warn(self, name: str) -> None:
         warnings.warn(

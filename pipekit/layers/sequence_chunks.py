@@ -23,15 +23,11 @@ from torch import Tensor, nn
 
 
 class _Left:
-    """The tensors that the chunks of a sequence have left of one kind, and their gradients.
-
-    Attributes:
-        pieces: by chunk.
-        gradients: likewise, from each later chunk.
-    """
+    """The tensors that the chunks of a sequence have left of one kind, and their gradients."""
 
     def __init__(self) -> None:
-        self.pieces: dict[int, Tensor] = {}
+        self.pieces: dict[int, Tensor] = {}  # by chunk
+        # Likewise, from each later chunk.
         self.gradients: defaultdict[int, dict[int, Tensor]] = defaultdict(dict)
 
 

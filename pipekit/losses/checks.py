@@ -72,13 +72,8 @@ def warn_of_another_whole(
 ) -> None:
     """Warn of a loss that is not, of all rows, what it is of their parts together.
 
-    Args:
-        loss: the user's.
-        whole: its value for all rows, and their number.
-        parts: likewise for each part.
-        target: of all rows.
-        cut: what is cut by rows, in words.
-        dtype: in which the values were computed.
+    ``whole`` and ``parts`` are its values, computed in ``dtype``, and numbers of rows; ``target``
+    is that of all rows, and ``cut`` says in words what is cut by rows.
     """
     one, rows = whole
     counted = loss.count(target) if isinstance(loss, MeanOver) else 1.0

@@ -1,7 +1,8 @@
 """What a pipeline knows of a model: its stages, and what passes between them."""
 
+from bisect import bisect
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -9,7 +10,6 @@ from torch import nn
 
 from pipekit.layers.module_state import named_buffers
 from pipekit.layers.skips import Name, Skip, between, links
-from pipekit.partition.handed_on import require_handed_on_within
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import (
     Tie,
@@ -28,23 +28,19 @@ from pipekit.schedules.lowering.steps import FIRST_TIE
 class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
 
-    Attributes:
-        edited_buffers: names of those that a forward edits; None: perhaps all.
-        pops, stashes: names and numbers of the skip connections that lead here, and from here.
-        numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
-            earlier stage's.
-        originals: the places among them of those of which a later stage has a copy, by the number
-            on which the copy's gradient comes (:func:`pipekit.schedules.lower`).
-        copies: of those that are copies, by the number on which their gradient goes.
+    ``numbers`` are those of its trained parameters in the unsplit model, None for the copy of an
+    earlier stage's.  ``originals`` are the places among them of those of which a later stage has a
+    copy, by the number on which the copy's gradient comes (:func:`pipekit.schedules.lower`), and
+    ``copies`` those that are copies, by the number on which their gradient goes.
     """
 
     index: int
     module: nn.Sequential
     first_layer: int = 0
     edits_input: bool = False  # as ReLU(inplace=True) does
-    edited_buffers: frozenset[str] | None = None
-    pops: Mapping[Name, int] = field(default_factory=dict)
-    stashes: Mapping[Name, int] = field(default_factory=dict)
+    edited_buffers: frozenset[str] | None = None  # names; None: perhaps all
+    pops: Mapping[Name, int] = field(default_factory=dict)  # skips that lead here, with numbers
+    stashes: Mapping[Name, int] = field(default_factory=dict)  # and from here
     numbers: Sequence[int | None] = ()
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
@@ -121,6 +117,21 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
         for index, ((first, _), module) in places
     )
     return Partition(tuple(stages), tuple(skips), ()).retrained(modules)
+
+
+def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int, int]]) -> None:
+    """Raise ValueError if a layer reads a tensor that one in another stage has left in Python."""
+    ends = [*accumulate(balance)]
+    for source, reader in sorted(pairs):
+        stages = bisect(ends, source), bisect(ends, reader)
+        if stages[0] != stages[1]:
+            raise ValueError(
+                f"layer {reader} reads a tensor that layer {source} has left in Python, in a "
+                f"dict, list or attribute that they share, and they are in stages {stages[1]} and "
+                f"{stages[0]}, between which goes only what layers return: choose a balance that "
+                f"keeps them in one stage, return the tensor from layer to layer, or stash and pop "
+                f"it (pipekit.layers.skips)"
+            )
 
 
 def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:

@@ -1,7 +1,7 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,49 +9,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import moved
 from pipekit.layers.flop_counter import FlopCounter
-from pipekit.layers.modes import modes_put_back
-from pipekit.layers.module_state import named_buffers, to_training, weights_untouched
+from pipekit.layers.module_state import OperatorMode, named_buffers, to_training, weights_untouched
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import Change, is_pure, module_names, state_untouched
+from pipekit.layers.python_state import (
+    Change,
+    is_pure,
+    modes_put_back,
+    module_names,
+    state_untouched,
+)
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
-from pipekit.partition.handed_on import HandedOn
+from pipekit.partition.ties import trained
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one microbatch tells.
+    """What one microbatch tells; layers are named by their numbers."""
 
-    Attributes:
-        flops: floating-point operations of each layer's forward.
-        output: what the model gave.
-        edited_inputs: indices of the layers whose input is edited in place, by themselves or,
-            through a view, by a later layer.
-        edited_weights: layers, and names of weights in them that their forward edits.
-        needed_weights: those of them that the backward of an earlier forward needs.
-        edited_buffers: by name the buffers of the model that its forward edits or replaces; None
-            for one that it makes.
-        handed_on: pairs of layers, the second of which reads a tensor that the first has left in
-            Python.
-        drawn: layers, and libraries (:func:`numbers_so_far`) from whose generators they draw.
-        edits_batch: whether ``x`` is edited in place, by a second forward once more.
-        set_attributes: what forwards set, and its value: (number of the module, name, value).
-    """
-
-    flops: tuple[int, ...]
+    flops: tuple[int, ...]  # floating-point operations of each layer's forward
     output: Tree
-    edited_inputs: frozenset[int] = frozenset()
-    edited_weights: tuple[tuple[int, str], ...] = ()
-    needed_weights: tuple[tuple[int, str], ...] = ()
-    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)
-    handed_on: frozenset[tuple[int, int]] = frozenset()
-    drawn: frozenset[tuple[int, str]] = frozenset()
-    edits_batch: bool = False
-    set_attributes: tuple[tuple[int, str, Any], ...] = ()
+    edited_inputs: frozenset[int] = frozenset()  # by the layer or, through a view, by a later one
+    edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
+    needed_weights: tuple[
+        tuple[int, str], ...
+    ] = ()  # those that an earlier forward's backward needs
+    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
+    handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
+    drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
+    edits_batch: bool = False  # whether x is edited in place, by a second forward once more
+    set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
 
 
 def probe(
@@ -77,28 +69,23 @@ def probe(
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     with torch.inference_mode(False), torch.no_grad(), autocast(devices[0], dtype):
         x = tree_map(lambda tensor: tensor.to(devices[0], copy=True), x)
-        return run(model, x, devices, training)
+        with modes_put_back(model):
+            (to_training if training else nn.Module.eval)(model)
+            return run(model, x, devices)
 
 
-def _run_pure(
-    model: nn.Sequential, x: Tree, devices: Sequence[torch.device], training: bool
-) -> Probe:
+def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers that leave nothing behind: only their operations and their output are unknown."""
     flops: list[int] = []
-    with modes_put_back(model):
-        (to_training if training else nn.Module.eval)(model)
-        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-            x = moved(x, device)
-            with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
-                x = layer(x)
-            leaves(x)  # no other than tensors can be passed on
-            flops.append(counter.get_total_flops())
+    for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+        with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
+            x = layer(moved(x, device))
+        leaves(x)  # no other than tensors can be passed on
+        flops.append(counter.get_total_flops())
     return Probe(flops=tuple(flops), output=x)
 
 
-def _run_watched(
-    model: nn.Sequential, x: Tree, devices: Sequence[torch.device], training: bool
-) -> Probe:
+def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers of whose forwards nothing is known, and watch what they read and leave."""
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
@@ -107,8 +94,7 @@ def _run_watched(
     needed: list[tuple[int, str]] = []
     drawn: list[tuple[int, str]] = []
     originals = named_buffers(model)
-    with state_untouched(model) as state, modes_put_back(model):
-        (to_training if training else nn.Module.eval)(model)
+    with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
         batch = x
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
@@ -127,7 +113,7 @@ def _run_watched(
                 _require_in_place(number, layer, weights.rebound())
             drawn += [(number, library) for library in drawn_since(numbers)]
             with Seeded(0, device):
-                needed += edits if edits and training and _needs_edited(layer, *taken) else []
+                needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
             flops.append(counter.get_total_flops())
         changes = state.changes()
@@ -162,6 +148,41 @@ def _run_watched(
     )
 
 
+class HandedOn(OperatorMode):
+    """Finds layers that read a tensor of another layer which they are not given.
+
+    Meant are tensors that depend on the model's input: what else a layer keeps in a shared object,
+    a table of positions, each stage makes for itself.
+
+    Attributes:
+        found: pairs of layers, the one that made a tensor and the one that read it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[int, int]] = set()
+        self._layer = 0
+        self._owners = WeakTensorKeyDictionary()
+
+    def begin(self, layer: int, given: Iterable[Tensor]) -> None:
+        """Begin a layer's forward with the tensors that it is given."""
+        self._layer = layer
+        self._owners.update(dict.fromkeys(given, layer))
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        tensors = [each for each in pytree.tree_iter((args, kwargs)) if isinstance(each, Tensor)]
+        owners = {self._owners[each] for each in tensors if each in self._owners}
+        self.found |= {(owner, self._layer) for owner in owners if owner != self._layer}
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name  # type: ignore[attr-defined]
+        if owners and not ("::new_" in name or name.endswith("_like")):
+            made = (each for each in pytree.tree_iter(result) if isinstance(each, Tensor))
+            self._owners.update(dict.fromkeys(made, self._layer))
+        return result
+
+
 def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:
     """Return whether a second forward changes its input again, as one of a ReLU does not."""
     before = [each.clone() if isinstance(each, Tensor) else each for each in _held(batch)]
@@ -193,14 +214,10 @@ def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> boo
         call(layer, tree_map(torch.clone, x), incoming)
         ends = [tensor.sum() for tensor in differentiable(outputs) if tensor.requires_grad]
         try:
-            torch.autograd.grad(ends, [*inputs, *_trained(layer)], allow_unused=True)
+            torch.autograd.grad(ends, [*inputs, *trained(layer)], allow_unused=True)
         except RuntimeError as error:
             return "modified by an inplace operation" in str(error)
     return False
-
-
-def _trained(layer: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
 
 
 def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:
@@ -285,5 +302,5 @@ def layer_costs(model: nn.Sequential, flops: Sequence[int]) -> list[float]:
     profile knows of it.  The parameters' bytes do not count either: most of a small convolutional
     network's are in a linear layer that takes little time.
     """
-    trained = [sum(p.numel() for p in _trained(layer)) for layer in model]
-    return [3.0 * f + p for f, p in zip(flops, trained, strict=True)]
+    sizes = [sum(p.numel() for p in trained(layer)) for layer in model]
+    return [3.0 * f + size for f, size in zip(flops, sizes, strict=True)]

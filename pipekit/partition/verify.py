@@ -28,8 +28,6 @@ _ADVICE = (
     "use_reentrant=False"
 )
 
-Equal = Callable[[Tensor | None, Tensor | None], bool]
-
 _Outcome = dict[str, Tensor | None]
 """What one run left, by what it is called in messages; None: a gradient that nothing reached."""
 
@@ -38,10 +36,25 @@ _Parts = dict[nn.Module, Callable[[Any], Any]]
 
 
 class _Case(NamedTuple):
-    """In which mode a trial runs, and whether its floating-point inputs track gradients."""
+    """A batch, what counts as equal, the mode, and whether inputs track gradients."""
 
+    trial: Trial
+    equal: Callable[[Tensor | None, Tensor | None], bool]
     training: bool
     tracked: bool
+
+    @property
+    def text(self) -> str:
+        """For messages."""
+        mode = f"in {'training' if self.training else 'evaluation'} mode, with {self.trial.sizes}"
+        return mode + ("" if self.tracked else " and inputs that need no gradient")
+
+    def difference(self, one: _Outcome, other: _Outcome) -> str | None:
+        """Return the name of the first tensor that differs, in the order in which they were put."""
+        for name in dict.fromkeys([*one, *other]):
+            if name not in one or name not in other or not self.equal(one[name], other[name]):
+                return name
+        return None
 
 
 def verify(recorded: RecordedModel) -> list[float]:
@@ -61,47 +74,50 @@ def verify(recorded: RecordedModel) -> list[float]:
     stages = recorded.stages()
     _require_names(recorded.model, stages)
     seconds = [0.0] * len(stages)
-    floats = any(tensor.is_floating_point() for tensor in tensors(recorded.trial.batch))
+    cut: _Parts = {each: partial(_timed, seconds, n, each) for n, each in enumerate(stages)}
     with left_as_it_was(recorded.model):
-        for trial, equal in _trials(recorded):
-            for tracked in (False, True) if floats else (True,):
-                _compare(recorded, stages, _Case(True, tracked), seconds, trial, equal)
-            _compare(recorded, stages, _Case(False, True), seconds, trial, equal)
+        for case in _cases(recorded):
+            _compare(recorded, cut, case)
     return seconds
 
 
-def _trials(recorded: RecordedModel) -> Iterator[tuple[Trial, Equal]]:
-    """Yield the batches to compare on, and what counts as equal."""
-    trial = recorded.trial
-    if not recorded.traced:
-        yield trial, _equal
-        return
-    padded, whole = (batches.with_masks(trial.batch, padded) for padded in (True, False))
-    has_masks = not all(map(torch.equal, tensors(padded), tensors(whole)))
-    yield Trial(f"{trial.sizes}, some of them masked", padded), _equal if has_masks else _near
-    yield Trial(f"{trial.sizes}, nothing masked", whole), _near
+def _timed(seconds: list[float], number: int, stage: RecordedStage, tree: Any) -> Any:
+    start = time.perf_counter()
+    output = stage(tree)
+    if stage.training:
+        seconds[number] = time.perf_counter() - start
+    return output
 
 
-def _compare(
-    recorded: RecordedModel,
-    stages: list[RecordedStage],
-    case: _Case,
-    seconds: list[float],
-    trial: Trial,
-    equal: Equal,
-) -> None:
-    """Refuse stages that do not do what the model does with a batch; note their seconds."""
-    model = recorded.model
-    mode = f"in {'training' if case.training else 'evaluation'} mode, with {trial.sizes}"
-    mode += "" if case.tracked else " and inputs that need no gradient"
+def _cases(recorded: RecordedModel) -> Iterator[_Case]:
+    """Yield what to compare on."""
+    trials: list[Any] = [(recorded.trial, _equal)]
+    if recorded.traced:
+        sizes, batch = recorded.trial
+        padded, whole = (batches.with_masks(batch, padded) for padded in (True, False))
+        has_masks = not all(map(torch.equal, tensors(padded), tensors(whole)))
+        trials = [
+            (Trial(f"{sizes}, some of them masked", padded), _equal if has_masks else _near),
+            (Trial(f"{sizes}, nothing masked", whole), _near),
+        ]
+    floats = any(tensor.is_floating_point() for tensor in tensors(recorded.trial.batch))
+    for trial, equal in trials:
+        for tracked in (False, True) if floats else (True,):
+            yield _Case(trial, equal, True, tracked)
+        yield _Case(trial, equal, False, True)
+
+
+def _compare(recorded: RecordedModel, cut: _Parts, case: _Case) -> None:
+    """Refuse stages that do not do what the model does with a batch."""
+    model, mode = recorded.model, case.text
     whole: _Parts = {model: partial(batches.call, model)}
 
-    def run(parts: _Parts, seconds: list[float] | None = None) -> _Outcome:
+    def run(parts: _Parts) -> _Outcome:
         for part in parts:
             set_mode(part, case.training, recorded.kept)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the trial is not as the example was
-            return _outcome(recorded, parts, trial.batch, case, seconds)
+            return _outcome(recorded, parts, case)
 
     with _said("the unsplit model fails", mode):
         try:
@@ -110,16 +126,15 @@ def _compare(
             if case.training and case.tracked and batches.LEAVES_ALONE in str(error):
                 return
             raise
-    cut: _Parts = {stage: stage for stage in stages}
-    with _said("the model cut into stages fails", mode), _dropped_if_equal(model, expected, equal):
-        found = run(cut, seconds)
-    if _first_difference(expected, found, equal) is None:
+    with _said("the model cut into stages fails", mode), _dropped_if_equal(model, expected, case):
+        found = run(cut)
+    if case.difference(expected, found) is None:
         return
     expected, found = run(whole), run(cut)  # anew, with the gradients that were dropped
-    name = _first_difference(expected, found, equal)
+    name = case.difference(expected, found)
     if name is None:
         return
-    if again := _first_difference(expected, run(whole), equal):
+    if again := case.difference(expected, run(whole)):
         raise NotRecordable(
             f"two runs of the unsplit model differ {mode}, first in {again}: it keeps state in "
             f"Python between forwards, or an operator of it is not deterministic"
@@ -131,14 +146,14 @@ def _compare(
 
 
 @contextmanager
-def _dropped_if_equal(model: nn.Module, expected: _Outcome, equal: Equal) -> Iterator[None]:
+def _dropped_if_equal(model: nn.Module, expected: _Outcome, case: _Case) -> Iterator[None]:
     """Drop each gradient that is the expected one, and that one, so that not all are there twice.
 
     One that comes in several parts stays, or differs from the one that was dropped.
     """
 
     def compare(key: str, parameter: Tensor) -> None:
-        if expected.get(key) is not None and equal(expected[key], parameter.grad):
+        if expected.get(key) is not None and case.equal(expected[key], parameter.grad):
             expected[key] = parameter.grad = None
 
     hooks = [
@@ -167,16 +182,14 @@ def _said(what: str, mode: str) -> Iterator[None]:
         raise NotRecordable(f"{what} {mode} ({type(error).__name__}: {said}); {_ADVICE}") from error
 
 
-def _outcome(
-    recorded: RecordedModel, parts: _Parts, batch: Any, case: _Case, seconds: list[float] | None
-) -> _Outcome:
+def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
     """Return what a forward of the model's parts leaves, and in training a backward."""
     model = recorded.model
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in kept:
         parameter.grad = None
     inputs: list[Tensor] = []  # each gets its gradient
-    sample = batches.copied(batch, tracked=inputs if case.tracked else None)
+    sample = batches.copied(case.trial.batch, tracked=inputs if case.tracked else None)
     outcome: _Outcome = {}
     torch.manual_seed(SEED)
     try:
@@ -185,7 +198,7 @@ def _outcome(
             weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, cuts = _run(parts, sample, case.training, seconds)
+            output, cuts = _run(parts, sample, case.training)
             _put_forward(outcome, output, model, parts)
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
@@ -206,9 +219,7 @@ def _outcome(
     return outcome
 
 
-def _run(
-    parts: _Parts, tree: Any, training: bool, seconds: list[float] | None
-) -> tuple[Any, list["_Cut"]]:
+def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
     """Run parts one by one; between them go detached tensors, whose gradients the cuts get."""
     cuts: list[_Cut] = []
     for number, call in enumerate(parts.values()):
@@ -216,10 +227,7 @@ def _run(
             cuts.append(_Cut(tensors(tree), training))
             taken = tuple(cuts[-1].received)
             tree = taken[0] if isinstance(tree, Tensor) else taken
-        start = time.perf_counter()
         tree = call(tree)
-        if training and seconds:
-            seconds[number] = time.perf_counter() - start
         if number:
             cuts[-1].watch()
     return tree, cuts
@@ -290,14 +298,6 @@ def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts
         outcome[f"the buffer {name!r}"] = held[name].detach().clone()
 
 
-def _first_difference(one: _Outcome, other: _Outcome, equal: Equal) -> str | None:
-    """Return the name of the first tensor that differs, in the order in which they were put."""
-    for name in dict.fromkeys([*one, *other]):
-        if name not in one or name not in other or not equal(one[name], other[name]):
-            return name
-    return None
-
-
 def _near(one: Tensor | None, other: Tensor | None) -> bool:
     """Return whether two tensors differ by no more than rounding."""
     if one is None or other is None or not one.is_floating_point() or one.shape != other.shape:
@@ -313,10 +313,7 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
         return False
     if one.is_sparse or other.is_sparse:
         return one.is_sparse == other.is_sparse and _equal(one.to_dense(), other.to_dense())
-    return torch.equal(one, other) or (
-        torch.equal(one.isnan(), other.isnan())
-        and torch.equal(one.nan_to_num(), other.nan_to_num())
-    )
+    return torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True)
 
 
 def mixed_rows(recorded: RecordedModel) -> str | None:

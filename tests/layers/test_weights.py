@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import KeptWeights, weights_untouched
+from pipekit.layers.module_state import KeptTensors, weights_untouched
 
 
 def edit(weight: Tensor, how: str) -> None:
@@ -29,7 +29,7 @@ def test_what_is_edited_is_named_and_put_back(how: str, dtype: torch.dtype) -> N
     model = nn.Sequential(nn.Linear(2, 2, dtype=dtype), nn.Linear(2, 2, dtype=dtype))
     weight = model.get_parameter("1.weight")
     before, memory = weight.detach().clone(), weight.data_ptr()
-    kept = KeptWeights(model)
+    kept = KeptTensors(model.named_parameters(), copied=True)
     edit(weight, how)
     assert kept.edited() == ["1.weight"]
     assert kept.rebound() == (["1.weight"] if how == "other data" else [])
@@ -42,7 +42,7 @@ def test_what_is_edited_is_named_and_put_back(how: str, dtype: torch.dtype) -> N
 def test_no_number_is_equal_to_itself() -> None:
     model = nn.Linear(1, 1)
     edit(model.weight, "to no number")
-    assert KeptWeights(model).edited() == []
+    assert KeptTensors(model.named_parameters(), copied=True).edited() == []
 
 
 def test_it_is_put_back_after_an_error() -> None:

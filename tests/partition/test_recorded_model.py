@@ -108,6 +108,18 @@ def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
     assert len(layers) == count
     names = [name for layer in layers for name, _ in layer.named_buffers()]
     assert names == ["mask"]
+    assert all("mask, " in each for each in layers.summary.table["crosses behind"][:-1])
+
+
+def test_a_buffer_that_a_block_may_edit_stays_with_all_that_read_it() -> None:
+    """Behind a cut it would be read while the block edits it for the next microbatch."""
+
+    def forward(model: Any, x: Tensor) -> Any:
+        norm, second, third = model.blocks
+        return third(second(norm(x)) * norm.running_mean)
+
+    model = Net(forward, [nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 4)])
+    assert modules_of(model, torch.randn(6, 4)) == [("blocks.0", "blocks.1"), ("blocks.2",)]
 
 
 def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop() -> None:

@@ -113,17 +113,16 @@ KEEPERS = [Steps, Replaced, Codebook, Experts, spectral, norm, cumulative_norm, 
 
 
 @pytest.mark.parametrize("build", KEEPERS)
-@pytest.mark.parametrize("recompute", ["never", "always", "except_last"])
+@pytest.mark.parametrize("recompute", ["always", "except_last"])
 def test_recomputation_reads_the_buffers_of_the_forward(build: Build, recompute: Any) -> None:
     assert_as_plain(network(build()), execution=pk.Execution(recompute=recompute))
 
 
 @pytest.mark.parametrize("build", KEEPERS)
-@pytest.mark.parametrize("checkpoint", ["always", "except_last"])
-def test_a_pipelined_module_reads_them_too(build: Build, checkpoint: Any) -> None:
+def test_a_pipelined_module_reads_them_too(build: Build) -> None:
     model, data = network(build()), batches()
     found = []
-    for how in "never", checkpoint:
+    for how in "never", "except_last":
         module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=4, checkpoint=how)
         optimizer = SGD(module.parameters())
         for x, y in data:

@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,21 +14,13 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
 
 import pipekit as pk
-from pipekit import Pipeline, schedules
 from tests.people.plain import plain_loop
-
-SGD = partial(torch.optim.SGD, lr=0.1)
-X, Y = torch.arange(64.0).sin().view(8, 8), torch.arange(8) % 3
+from tests.people.test_data import SGD, X, Y, pipeline
 
 
 def network(middle: nn.Module | None = None) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), middle or nn.Tanh(), nn.Linear(8, 3))
-
-
-def pipeline(model: Any, microbatches: int = 2, **how: Any) -> Pipeline:
-    how = {"optimizer": SGD, "loss": F.cross_entropy, **how}
-    return Pipeline(model, schedules.flush(2, microbatches), **how)
 
 
 def outside(kind: Callable[..., Any], **options: Any) -> Any:

@@ -97,7 +97,7 @@ def test_weights_are_frozen_and_unfrozen_between_trainings(balance: list[int]) -
 
 @pytest.mark.slow
 def test_processes_freeze_and_unfreeze_alike() -> None:
-    assert_chosen_as_in_the_plain_loop(tied(), [3, 2], CHOICES, transport="distributed")
+    assert_chosen_as_in_the_plain_loop(tied(), [3, 2], CHOICES[:3], transport="distributed")
 
 
 def test_a_stage_may_be_frozen_as_a_whole_and_trained_later() -> None:

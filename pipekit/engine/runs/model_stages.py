@@ -17,11 +17,11 @@ from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import Attribute, is_pure, set_attributes
+from pipekit.layers.python_state import is_pure
+from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
-from pipekit.partition.handed_on import require_handed_on_within
-from pipekit.partition.partition import Partition, cut, partition
+from pipekit.partition.partition import Partition, cut, partition, require_handed_on_within
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
     copied_entry,

@@ -29,25 +29,15 @@ from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """A training's first batch, and what the model makes of it.
-
-    Attributes:
-        batch: as it was read.
-        tried: its first microbatch in training mode.
-        evaluate: runs rows of it in evaluation mode.
-        original: the user's layers, which never run.
-        dtype: of mixed precision, or None.
-        balance: layers of each stage; none if one worker has them all.
-        drawn: libraries from whose generators reading it has drawn.
-    """
+    """A training's first batch, and what the model makes of it."""
 
     batch: Batch
-    tried: Probe
-    evaluate: Callable[[Tree], Probe]
-    original: nn.Module
-    dtype: torch.dtype | None
-    balance: Sequence[int]
-    drawn: Set[str]
+    tried: Probe  # its first microbatch in training mode
+    evaluate: Callable[[Tree], Probe]  # runs rows of it in evaluation mode
+    original: nn.Module  # the user's layers, which never run
+    dtype: torch.dtype | None  # of mixed precision
+    balance: Sequence[int]  # layers of each stage; none if one worker has them all
+    drawn: Set[str]  # libraries from whose generators reading it has drawn
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -93,8 +83,8 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     with state_untouched(first.original):
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
-        _warn_of_turns(first, question.shared)
-        if value is None or question.is_random:
+        _warn_of_turns(first, question.copies.shared)
+        if value is None or question.copies.drew:
             return
         _warn_of_tables(question, first, value)
         values = []
@@ -116,18 +106,8 @@ class _LossQuestion:
         self._first, self._device = first, leaves(first.tried.output)[0].device
         recorded = getattr(first.original, "origin", None)
         models = [first.original, *([recorded.model] if recorded else [])]
-        self._loss = FunctionCopies(loss, models, self._device)
+        self.copies = FunctionCopies(loss, models, self._device)
         self.dtype = first.dtype or torch.float32
-
-    @property
-    def shared(self) -> set[str]:
-        """The libraries from whose one generator the loss has drawn."""
-        return self._loss.shared
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the loss has drawn random numbers."""
-        return self._loss.drew
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -138,7 +118,7 @@ class _LossQuestion:
         )
         try:
             with unread, torch.no_grad(), autocast(self._device, dtype):
-                value = self._loss(*there)
+                value = self.copies(*there)
                 self.dtype = dtype or value.dtype
                 return float(value)
         except Exception:  # of whatever kind

@@ -8,8 +8,7 @@ from torch import nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.python_state import Attribute, Attributes
-from pipekit.layers.user_functions import FunctionState
+from pipekit.layers.user_functions import Attribute, Attributes, FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
@@ -19,8 +18,7 @@ _BETWEEN = "change it between calls"
 class UsersWeights:
     """The parameters of the user's model, edits of which have no effect, and are noticed.
 
-    Attributes:
-        trained: those whose copies the pipeline trains.
+    The pipeline trains copies of those that are ``trained``.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -91,11 +89,7 @@ def _looks(model: nn.Module) -> dict[str, tuple[bool, int, int]]:
 
 
 class UsersAttributes:
-    """The attributes of the user's modules, whose changes the stages' copies do not see.
-
-    Args:
-        original: the user's layers.
-    """
+    """The attributes of the user's layers, whose changes the stages' copies do not see."""
 
     def __init__(self, original: nn.Module) -> None:
         self._original = original
@@ -121,32 +115,23 @@ class UsersAttributes:
         if tried is not None and tried.set_attributes:
             modules = list(self._original.modules())
             self._set |= {(modules[number], key) for number, key, _ in tried.set_attributes}
-        if self._left:
-            self._warn_of_left()
-        if recorded := getattr(self._original, "origin", None):
-            self._warn_of_recorded(recorded)
-
-    def _warn_of_left(self) -> None:
-        """Warn of changes in the user's modules that stages do not take over."""
         left, self._left = self._unset(self._left), []
         if names := _names(each for each in left if each.is_read and not each.is_mode):
             warnings.warn(
                 f"{names} of the model changed since the pipeline has copied it, and stages go on "
                 f"with the value of before: only numbers with a fraction are taken over. Build "
                 f"another pipeline, and load this one's state_dict() into it",
-                stacklevel=3,
+                stacklevel=2,
             )
-
-    def _warn_of_recorded(self, recorded: RecordedModel) -> None:
-        """Warn of changes in the model of which the user's modules are a recording."""
-        frozen = recorded.attributes.changed()
+        recorded: RecordedModel | None = getattr(self._original, "origin", None)
+        frozen = recorded.attributes.changed() if recorded else []
         blocks = {*self._original.modules()} if frozen else set()
         if names := _names(each for each in frozen if each.is_read and each.module not in blocks):
             warnings.warn(
                 f"{names} of the model changed since pipekit.stages recorded it, and the layers go "
                 f"on with the value of before: record it again, or let the forward take it as "
                 f"an argument, which is then an entry of the batch",
-                stacklevel=3,
+                stacklevel=2,
             )
 
     def warn_within(self) -> None:

@@ -1,21 +1,26 @@
 """Batches for a model that runs to be looked at, and that is left as it was."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.modes import modes_put_back
 from pipekit.layers.module_state import buffers_untouched, weights_untouched
-from pipekit.layers.python_state import PythonState, module_names, state_untouched
+from pipekit.layers.python_state import (
+    PythonState,
+    modes_put_back,
+    module_names,
+    state_untouched,
+)
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.templates import decode, encode, require_no_dataclass, tensors
+from pipekit.partition.recording.templates import require_no_dataclass, tensors
 
 _ABSENT = object()
 
@@ -86,7 +91,7 @@ def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
             chosen * 0.75 if chosen.is_floating_point() and chosen.shape != leaf.shape else chosen
         )
 
-    return _mapped(resized, batch)
+    return tree_map(resized, batch)
 
 
 def without_first_row(batch: Any) -> Any:
@@ -96,7 +101,7 @@ def without_first_row(batch: Any) -> Any:
     def rest(leaf: Any) -> Any:
         return leaf[1:] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == rows else leaf
 
-    return _mapped(rest, batch)
+    return tree_map(rest, batch)
 
 
 def with_masks(batch: Any, padded: bool) -> Any:
@@ -115,7 +120,7 @@ def with_masks(batch: Any, padded: bool) -> Any:
             mask[::2, ..., -(-2 * leaf.shape[-1] // 3) :] = 0
         return mask
 
-    return _mapped(changed, batch)
+    return tree_map(changed, batch)
 
 
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
@@ -134,11 +139,7 @@ def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
         tracked.append(made.requires_grad_())
         return made.clone()
 
-    return _mapped(copy_of, batch)
-
-
-def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    return decode(encode(tree, function), lambda leaf: leaf)
+    return tree_map(copy_of, batch)
 
 
 def device_of(model: nn.Module) -> torch.device:

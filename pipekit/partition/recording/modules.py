@@ -16,16 +16,10 @@ Wish = Sequence[str | type[nn.Module]]
 
 
 class Blocks:
-    """Which modules of a model stay whole; the forwards of those around them are recorded.
+    """Which modules of a model stay ``whole``; the forwards of the ``outer`` ones are recorded.
 
-    Args:
-        model: the whole network.
-        wish: names of modules that stay whole, or classes, all of whose outermost instances are
-            meant; None: the outermost repeated modules.
-
-    Attributes:
-        outer: the model, and all around a block.
-        whole: the modules that are called as they are, with their names.
+    ``wish``: names of modules that stay whole, or classes, all of whose outermost instances are
+    meant; None: the outermost repeated modules.
     """
 
     def __init__(self, model: nn.Module, wish: Wish | None = None) -> None:
@@ -128,9 +122,9 @@ class ModelNames:
         # First names first: another name of a module may lie within one of the others.
         paths = [(depth, p, m) for m in found for depth, p in enumerate(self._modules[m])]
         for _, path, module in sorted(paths, key=lambda each: each[0]):
-            self._place_module(stage, path, module)
+            self._place(stage, path, module)
         for name in weights:
-            self._place_tensor(stage, name)
+            self._place(stage, name, self._tensor(name))
 
     def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
         """Yield, for names that no stage has, (stage, name): that of its other name, or the last.
@@ -155,34 +149,28 @@ class ModelNames:
             if len(names) > 1 and isinstance(tensor, nn.Parameter)
         ]
 
-    def _place_module(self, stage: nn.Module, path: str, module: nn.Module) -> None:
-        owner_name, _, local_name = path.rpartition(".")
-        owner = self._owner(stage, owner_name)
-        if local_name not in owner._modules:
-            owner.add_module(local_name, module)
+    def _tensor(self, name: str) -> Tensor:
+        owner, _, local_name = name.rpartition(".")
+        tensor: Tensor = getattr(self._model.get_submodule(owner), local_name)
+        return tensor
 
-    def _place_tensor(self, stage: nn.Module, name: str) -> None:
-        owner_name, _, local_name = name.rpartition(".")
-        owner = self._owner(stage, owner_name)
-        if local_name in owner._parameters or local_name in owner._buffers:
+    def _place(self, stage: nn.Module, name: str, placed: nn.Module | Tensor) -> None:
+        """Let ``stage`` have a module or tensor of that name; empty modules lead there."""
+        *path, local_name = name.split(".")
+        owner = stage
+        for each in path:
+            if each not in owner._modules:
+                owner.add_module(each, nn.Module())
+            owner = owner.get_submodule(each)
+        if local_name in {*owner._modules, *owner._parameters, *owner._buffers}:
             return
-        holder = self._model.get_submodule(owner_name)
-        tensor = getattr(holder, local_name)
-        if local_name in holder._parameters:
-            owner.register_parameter(local_name, tensor)
+        if isinstance(placed, nn.Module):
+            owner.add_module(local_name, placed)
+        elif isinstance(placed, nn.Parameter):
+            owner.register_parameter(local_name, placed)
         else:
-            persistent = local_name not in holder._non_persistent_buffers_set
-            owner.register_buffer(local_name, tensor, persistent)
-
-    @staticmethod
-    def _owner(stage: nn.Module, path: str) -> nn.Module:
-        """Return the module of that name in ``stage``; empty ones are made on the way there."""
-        module = stage
-        for local_name in path.split(".") if path else []:
-            if local_name not in module._modules:
-                module.add_module(local_name, nn.Module())
-            module = module.get_submodule(local_name)
-        return module
+            transient = self._model.get_submodule(".".join(path))._non_persistent_buffers_set
+            owner.register_buffer(local_name, placed, local_name not in transient)
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,24 +1,19 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import nn
 
 from pipekit.partition.recording.templates import (
     NamedWeight,
     Size,
     Template,
-    Value,
-    encode,
     leaves,
-    rebuilt,
     values,
 )
 
@@ -38,33 +33,21 @@ class Within(NamedTuple):
 class RecordedStep:
     """A call of one of the model's blocks, or one operation on tensors.
 
-    Attributes:
-        module, operation: the name of the module, or of the function, that is called, or None.
-        arguments: template of the pair (positional, keyword) of arguments.
-        results: for every tensor in what the call returns, in order, the number of its value.
-        within: of the last of them, where modules in the called one gave them: see :class:`Within`.
-        edits: the values that the step changes in place.
-        edited_weights: parameters and buffers that an operation changes in place, by name.
-        grad: whether gradients are tracked, as outside ``torch.no_grad()``.
-        autocast: the arguments of ``torch.autocast`` around the step (device, dtype, whether it is
-            enabled, whether it caches), or None.
-        random: whether it draws random numbers.
-        held: the number that Python read here in the example and is held to read always, or None.
-        place: ``file:line`` of the call.
+    Either ``module`` or ``operation`` is the name of the module, or of the function, called.
     """
 
     module: str | None = None
     operation: str | None = None
-    arguments: Template
-    results: tuple[int, ...]
-    within: tuple[Within, ...] = ()
-    edits: frozenset[int] = frozenset()
-    edited_weights: frozenset[str] = frozenset()
-    grad: bool = True
-    autocast: tuple[str, torch.dtype | None, bool, bool] | None = None
-    random: bool = False
-    held: bool | int | float | None = None
-    place: str = ""
+    arguments: Template  # of the pair (positional, keyword)
+    results: tuple[int, ...]  # the values' numbers of all tensors that the call returns, in order
+    within: tuple[Within, ...] = ()  # where modules in the called one gave the last of them
+    edits: frozenset[int] = frozenset()  # values that are changed in place
+    edited_weights: frozenset[str] = frozenset()  # and parameters and buffers
+    grad: bool = True  # whether gradients are tracked, as outside torch.no_grad()
+    autocast: tuple[str, torch.dtype | None, bool, bool] | None = None  # torch.autocast's arguments
+    random: bool = False  # whether random numbers are drawn
+    held: bool | int | float | None = None  # what Python read in the example, and is held to read
+    place: str = ""  # file:line of the call
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what ``function``, which the step calls, returns for arguments."""
@@ -129,18 +112,11 @@ class SizeSource(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A value as it is in the example.
+    """A value as it is in the example; those of one ``storage`` share their numbers, as views."""
 
-    Attributes:
-        source: what makes it: a module's name, an operation with its place, or "the batch".
-        grows: for each dimension, which size of the batch tells its length; None: that is constant,
-            or depends on sizes in another way.
-        storage: values of one storage share their numbers, as views do.
-    """
-
-    source: str
+    source: str  # a module's name, an operation with its place, or "the batch"
     shape: tuple[int, ...]
-    grows: tuple[Growth | None, ...] = ()
+    grows: tuple[Growth | None, ...] = ()  # None: constant, or it depends on sizes in another way
     nbytes: int
     requires_grad: bool = False
     storage: int
@@ -148,26 +124,16 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A recorded forward, in one mode.
+    """A recorded forward, in one mode; one recording by itself knows of no sizes and limits."""
 
-    Attributes:
-        batch, output: templates of the batch, whose tensors are values, and of what is returned.
-        steps: in the order in which they ran.
-        made: every value, by number.
-        frozen: values read by Python in the forward, which are held to be as in the example.
-        compared: comparisons of lengths of values that were true, each once.
-        sizes, limits: of the example, by name, on which steps may depend; and what must hold for
-            those of a batch.  One recording by itself knows of none.
-    """
-
-    batch: Template
-    steps: tuple[RecordedStep, ...]
+    batch: Template  # its tensors are values
+    steps: tuple[RecordedStep, ...]  # in the order in which they ran
     output: Template
-    made: Mapping[int, Made]
-    frozen: tuple[str, ...] = ()
-    compared: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    limits: tuple[Size, ...] = ()
+    made: Mapping[int, Made]  # every value, by number
+    frozen: tuple[str, ...] = ()  # what Python read, which is held to be as in the example
+    compared: tuple[str, ...] = ()  # comparisons of lengths of values that were true, each once
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of the example, by name
+    limits: tuple[Size, ...] = ()  # what must hold for the sizes of a batch
 
     def without_dead_steps(self) -> Self:
         """Return the program without operations that change nothing and that nobody reads."""
@@ -234,48 +200,3 @@ class Program:
             if last < len(self.steps):
                 freed[last].add(number)
         return [tuple(sorted(numbers)) for numbers in freed]
-
-    def with_carried_buffers(self, model: nn.Module) -> Self:
-        """Return a program that reads each buffer once that several steps are given, a mask say.
-
-        Two stages must not both have a buffer, which either might edit; so no cut could part these
-        steps.  Buffers that a step edits, or that a module has which it calls, stay as they are.
-        """
-        buffers = dict(model.named_buffers(remove_duplicate=False))
-        called = {step.module for step in self.steps if step.module is not None}
-        kept = {id(each) for name in called for each in model.get_submodule(name).buffers()}
-        edited = chain.from_iterable(step.edited_weights for step in self.steps)
-        kept |= {id(buffers[name]) for name in edited if name in buffers}
-        given = Counter(name for step in self.steps for name in step.weights & buffers.keys())
-        several = [n for n in sorted(given) if given[n] > 1 and id(buffers[n]) not in kept]
-        numbers = {name: len(self.made) + n for n, name in enumerate(several)}
-        made = dict(self.made)
-        for name, number in numbers.items():
-            shape = tuple(buffers[name].shape)
-            made[number] = Made(
-                source=name,
-                shape=shape,
-                grows=(None,) * len(shape),
-                nbytes=buffers[name].nbytes,
-                storage=number,
-            )
-        return replace(self, steps=tuple(_with_reads(self.steps, numbers)), made=made)
-
-
-def _with_reads(steps: Sequence[RecordedStep], numbers: dict[str, int]) -> Iterator[RecordedStep]:
-    """Yield the steps, before the first user of each buffer one that reads it."""
-
-    def carried(leaf: Template) -> Template:
-        is_read = isinstance(leaf, NamedWeight) and leaf.name in numbers
-        return Value(numbers[leaf.name]) if is_read else leaf
-
-    todo = dict(numbers)
-    for step in steps:
-        for name in sorted(step.weights & todo.keys()):
-            yield RecordedStep(
-                operation="torch.Tensor.detach",
-                arguments=encode(((NamedWeight(name),), {}), lambda leaf: leaf),
-                results=(todo.pop(name),),
-                place=name,
-            )
-        yield replace(step, arguments=rebuilt(step.arguments, carried))

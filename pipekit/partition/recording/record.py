@@ -133,10 +133,7 @@ class _Forwards:
             unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
             for mode in (0, 1)
         )
-        return (
-            training.with_carried_buffers(self.model),
-            evaluation.with_carried_buffers(self.model),
-        )
+        return training, evaluation
 
     def longer(self, *wanted: Any) -> list[Any]:
         """Return what asks for lengths beyond the example's, which may be beyond a table's end.

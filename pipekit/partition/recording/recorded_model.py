@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
-from pipekit.layers.modes import exceptions
 from pipekit.layers.module_state import in_evaluation
-from pipekit.layers.python_state import Attributes
+from pipekit.layers.python_state import exceptions
+from pipekit.layers.user_functions import Attributes
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames
 from pipekit.partition.recording.program import Made, Program, RecordedStep
@@ -23,17 +23,11 @@ Ranges = tuple[range, range]
 
 
 class Passed(NamedTuple):
-    """A value that goes from one layer of a recorded model to others, in training.
-
-    Attributes:
-        number: of the value.
-        source: the layer that makes it; None if it is of the batch.
-        users: the other layers that read it; what the model returns, the last layer reads.
-    """
+    """A value that goes from one layer of a recorded model to others, in training."""
 
     number: int
-    source: int | None
-    users: tuple[int, ...]
+    source: int | None  # the layer that makes it; None if it is of the batch
+    users: tuple[int, ...]  # the others that read it; what the model returns, the last one reads
 
 
 class Trial(NamedTuple):
@@ -46,15 +40,9 @@ class Trial(NamedTuple):
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
-    Attributes:
-        model: the unsplit model; its modules and tensors are used, not copied.
-        programs: in training and in evaluation mode.
-        layers: the steps of each in both.
-        trial: what it is to be verified with.
-        traced: whether the forwards were told that they are traced.
-        edited: the names of tensors that a forward has edited.
-        kept: the modules that stay in evaluation mode.
-        attributes: of its modules, as they were recorded.
+    The model's modules and tensors are used, not copied.  ``programs``, and the steps of each of
+    the ``layers``, are those in training and in evaluation mode; ``edited`` names tensors that a
+    forward has edited, and ``kept`` are the modules that stay in evaluation mode.
     """
 
     def __init__(
@@ -228,7 +216,17 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
     storage_from = {program.made[number].storage: 0 for number in made_by}
     users: dict[str, list[int]] = {}
     # What no two stages may both have: nobody keeps copies of these equal.
-    single = set(buffers).union(*(step.edited_weights for step in program.steps))
+    edited = set[str]().union(*(step.edited_weights for step in program.steps))
+    single = edited | buffers
+    # No stage may carry those that the next microbatch edits: they stay with all that read them.
+    called = (tensors[step.module] for step in program.steps if step.module is not None)
+    fixed = edited.union(*called) & buffers
+    home = {
+        program.made[number].storage: name
+        for step in program.steps
+        for name in step.weights & fixed
+        for number in step.results
+    }
     for position, step in enumerate(program.steps):
         for number in step.results:
             made_by[number] = position + 1
@@ -237,7 +235,8 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
             # Whoever shares the edited storage must be in the editor's stage.
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
-        for name in single & _held(step, tensors):
+        read = {home.get(program.made[number].storage, "") for number in step.reads}
+        for name in single & (_held(step, tensors) | read):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))

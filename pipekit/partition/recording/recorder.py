@@ -52,13 +52,16 @@ class Way(NamedTuple):
 PLAIN = Way()
 
 
+_OTHER = frozenset([None])
+"""What a value depends on that depends on weights or chance, and not only on the batch."""
+
+
 class _Before(NamedTuple):
     """A call's arguments, which it may change, and its modes, as they were before it."""
 
     arguments: Any
     tensors: list[Tensor]
     versions: list[int]
-    template: Template
     grad: bool
     autocast: tuple[str, torch.dtype | None, bool, bool] | None
 
@@ -82,10 +85,9 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self._opaque, self._way = opaque, way
         self._depth, self._in_function = 0, False
-        self._entered: _Before | None = None  # of the opaque module that runs
+        self._entered: tuple[_Before, Template] | None = None  # of the opaque module that runs
         self._references: dict[int, Value | NamedWeight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
-        self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
@@ -94,9 +96,11 @@ class Recorder(TorchFunctionMode):
         self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
-        self._origins: dict[int, frozenset[int]] = {}  # of the batch, by value
+        self._origins: list[frozenset[int | None]] = []  # by number: of the batch, and _OTHER
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
+        self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
+        self._buffer_names: dict[int, str] = {}  # by value
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = NamedWeight(name)
 
@@ -109,6 +113,7 @@ class Recorder(TorchFunctionMode):
         self._require_output(output)
         returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
+        source |= self._buffer_names
         storages: dict[int, int] = {}
         made = {
             number: Made(
@@ -161,7 +166,7 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._kinds.shape_from_data and self._depends_on_data(before.tensors):
+            if self._kinds.shape_from_data and self._origins_of(before.tensors):
                 raise NotRecordable(
                     f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
                     f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
@@ -169,7 +174,7 @@ class Recorder(TorchFunctionMode):
                 )
             self._require_unchanged(before.tensors)
             template = encode(before.arguments, self._leaf)
-            self._add(before._replace(template=template), result, operation=name_of(func))
+            self._add(before, template, result, operation=name_of(func))
         return result
 
     def _traced(self, tensor: Any, lengths: torch.Size) -> torch.Size:
@@ -236,13 +241,12 @@ class Recorder(TorchFunctionMode):
             self._kinds.reset()
             before = self._before((args, kwargs))
             self._require_unchanged(before.tensors)
-            template = encode(before.arguments, self._leaf)
-            self._entered = before._replace(template=template)
+            self._entered = before, encode(before.arguments, self._leaf)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._depth == 1 and self._entered:
             self._refuse_packed(name, output)
-            self._add(self._entered, output, module=name)
+            self._add(*self._entered, output, module=name)
             self._entered = None
         self._depth -= 1
 
@@ -257,13 +261,13 @@ class Recorder(TorchFunctionMode):
     def _before(self, arguments: Any) -> _Before:
         found = tensors(arguments)
         versions = [tensor._version for tensor in found]
-        return _Before(arguments, found, versions, None, torch.is_grad_enabled(), self._autocast())
+        return _Before(arguments, found, versions, torch.is_grad_enabled(), self._autocast())
 
     def _edited(self, before: _Before) -> list[Tensor]:
         pairs = zip(before.tensors, before.versions, strict=True)
         return [tensor for tensor, version in pairs if tensor._version != version]
 
-    def _add(self, before: _Before, result: Any, **called: Any) -> None:
+    def _add(self, before: _Before, template: Template, result: Any, **called: Any) -> None:
         """Record the call of a module or an operation."""
         edited = self._edited(before)
         references = [self._references.get(id(tensor)) for tensor in edited]
@@ -273,36 +277,33 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         edits = frozenset(r.number for r in references if isinstance(r, Value))
-        drew = self._kinds.drew
-        from_data = "module" in called or drew or self._depends_on_data(before.tensors)
-        if from_data:
-            self._from_data |= edits
         origins = self._origins_of(before.tensors)
-        results = tuple(self._number(tensor, from_data, origins) for tensor in tensors(result))
-        self._origins.update((number, self._origins[number] | origins) for number in edits)
+        if "module" in called or self._kinds.drew:
+            origins |= _OTHER
+        results = tuple(self._number(tensor, origins) for tensor in tensors(result))
+        for number in edits:
+            self._origins[number] |= origins
         for tensor in edited:
             self._note(tensor)
         self._steps.append(
             RecordedStep(
                 **called,
-                arguments=before.template,
+                arguments=template,
                 results=results,
                 edits=edits,
                 edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
                 grad=before.grad,
                 autocast=before.autocast,
-                random=drew,
+                random=self._kinds.drew,
                 place=caller(),
             )
         )
 
-    def _number(self, tensor: Tensor, from_data: bool, origins: frozenset[int]) -> int:
+    def _number(self, tensor: Tensor, origins: frozenset[int | None]) -> int:
         """Give a tensor that a step made the next number, unless it is a weight or a constant."""
         number = len(self._values)
         self._values.append((tensor, tensor.requires_grad))
-        self._origins[number] = origins
-        if from_data:
-            self._from_data.add(number)
+        self._origins.append(origins)
         if not isinstance(self._references.get(id(tensor)), NamedWeight):
             self._references[id(tensor)] = Value(number)
         self._note(tensor)
@@ -314,13 +315,15 @@ class Recorder(TorchFunctionMode):
     def _batch_leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
             return leaf
-        number = len(self._values)
-        return Value(self._number(leaf, True, frozenset([number])))
+        return Value(self._number(leaf, frozenset([len(self._values)])))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
             return leaf
-        if known := self._references.get(id(leaf)):
+        known = self._references.get(id(leaf))
+        if isinstance(known, NamedWeight) and known.name in self._buffers:
+            return self._read_buffer(leaf, known)
+        if known:
             return known
         if leaf in self._inner:
             return self._from_within(leaf)
@@ -335,26 +338,36 @@ class Recorder(TorchFunctionMode):
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
 
+    def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
+        """Read a buffer once, a mask say, as a value that stages carry.
+
+        Two stages must not both have it, which either might edit; so no cut could part its users.
+        """
+        value = Value(self._number(buffer, _OTHER))
+        self._references[id(buffer)], self._buffer_names[value.number] = value, known.name
+        self._steps.append(
+            RecordedStep(
+                operation="torch.Tensor.detach",
+                arguments=encode(((buffer,), {}), lambda _: known),
+                results=(value.number,),
+                place=known.name,
+            )
+        )
+        return value
+
     def _from_within(self, leaf: Tensor) -> Value:
         """Let the step of a block give what a module within it gave, too."""
         position, within = self._inner[leaf]
         step = self._steps[position]
-        origins = frozenset().union(*(self._origins[number] for number in step.reads))
-        number = self._number(leaf, True, origins)
+        number = self._number(leaf, _OTHER.union(*(self._origins[n] for n in step.reads)))
         self._steps[position] = replace(
             step, results=(*step.results, number), within=(*step.within, within)
         )
         return Value(number)
 
-    def _depends_on_data(self, found: Sequence[Tensor]) -> bool:
-        references = [self._references.get(id(tensor)) for tensor in found]
-        return any(
-            isinstance(r, NamedWeight) or (r is not None and r.number in self._from_data)
-            for r in references
-        )
-
     def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
-        if not self._depends_on_data(before.tensors):
+        origins = self._origins_of(before.tensors)
+        if not origins:
             return
         name = last_name(func)
         if not self._way.freeze:
@@ -367,20 +380,21 @@ class Recorder(TorchFunctionMode):
             )
         shown = str(result)
         read = f"{caller()}: {shown if len(shown) < 40 else name}"
-        for number in sorted(self._origins_of(before.tensors)):
+        for number in sorted(each for each in origins if each is not None):
             read += f", read from {self._entries[number]}"
             if self._values[number][0].dim() and (self._values[number][0] == 1).all():
                 read += ", in which all is 1 (if it is a mask, give an example with padding)"
         self._frozen.append(read)
         if isinstance(result, (bool, int, float)):
-            before = before._replace(template=encode(before.arguments, self._leaf))
-            self._add(before, None, operation=name_of(func), held=result)
+            template = encode(before.arguments, self._leaf)
+            self._add(before, template, None, operation=name_of(func), held=result)
 
-    def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int]:
-        """Return the values of the batch from which tensors are computed."""
-        references = (self._references.get(id(tensor)) for tensor in found)
-        numbers = (r.number for r in references if isinstance(r, Value))
-        return frozenset().union(*(self._origins[number] for number in numbers))
+    def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int | None]:
+        """Return on what tensors depend: values of the batch, and :data:`_OTHER`."""
+        references = filter(None, (self._references.get(id(tensor)) for tensor in found))
+        return frozenset[int | None]().union(
+            *(self._origins[r.number] if isinstance(r, Value) else _OTHER for r in references)
+        )
 
     @staticmethod
     def _refuse_packed(name: str, *passed: Any) -> None:

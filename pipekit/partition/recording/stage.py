@@ -38,26 +38,18 @@ _LOOKS = 100
 class StageSteps:
     """Steps that run one after another, and how values come in and go out.
 
-    Attributes:
-        steps, frees: what runs, and after each the values that nothing needs any more.
-        batch: template of the batch, for the part that is given it; else None.
-        shapes: of the batch's tensors: constant lengths, and how other dimensions grow.
-        takes: the values that come in, and whether gradients flow through them.
-        gives: the values that go out, for all parts but the last.
-        output: template of what the model returns, for the last part; else None.
-        sizes: where the sizes of the batch are read on which steps depend, by name.
-        limits: what must hold for the batch's sizes.
+    A template that is None belongs to another part.
     """
 
     steps: tuple[RecordedStep, ...]
-    frees: tuple[tuple[int, ...], ...]
-    batch: Template
-    shapes: dict[int, tuple[int | Growth, ...]]
-    takes: tuple[tuple[int, bool], ...]
-    gives: tuple[int, ...]
-    output: Template
-    sizes: dict[str, SizeSource]
-    limits: tuple[Size, ...]
+    frees: tuple[tuple[int, ...], ...]  # after each step, values that nothing needs any more
+    batch: Template  # for the part that is given it
+    shapes: dict[int, tuple[int | Growth, ...]]  # of the batch's tensors
+    takes: tuple[tuple[int, bool], ...]  # what comes in, and whether gradients flow through it
+    gives: tuple[int, ...]  # what goes out, for all parts but the last
+    output: Template  # for the last part
+    sizes: dict[str, SizeSource]  # of the batch, on which steps depend
+    limits: tuple[Size, ...]  # what must hold for the batch's sizes
     looked_at: dict[str, int] = field(default_factory=dict)  # how often what is held was compared
 
     @classmethod
@@ -210,7 +202,7 @@ class RecordedStage(nn.Module):
     ``model_input``: what the model takes of a batch; None for all stages but the first.
     """
 
-    sets_modes_alone = True  # its train(): see pipekit.layers.modes
+    sets_modes_alone = True  # its train(): see merged_put_back
 
     def __init__(
         self,
@@ -312,7 +304,7 @@ def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
 def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Raise ValueError if a module gives an extra state that is in ``state``, and takes none."""
     for name, owner in owners(module):
-        if name in state and not _takes(owner):
+        if name in state and type(owner).set_extra_state is nn.Module.set_extra_state:
             raise ValueError(
                 f"{type(owner).__name__} gives {name!r} by get_extra_state(), and cannot take it: "
                 f"write its set_extra_state(), or leave the entry out and pass strict=False"
@@ -321,14 +313,9 @@ def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
 
 def copied_entry(value: Any) -> Any:
     """Return a copy of an entry of a ``state_dict()``, with its tensors on the CPU."""
-    return pytree.tree_map(_copied_leaf, value)
 
+    def copied(leaf: Any) -> Any:
+        is_tensor = isinstance(leaf, Tensor)
+        return leaf.detach().to("cpu", copy=True) if is_tensor else copy.deepcopy(leaf)
 
-def _takes(owner: nn.Module) -> bool:
-    return type(owner).set_extra_state is not nn.Module.set_extra_state
-
-
-def _copied_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf.detach().to("cpu", copy=True)
-    return copy.deepcopy(leaf)
+    return pytree.tree_map(copied, value)

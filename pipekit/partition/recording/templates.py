@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import CodeType
@@ -80,24 +80,22 @@ class Container:
 
 def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
     """Return the template of ``tree``; ``leaf`` gives those of tensors and of plain values."""
-    kind = type(tree)
+    kind: Any = tuple if type(tree) is torch.Size else type(tree)
+    children: Iterable[Any]
+    context: Any = None
     if isinstance(tree, Tensor):
         return leaf(tree)
     if kind is slice:
-        parts: Any = (tree.start, tree.stop, tree.step)
-        return Container(slice, None, tuple(encode(part, leaf) for part in parts))
-    if kind in (tuple, list, torch.Size):
-        plain = tuple if kind is torch.Size else kind
-        return Container(plain, None, tuple(encode(item, leaf) for item in tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return Container(kind, "fields", tuple(encode(item, leaf) for item in tree))
-    if kind in pytree.SUPPORTED_NODES:  # dictionaries, and the outputs of transformers
+        children = tree.start, tree.stop, tree.step
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        children, context = tree, "fields"
+    elif kind in pytree.SUPPORTED_NODES:  # also dictionaries, and the outputs of transformers
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
-        return Container(kind, context, tuple(encode(child, leaf) for child in children))
-    if _is_plain_dataclass(tree):
-        held = (getattr(tree, field.name) for field in fields(tree))
-        return Container(kind, "dataclass", tuple(encode(item, leaf) for item in held))
-    return leaf(tree)
+    elif _is_plain_dataclass(tree):
+        children, context = [getattr(tree, field.name) for field in fields(tree)], "dataclass"
+    else:
+        return leaf(tree)
+    return Container(kind, context, tuple(encode(child, leaf) for child in children))
 
 
 def _is_plain_dataclass(tree: Any) -> bool:
@@ -120,8 +118,6 @@ def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
     kind = template.type
     if kind is slice:
         return slice(*children)
-    if kind in (tuple, list):
-        return kind(children)
     if template.context == "fields":
         return kind(*children)
     if template.context == "dataclass":
@@ -130,14 +126,6 @@ def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
             object.__setattr__(made, field.name, child)
         return made
     return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, template.context)
-
-
-def rebuilt(template: Template, leaf: Callable[[Any], Template]) -> Template:
-    """Return the template with every leaf replaced by what ``leaf`` gives for it."""
-    if isinstance(template, Container):
-        children = tuple(rebuilt(child, leaf) for child in template.children)
-        return Container(template.type, template.context, children)
-    return leaf(template)
 
 
 def _nodes(template: Template) -> Iterator[Any]:

@@ -33,12 +33,9 @@ def unify(recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> 
     """Return the program of which recordings with batches of other sizes are instances.
 
     Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
-    than by numbers that grow with them or are computed from ``x.shape``.
-
-    Args:
-        recordings: of the same mode, with the sizes of each batch by name; the second has another
-            number of rows than the first, every later one another length than the second.
-        device: where the model computes; the same object of it in arguments follows the stage.
+    than by numbers that grow with them or are computed from ``x.shape``.  The second recording has
+    another number of rows than the first, every later one another length than the second.  The
+    ``device`` is the model's: in arguments it follows the stage.
     """
     return _Unifier(recordings, device).program()
 
