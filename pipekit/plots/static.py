@@ -130,14 +130,16 @@ def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int, counts: boo
     elif theirs.type != "log":
         most = theirs.nticks or most_ticks + 1
         ours.set_major_locator(MaxNLocator(most - 1, steps=[1, 2, 5, 10], integer=counts))
-    ours.set_minor_locator(NullLocator())
-    ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color or style.GREY)
+    between = theirs.minor.dtick
+    ours.set_minor_locator(MultipleLocator(between) if between else NullLocator())
+    ours.set_tick_params(which="both", length=0)
+    ours.set_tick_params(labelsize=font_pt, labelcolor=theirs.color or style.GREY)
     if theirs.tickangle:
         ours.set_tick_params(labelrotation=-theirs.tickangle)
     if theirs.showticklabels is False:
         ours.set_tick_params(labelleft=False, labelbottom=False)
     if theirs.showgrid is not False:
-        ours.grid(color=_rgba(theirs.gridcolor or style.GRID), linewidth=0.8)
+        ours.grid(which="both", color=_rgba(theirs.gridcolor or style.GRID), linewidth=0.8)
     if theirs.title.text:
         color = theirs.color or style.GREY
         ours.set_label_text(theirs.title.text, color=color, fontsize=font_pt)

@@ -128,7 +128,7 @@ def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFram
 
 
 def test_the_course_is_the_puzzles_page(build: ModuleType, tmp_path: Path) -> None:
-    page = build.course.page(tmp_path)
+    page = build.course.pages("", tmp_path)["course/index"]
     for name in re.findall(r"_static/(course/[a-z.]+)", page):
         assert (tmp_path / name).stat().st_size > 1000
     assert 'id="puzzles"' in page

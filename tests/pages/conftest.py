@@ -72,14 +72,14 @@ def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     write(outcomes(repository / "results/reference/papers"), folder)
     if (built := repository / "build/site").is_dir():
         (folder / "site").symlink_to(built)
-    article, slides = of_site(repository, "article"), of_site(repository, "slides")
+    course = of_site(repository, "course")
     text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
     body = mistune.create_markdown(escape=False, plugins=["table"])(text)
-    for name, inner, made in (
-        ("article", body, article),
-        ("slides", '<div id="lecture" class="slides"></div>', slides),
+    for name, inner, script in (
+        ("article", body, course.timelines()),
+        ("slides", '<div id="lecture" class="slides"></div>', course.slides()),
     ):
-        page = f"{HTML}<style>{article.styles()}</style>{inner}<script>{made.scripts()}</script>"
+        page = f"{HTML}<style>{course.styles()}</style>{inner}<script>{script}</script>"
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     handler = partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
