@@ -9,6 +9,7 @@ from pipekit.explore.puzzles import page as game
 from pipekit.explore.puzzles.data import rows, rules
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 
+STYLE = Path(__file__).with_name("article.css")
 ARTICLE = ("model-parallel", "gpipe", "flush", "zb-h1", "pipedream", "eager")
 """The methods of the article's timelines, by so many workers and microbatches."""
 WORKERS, MICROBATCHES = range(2, 7), range(1, 9)
@@ -61,7 +62,7 @@ def pages(article: str, static: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {
         "puzzles.js": game.scripts(),
-        "puzzles.css": game.styles(),
+        "puzzles.css": styles(game.STYLE),
         "slides.js": slides(),
         "article.js": timelines(),
         "article.css": styles(),
@@ -74,9 +75,8 @@ def pages(article: str, static: Path) -> dict[str, str]:
     }
 
 
-def styles() -> str:
-    """Return the CSS of the article and of the slides."""
-    own = Path(__file__).with_name("article.css")
+def styles(own: Path = STYLE) -> str:
+    """Return the canvas's CSS, with that of the article and the slides, or of the puzzles."""
     return STYLES.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 

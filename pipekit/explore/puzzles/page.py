@@ -4,16 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipekit.explore.browser.standalone import STYLES, embedded, script
+from pipekit.explore.browser.standalone import document, embedded, script
 from pipekit.explore.puzzles import data, diagnosis
 
 HERE = Path(__file__).parent
+STYLE = HERE / "puzzles.css"
 IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
-STYLE = """
-:root { color-scheme: light dark; }
-body { margin: 0 auto; max-width: 1100px; padding: 12px; font-family: system-ui, sans-serif; }
-h1 { font-size: 1.4rem; margin: 0 0 .5rem; }
-"""
 
 
 def playing(module: str, call: str, known: Any) -> str:
@@ -39,20 +35,10 @@ def scripts() -> str:
     return playing("game", 'new Game(known, document.getElementById("puzzles"))', known)
 
 
-def styles() -> str:
-    """Return the puzzles' CSS."""
-    return "".join(path.read_text(encoding="utf-8") for path in (STYLES, HERE / "puzzles.css"))
-
-
 def html() -> str:
     """Return a page that needs no other file."""
-    return (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Pipeline puzzles</title>\n<style>\n{STYLE}{styles()}</style>\n"
-        '<main><h1>Pipeline puzzles</h1><div id="puzzles" class="puzzles"></div></main>\n'
-        f"<script>\n{scripts()}</script>\n</html>\n"
-    )
+    shown = '<div id="puzzles" class="puzzles"></div>'
+    return document("Pipeline puzzles", shown, scripts(), STYLE.read_text(encoding="utf-8"))
 
 
 def _with_imports(module: str, found: dict[str, str]) -> dict[str, str]:
