@@ -18,7 +18,6 @@ import course
 import gallery
 import methods
 import play
-import report
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -62,7 +61,7 @@ def main() -> int:
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE, linked)
     runs = {job: page for page, job in notebooks.items() if job}
-    (static / "report.html").write_text(report.page(ROOT, static, runs))
+    (static / "report.html").write_text(gallery.report(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
     texts = {f"course/{path.stem.lower()}": path for path in (ROOT / "docs/course").glob("*.md")}

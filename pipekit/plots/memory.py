@@ -1,32 +1,29 @@
-"""What each worker keeps, over time: bytes of its memory, or weight slots and microbatches."""
+"""What lies in every worker's memory, over time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.schedules import Schedule, check, slots
+from pipekit.plots.worker_panels import (
+    TICKS_PX,
+    in_panel,
+    panel,
+    steps,
+    worker_panels,
+    write_beside,
+)
 from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
-TICK_PX, GAP_PX, COUNTS_PX = 22, 12, 52
-"""From a number along the vertical axis to the next; between two panels; of a panel of counts."""
-NAME_PX, TICKS_PX, COUNT_PX = 68, 40, 28
-"""Of the left margin, for "worker 15", and for the numbers along an axis of bytes, or of counts."""
+TICK_PX = 22
+"""From a number along the vertical axis to the next."""
 PEAK_PX, BOTH_PEAKS_PX = 108, 162
 """Of the right margin, for "peak 12.34 GB", and for "12.34 GB simulated" below it."""
-COUNTED = {
-    "weight_slots": ("weight slots taken", {"color": style.PARTS["weights"].color}),
-    "in_flight": (
-        "microbatches in flight",
-        {"color": style.PARTS["activations"].edge, "dash": "dash"},
-    ),
-}
 
 
 def memory(
@@ -99,7 +96,7 @@ def memory(
             here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}
         here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
-        traces += [_in_panel(trace, row) for trace in here]
+        traces += [in_panel(trace, row) for trace in here]
         domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
         layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
@@ -107,125 +104,6 @@ def memory(
     unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
     layout["annotations"].append(unit)
     return go.Figure(traces, layout)
-
-
-def in_flight_table(schedule: Schedule) -> pd.DataFrame:
-    """Return what each worker keeps, over time: worker, slot, weight_slots, in_flight.
-
-    A row holds from its ``slot`` to that of the worker's next row: the first from slot 0, the
-    others from the end of a task. A worker with several stages has a weight slot for each version
-    of each of them.
-
-    Raises:
-        ScheduleError: the schedule is not executable.
-    """
-    schedule = schedule.excerpt()
-    report = check(schedule)
-    tables = [
-        pd.DataFrame(
-            {
-                "worker": worker,
-                "slot": np.append(0, times[:, 1]),
-                "weight_slots": np.append(len({task.stage for task in tasks}), taken),
-                "in_flight": np.append(0, flying),
-            }
-        )
-        for worker, (tasks, times, taken, flying) in enumerate(
-            zip(schedule.workers, slots(schedule), report.versions, report.in_flight, strict=True)
-        )
-    ]
-    table = pd.concat(tables)
-    # What a task that takes no time leaves behind holds from then on, not what it found.
-    return table.drop_duplicates(["worker", "slot"], keep="last", ignore_index=True)
-
-
-def in_flight(schedule: Schedule) -> go.Figure:
-    """Draw the weight slots taken and the microbatches in flight on each worker, over slots.
-
-    Raises:
-        ScheduleError: the schedule is not executable.
-    """
-    table = in_flight_table(schedule)
-    workers = range(schedule.worker_count)
-    versions, flying = (int(table[column].max()) for column in COUNTED)
-    most, end = max(versions, flying), float(table["slot"].max())
-    layout = worker_panels(
-        workers,
-        COUNTS_PX,
-        style.axis("time (slots)", range=[0, end]),
-        style.axis(range=[0, 1.15 * most], tickvals=[0, most]),
-        f"{schedule.name}: at most {units.plural(versions, 'weight slot')} and "
-        f"{units.plural(flying, 'microbatch', 'es')} in flight (exact)",
-        COUNT_PX,
-    )
-    traces = []
-    for worker in workers:
-        rows = table[table["worker"] == worker]
-        for held, (name, look) in COUNTED.items():
-            line = {
-                **steps(rows["slot"], rows[held], end),
-                "name": name,
-                "mode": "lines",
-                "line": {**look, "shape": "hv", "width": 2},
-                "hovertemplate": f"worker {worker}, slot %{{x}}: %{{y}} {name}<extra></extra>",
-            }
-            traces.append(_in_panel(line, worker))
-    return go.Figure(traces, layout)
-
-
-def worker_panels(
-    workers: Sequence[int],
-    row_px: float,
-    x_axis: dict[str, Any],
-    y_axis: dict[str, Any],
-    title: str,
-    ticks_px: int,
-) -> dict[str, Any]:
-    """Return the plotly layout of empty panels, one a worker, above one time axis.
-
-    ``ticks_px`` is how wide the numbers along the vertical axes are.
-    """
-    # All at once, as plain dicts: plotly checks every later change anew, which takes longer than
-    # all the rest.
-    plot_px = len(workers) * (row_px + GAP_PX) - GAP_PX
-    layout = style.layout(plot_px, title)
-    layout["margin"] = {**layout["margin"], "l": NAME_PX + ticks_px}
-    layout["annotations"] = []
-    for row, worker in enumerate(workers):
-        top = 1 - row * (row_px + GAP_PX) / plot_px
-        domain = [max(0.0, top - row_px / plot_px), top]
-        x, y = panel(row).values()
-        below = {} if row == len(workers) - 1 else {"title": None, "showticklabels": False}
-        above = {"matches": "x"} if row else {}
-        layout[f"xaxis{x[1:]}"] = {**x_axis, "anchor": y, **below, **above}
-        layout[f"yaxis{y[1:]}"] = {**y_axis, "domain": domain, "anchor": x}
-        beside = write_beside(domain, f"worker {worker}", x=0, xanchor="right", xshift=-ticks_px)
-        layout["annotations"].append(beside)
-    return layout
-
-
-def panel(row: int) -> dict[str, str]:
-    """Return the axes of the panel in a row, as a plotly trace names them."""
-    suffix = str(row + 1) if row else ""
-    return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def write_beside(domain: Sequence[float], text: str, **x: Any) -> dict[str, Any]:
-    """Return a plotly text at half the height of a panel, at ``x`` of its width."""
-    place = {"xref": "paper", "y": sum(domain) / 2, "yref": "paper", "yanchor": "middle"}
-    return {"text": text, "showarrow": False, **x, **place}
-
-
-def steps(times: pd.Series, values: pd.Series, end: float) -> dict[str, np.ndarray]:
-    """Return the x and y of what holds from each time to the next, and the last to the end."""
-    return {"x": np.append(times, end), "y": np.append(values, values.iloc[-1])}
-
-
-def _in_panel(trace: dict[str, Any], row: int) -> dict[str, Any]:
-    """Return a line or area in its panel, in the legend once for all of a name."""
-    name = trace.get("name")
-    shown = {"legendgroup": name, "showlegend": bool(name) and row == 0}
-    return {"type": "scatter", **trace, **panel(row), **shown}
 
 
 def _table(memory: Memory) -> pd.DataFrame:

@@ -212,7 +212,7 @@ def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine
 
 
 def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout: Path) -> None:
-    page = build.report.page(checkout, checkout / "s", {"fast": "a"})
+    page = build.gallery.report(checkout, checkout / "s", {"fast": "a"})
     for link in ("../gallery/a.html#cell-id=x", "report/fast/speed.csv", "#c"):
         assert f'href="{link}"' in page
     assert page.count("href") == 3

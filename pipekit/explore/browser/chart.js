@@ -32,12 +32,13 @@ function lines(title, room, size) {
 
 // Return an axis whose ticks stand upright, as many as there is room for.  Plotly would turn them.
 function thinned(axis, room, size) {
-  if (!axis.ticktext) return { ...axis, dtick: undefined };
+  if (!Array.isArray(axis.tickvals)) return { ...axis, dtick: undefined };
   pen.font = `${size}px Open Sans, verdana, arial, sans-serif`;
-  const widest = Math.max(...axis.ticktext.map((text) => pen.measureText(text).width));
-  const every = Math.ceil((axis.ticktext.length * (widest + GAP_PX)) / room);
+  const texts = axis.ticktext ?? axis.tickvals.map(String);
+  const widest = Math.max(...texts.map((text) => pen.measureText(text).width));
+  const every = Math.ceil((texts.length * (widest + GAP_PX)) / room);
   const kept = (_, place) => place % every === 0;
-  return { ...axis, tickangle: 0, tickvals: axis.tickvals.filter(kept), ticktext: axis.ticktext.filter(kept) };
+  return { ...axis, tickangle: 0, tickvals: axis.tickvals.filter(kept), ticktext: texts.filter(kept) };
 }
 
 // Return the layout for a page as narrow as a phone: the title wraps, the names of the legend stand
@@ -79,6 +80,18 @@ function narrowed(data, layout, width) {
   };
 }
 
+// Return the layout for a wide page: the title, which is broken for phones, in as few lines as it needs.
+function widened(layout, width) {
+  const title = lines(layout.title, (layout.width ?? width) - layout.margin.l - GAP_PX, layout.font.size);
+  const saved_px = LINE_PX * ((layout.title?.text ?? "").split("<br>").length - title.length);
+  const { height, margin } = layout;
+  return {
+    ...{ width, ...layout },
+    ...{ height: height - saved_px, margin: { ...margin, t: margin.t - saved_px } },
+    title: { ...layout.title, text: title.join("<br>"), pad: { b: GAP_PX + LINE_PX * (title.length - 1) } },
+  };
+}
+
 async function render({ model, el }) {
   const box = document.createElement("div");
   box.className = "pipekit-chart";
@@ -94,7 +107,7 @@ async function render({ model, el }) {
     if (!figure) return;
     const { data, layout } = JSON.parse(figure);
     const narrow = width < NARROW_PX;
-    const fitted = narrow ? narrowed(data, layout, width) : { width, ...layout };
+    const fitted = narrow ? narrowed(data, layout, width) : widened(layout, width);
     await Plotly.react(box, data, fitted, { displaylogo: false, displayModeBar: narrow ? false : "hover" });
     performance.measure("pipekit chart", { start: began, end: performance.now() });
     box.dataset.width = width;
