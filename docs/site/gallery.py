@@ -12,13 +12,13 @@ from typing import Any
 from pipekit import plots
 from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load_all
-from pipekit.ledger.report import scoreboard
 from pipekit.ledger.report.links import anchor
+from pipekit.ledger.report.scoreboard import TITLES as PAPERS
 
 TITLES = {
     "": "In general",
     "explore": "Explorers",
-    **{paper.replace("-", "_"): title for paper, title in scoreboard.TITLES.items()},
+    **{paper.replace("-", "_"): title for paper, title in PAPERS.items()},
     "memory": "Activations elsewhere, or shorter",
     "schedules": "All schedules",
     "staleness": "What delayed gradients cost",
