@@ -110,9 +110,9 @@ def _refused(figure: go.Figure) -> Iterator[str]:
             values = trace[axis] if trace[axis] is not None else ()
             if not all(each is None or isinstance(each, Real | str) for each in values):
                 yield f"dates on {axis}"
-            if trace[f"error_{axis}"].array is not None:
-                yield "error bars (plots.intervals has them)"
         if trace.type == "bar":
+            if trace.error_x.array is not None or trace.error_y.array is not None:
+                yield "error bars on bars"
             if trace.orientation != "h" and trace.text is not None:
                 yield "text on upright bars"
             continue

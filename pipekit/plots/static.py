@@ -28,8 +28,8 @@ from pipekit.plots.completion import (
     legend_columns,
 )
 
-PT = 0.75
-"""Points in a CSS pixel."""
+PT, ERROR_PX = 0.75, 2
+"""Points in a CSS pixel; plotly's error bars."""
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64
@@ -205,6 +205,11 @@ def _scatter(axes: Axes, trace: Any) -> None:
         return
     steps = trace.line.shape == "hv"
     axes.plot(trace.x, trace.y, drawstyle="steps-post" if steps else "default", **_strokes(trace))
+    reach = {f"{axis}err": _reach(trace[f"error_{axis}"]) for axis in "xy"}
+    if any(each is not None for each in reach.values()):
+        width = (trace.error_x.thickness or trace.error_y.thickness or ERROR_PX) * PT
+        look = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
+        axes.errorbar(trace.x, trace.y, **reach, **look)
     if trace.fill == "tozeroy":
         axes.fill_between(
             trace.x,
@@ -214,6 +219,13 @@ def _scatter(axes: Axes, trace: Any) -> None:
             alpha=0.4,
             lw=0,
         )
+
+
+def _reach(error: Any) -> Any:
+    """Return how far error bars go below and above, or None where there are none."""
+    if error.array is None:
+        return None
+    return error.array if error.arrayminus is None else (error.arrayminus, error.array)
 
 
 def _strokes(trace: Any) -> dict[str, Any]:

@@ -62,6 +62,7 @@ Open = Callable[..., "Page"]
 Hurts = Callable[["Page"], list[list[str]]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of the browser where there is none; JupyterLab has a process of its own."""
     for item in items:
