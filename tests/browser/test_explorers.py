@@ -137,6 +137,7 @@ def test_a_click_on_a_gap_says_all_that_was_waited_for_until_escape(
     assert lines[2] == "before B0 of stage 0, which needs B0 of stage 1 on worker 1"
     assert lines[3].endswith("worker 2's B0 of stage 2")
     assert any(line.startswith("in sum: ") for line in lines)
+    assert lines[-1] == "F0 of stage 0 began at 0 ms, and waited for nothing", "the chain's end"
     lab.page.evaluate(FRAMES)
     lab.page.screenshot(path=screenshots / "why.png", scale="css")
     canvases.first.press("Escape")
