@@ -18,7 +18,7 @@ from pipekit.plots import style
 from pipekit.plots.series import marked, series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.by_name import named_schedules
-from pipekit.searching.judge import Judge
+from pipekit.searching.judge import Found, Judge
 from pipekit.searching.search import Searched
 from pipekit.searching.search import search as shortest
 from pipekit.simulation import simulate
@@ -151,8 +151,10 @@ def _curve(setting: _Setting) -> pd.DataFrame:
         )
         # What was found under a lower cap stays, unless this is shorter.
         found.append(min([*found[-1:], best], key=lambda each: each.makespan_s))
-    rows = [*(("found", *row) for row in zip(caps, found, strict=True))]
-    rows += [("named", math.nan, each) for each in named]
+    rows: list[tuple[str, float, Searched | Found]] = [
+        *(("found", *row) for row in zip(caps, found, strict=True)),
+        *(("named", math.nan, each) for each in named),
+    ]
     return pd.DataFrame(
         [
             (kind, each.schedule.title, cap, max(each.peak_bytes), each.makespan_s, each.schedule)

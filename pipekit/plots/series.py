@@ -192,7 +192,7 @@ def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
 
     decades = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]))
     low, high = np.power(10.0, ends)
-    even = MaxNLocator(5).tick_values(low, high)
+    even = np.asarray(MaxNLocator(5).tick_values(low, high))
     for ticks in (decades, np.outer(decades, (1, 2, 5)).ravel(), even):
         ticks = ticks[(low <= ticks) & (ticks <= high)]
         if len(ticks) >= LEAST_TICKS:

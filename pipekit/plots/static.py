@@ -208,7 +208,7 @@ def _scatter(axes: Axes, trace: Any) -> None:
     reach = {f"{axis}err": _reach(trace[f"error_{axis}"]) for axis in "xy"}
     if any(each is not None for each in reach.values()):
         width = (trace.error_x.thickness or trace.error_y.thickness or ERROR_PX) * PT
-        look = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
+        look: Any = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
         axes.errorbar(trace.x, trace.y, **reach, **look)
     if trace.fill == "tozeroy":
         axes.fill_between(
