@@ -100,7 +100,7 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    pages = "".join(toctree(pages, heading) for heading, pages in CONTENTS.items())
+    pages = "".join(toctree(names, heading) for heading, names in CONTENTS.items())
     every = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
     return f"{text}\n{every}\n\n{pages}"
 
