@@ -24,14 +24,10 @@ Open = Callable[..., "Page"]
 Hurts = Callable[["Page"], list[list[str]]]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests of the browser where there is none; JupyterLab has a process of its own."""
+    """Skip the tests of the browser where there is none."""
     for item in items:
-        if Path(__file__).parent not in item.path.parents:
-            continue
-        item.add_marker(pytest.mark.xdist_group("lab" if "lab" in item.fixturenames else "pages"))  # type: ignore[attr-defined]
-        if CHROMIUM is None:
+        if CHROMIUM is None and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip("chromium is not installed: make chromium"))
 
 
