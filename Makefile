@@ -91,8 +91,7 @@ site: $(STAMP) ## build the site into build/site: guides, a page a method, noteb
 	.venv/bin/python docs/site/build.py
 
 browser: $(STAMP) chromium axe ## open the notebooks in JupyterLab and Chromium, as a reader would
-	.venv/bin/python -m pytest tests/browser -m browser
-	.venv/bin/python -m pytest tests/pages -m browser
+	.venv/bin/python -m pytest tests/browser -m browser -n 2 --dist loadfile --no-loadscope-reorder
 
 axe: ## install axe-core, which judges pages for readers with a screen reader, by npm
 	@npm install --silent --no-save --prefix build/axe axe-core || \

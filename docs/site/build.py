@@ -10,17 +10,14 @@ import inspect
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import article
 import costs
 import course
 import gallery
 import methods
 import play
-import report
-import slides
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -30,26 +27,20 @@ from pipekit.schedules.methods.by_name import TABLES
 
 ROOT = Path(__file__).parents[2]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
-PAGES = (
-    "start",
-    "train",
-    "your_model",
-    "cost",
-    "methods",
-    "why_slow",
-    "hang",
-    "ops",
-    "gradients",
-    "predictions",
-    "own_notebook",
-    "core",
-    "staleness",
-    "papers",
-    "from_other_tools",
-    "about",
-    "artifact",
-    "audit",
-)
+CONTENTS = {
+    "Use it": (
+        *("start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow"),
+        *("predictions", "gradients", "own_notebook"),
+    ),
+    "See it": (
+        *("why_pipelines_idle", "course/index", "course/slides", "course/readme", "course/errors"),
+        *("play", "methods/index", "gallery/index", "staleness", "papers"),
+    ),
+    "Look it up": (
+        *("api/index", "from_other_tools", "core", "contributing", "about", "artifact", "audit"),
+    ),
+}
+"""The pages by headings; those that no function makes are texts below docs/."""
 LINK = re.compile(r"\]\((?!#|/|https?:|mailto:)([^)#\s]+)(#[^)]*)?\)")
 """A link to a file of the checkout; one that begins with / is the site's own already."""
 
@@ -70,22 +61,20 @@ def main() -> int:
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE, linked)
     runs = {job: page for page, job in notebooks.items() if job}
-    (static / "report.html").write_text(report.page(ROOT, static, runs))
+    (static / "report.html").write_text(gallery.report(ROOT, static, runs))
     write("play", play.page(static))
     method_pages()
-    text = linked((ROOT / "docs/why_pipelines_idle.md").read_text(), ROOT / "docs")
-    write("why_pipelines_idle", article.page(text, static))
-    write("course/index", course.page(static))
-    write("course/slides", slides.page(static))
-    for path in (ROOT / "docs/course").glob("*.md"):
-        write(f"course/{path.stem.lower()}", linked(path.read_text(), path.parent))
-    write("api/index", index("API reference", [api_page(), *map(api_module, api_modules())]))
-    for page in PAGES:
-        write(page, linked((ROOT / f"docs/{page}.md").read_text(), ROOT / "docs"))
-    write("contributing", linked((ROOT / "CONTRIBUTING.md").read_text(), ROOT))
+    texts = {f"course/{path.stem.lower()}": path for path in (ROOT / "docs/course").glob("*.md")}
+    texts |= {path.stem: path for path in (ROOT / "docs").glob("*.md")}
+    texts["contributing"] = ROOT / "CONTRIBUTING.md"
+    made = {page: linked(path.read_text(), path.parent) for page, path in texts.items()}
+    for page, text in (made | course.pages(made["why_pipelines_idle"], static)).items():
+        write(page, text)
+    reference = [api_page(), *map(api_module, sorted(pipekit._MODULES.values()))]
+    write("api/index", f"# API reference\n\n{toctree(reference)}")
     write("index", front())
     shown = gallery.front(SOURCE, notebooks)
-    write("gallery/index", f"# The notebooks\n\n{shown}\n\n{toctree(list(notebooks))}")
+    write("gallery/index", f"# The notebooks\n\n{shown}\n\n{toctree(notebooks)}")
     done = build_main(["-q", "-j", "auto", "-b", "html", str(SOURCE), str(SITE)])
     broken = list(broken_links(SITE))
     for page, link in broken:
@@ -101,12 +90,7 @@ def write(page: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def index(title: str, pages: list[str]) -> str:
-    """Return a page that lists others, which lie beside it."""
-    return f"# {title}\n\n" + toctree(pages)
-
-
-def toctree(pages: list[str], caption: str = "") -> str:
+def toctree(pages: Iterable[str], caption: str = "") -> str:
     """Return the list of pages as Sphinx takes it."""
     told = f":caption: {caption}\n" if caption else ""
     return "```{toctree}\n:maxdepth: 1\n" + told + "\n" + "\n".join(pages) + "\n```\n"
@@ -116,23 +100,7 @@ def front() -> str:
     """Return the first page: README's, with the site's contents."""
     text = linked((ROOT / "README.md").read_text(), ROOT)
     text = text.replace("results/reference/", "reference/")
-    use = ["start", "train", "your_model", "cost", "methods", "ops", "hang", "why_slow"]
-    pages = toctree([*use, "predictions", "gradients", "own_notebook"], "Use it")
-    see = [
-        "why_pipelines_idle",
-        "course/index",
-        "course/slides",
-        "course/readme",
-        "course/errors",
-        "play",
-        "methods/index",
-        "gallery/index",
-        "staleness",
-        "papers",
-    ]
-    pages += toctree(see, "See it")
-    look = ["api/index", "from_other_tools", "core", "contributing", "about", "artifact", "audit"]
-    pages += toctree(look, "Look it up")
+    pages = "".join(toctree(names, heading) for heading, names in CONTENTS.items())
     every = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
     return f"{text}\n{every}\n\n{pages}"
 
@@ -180,12 +148,7 @@ def method_pages() -> None:
             linked(methods.page(name, all_costs, guide, SOURCE / "methods"), ROOT / "docs"),
         )
     choice = linked(methods.choice(all_costs, guide), ROOT / "docs")
-    write("methods/index", f"{choice}\n\n{toctree(list(TABLES))}")
-
-
-def api_modules() -> list[str]:
-    """Return the public modules."""
-    return sorted(pipekit._MODULES.values())
+    write("methods/index", f"{choice}\n\n{toctree(TABLES)}")
 
 
 def api_page() -> str:

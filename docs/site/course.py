@@ -1,10 +1,27 @@
-"""The course: the puzzles' page, played on the site without a kernel."""
+"""Pages that play without a kernel: the puzzles, slides, and the article "Why pipelines idle"."""
 
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from pipekit.explore.puzzles.page import scripts, styles
+from pipekit.explore.browser.standalone import STYLES
+from pipekit.explore.puzzles import page as game
+from pipekit.explore.puzzles.data import rows, rules
+from pipekit.schedules.methods.by_name import METHODS, batches_of
 
-PAGE = """# A course in puzzles
+STYLE = Path(__file__).with_name("article.css")
+ARTICLE = ("model-parallel", "gpipe", "flush", "zb-h1", "pipedream", "eager")
+"""The methods of the article's timelines, by so many workers and microbatches."""
+WORKERS, MICROBATCHES = range(2, 7), range(1, 9)
+SLIDES = (
+    ("One at a time", ["model-parallel"], "Who works while the first worker does?", "One of four."),
+    ("GPipe", ["gpipe"], "When can the last worker begin?", "Idle: (p-1)/(m+p-1), 3 of 7 slots."),
+    ("1F1B", ["gpipe", "flush"], "Which worker is first to free memory?", "As fast, fewer kept."),
+    ("ZB-H1", ["flush", "zb-h1"], "What could fill the last gaps?", "W waits for no one."),
+    ("PipeDream", ["pipedream"], "Which weights does F3 read?", "No flush, older weights."),
+)
+"""Title, methods on four workers with four microbatches, a question, and its answer at the end."""
+PUZZLES_PAGE = """# A course in puzzles
 
 Find the methods yourself, from no pipeline at all to a zero bubble. Each level gives the tasks of a
 method, a worker a row: press a task to place it at the end of its row, press a placed one to take
@@ -20,12 +37,73 @@ is an update. Keys: arrows choose a worker, a task's letter places it, `Z` undoe
 **Copy as text** takes your order to [a schedule of your own](/gallery/explore/own_schedule.ipynb),
 which trains a network with it. [A page a method](/methods/index.md) has the costs of each.
 """
+SLIDES_PAGE = """# Slides
+
+A key a state: arrow right goes on to the next task's end, arrow left back. The arrows below do the
+same on a phone. `SVG` below a timeline saves the state that is shown.
+
+```{raw} html
+<link rel="stylesheet" href="../_static/course/article.css">
+<div id="lecture" class="slides"></div>
+<script src="../_static/course/slides.js"></script>
+```
+"""
+ARTICLE_END = """
+```{raw} html
+<link rel="stylesheet" href="_static/course/article.css">
+<script src="_static/course/article.js"></script>
+```
+"""
 
 
-def page(static: Path) -> str:
-    """Write the page's script and style below ``static``; return its text."""
+def pages(article: str, static: Path) -> dict[str, str]:
+    """Write scripts and styles below ``static``; return the pages' texts, given the article's."""
     folder = static / "course"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "puzzles.js").write_text(scripts(), encoding="utf-8")
-    (folder / "puzzles.css").write_text(styles(), encoding="utf-8")
-    return PAGE
+    for name, text in {
+        "puzzles.js": game.scripts(),
+        "puzzles.css": styles(game.STYLE),
+        "slides.js": slides(),
+        "article.js": timelines(),
+        "article.css": styles(),
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return {
+        "course/index": PUZZLES_PAGE,
+        "course/slides": SLIDES_PAGE,
+        "why_pipelines_idle": article + ARTICLE_END,
+    }
+
+
+def styles(own: Path = STYLE) -> str:
+    """Return the canvas's CSS, with that of the article and the slides, or of the puzzles."""
+    return STYLES.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
+
+
+def timelines() -> str:
+    """Return the script of the article: its methods' tables by workers and microbatches."""
+    counts = [*product(WORKERS, MICROBATCHES)]
+    methods = {
+        name: {
+            "name": METHODS[name](2, 1).name,
+            "tables": {f"{p}/{m}": rows(batches_of(name, p, m, 1)) for p, m in counts},
+        }
+        for name in ARTICLE
+    }
+    known = {"rules": rules(), "methods": methods}
+    return game.playing("article", "enliven(known, document)", known)
+
+
+def slides() -> str:
+    """Return the script of the slides."""
+    shown = [
+        {"title": title, "notes": notes, "methods": [_method(name) for name in names]}
+        for title, names, *notes in SLIDES
+    ]
+    start = 'lecture(known, document.getElementById("lecture"))'
+    return game.playing("slides", start, {"rules": rules(), "slides": shown})
+
+
+def _method(name: str) -> dict[str, Any]:
+    schedule = batches_of(name, 4, 4, 1)
+    return {"name": schedule.name, "rows": rows(schedule)}

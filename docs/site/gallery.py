@@ -1,6 +1,8 @@
-"""The gallery: the notebooks as the newest runs have left them, each with its first figure."""
+"""Pages that runs have left: the notebooks, each with its first figure, and the report."""
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import groupby
@@ -11,15 +13,12 @@ from pipekit import plots
 from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load_all
 from pipekit.ledger.report.links import anchor
+from pipekit.ledger.report.scoreboard import TITLES as PAPERS
 
 TITLES = {
     "": "In general",
     "explore": "Explorers",
-    "pipedream": "PipeDream",
-    "gpipe": "GPipe",
-    "torchgpipe": "torchgpipe",
-    "pipedream_2bw": "PipeDream-2BW and -Flush",
-    "megatron": "Megatron-LM's interleaved schedule",
+    **{paper.replace("-", "_"): title for paper, title in PAPERS.items()},
     "memory": "Activations elsewhere, or shorter",
     "schedules": "All schedules",
     "staleness": "What delayed gradients cost",
@@ -31,6 +30,12 @@ HIDDEN = {"hide-input", "injected-parameters"}
 
 EXPLORED = "timeline", "planner", "search", "why_slow"
 """Explorers that need neither a run's tables nor a training for their first figure."""
+
+NO_RUN = (
+    '<!doctype html><html lang="en"><title>No report</title>'
+    "<main><h1>No run is here yet</h1><p><code>make papers</code> makes one.</p></main></html>"
+)
+_ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
 DRAWN = "drawn"
 """The tag of cells that print a schedule as a picture, whose lines must not wrap."""
@@ -62,6 +67,31 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
         names[name.with_suffix("").as_posix()] = job
     return names
+
+
+def report(root: Path, static: Path, shown: Mapping[str, str]) -> str:
+    """Return the report's HTML, for ``report.html`` among the site's static files.
+
+    What the site does not have is no link any more.
+    """
+    newest = sorted((root / "results/runs").glob("*/report.html"))
+    if not newest:
+        return NO_RUN
+    run = newest[-1].parent
+
+    def target(link: re.Match[str]) -> str:
+        path = Path(link[2])
+        to: str | None = None
+        if path.suffix in (".ipynb", ".html"):
+            page = shown.get(path.stem)
+            to = page and f"../gallery/{page}.html"
+        elif (run / path).is_file():
+            to = Path("report", *path.parts[-2:]).as_posix()
+            (static / to).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(run / path, static / to)
+        return f'{link[1]}="{to}{link[3] or ""}"' if to else ""
+
+    return _ADDRESS.sub(target, newest[-1].read_text(encoding="utf-8"))
 
 
 def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -46,14 +46,8 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         f"{', '.join(map(str, checked.peak_versions))}; microbatches in flight "
         f"{', '.join(map(str, checked.peak_in_flight))} (exact)."
     ]
-    if cells := row(name, guide):
-        weights, versions, paper, file = cells
-        text += [f"**Source:** {paper}. **A microbatch reads** {weights}; versions: {versions}."]
-        text += [f"**File:** {file}"]
-    elif cells := change(name, guide):
-        new, paper, file = cells
-        text += [f"**Source:** {paper}. **New:** {new}.", f"**File:** {file}"]
-    text += ["## When to use it", when(name, guide), *beside(name, all_costs)]
+    text += guided(name, guide)
+    text += ["## What it costs", *beside(name, all_costs)]
     text += ["## The table", f"```text\n{schedule}\n```"]
     text += ["## In words", _docstring(name)]
     text += ["## The judge's line", f"```python\n{judge(name)}```"]
@@ -91,10 +85,18 @@ def choice(all_costs: pd.DataFrame, guide: str) -> str:
     )
 
 
+def guided(name: str, guide: str) -> list[str]:
+    """Return the guide's rows on a method, each below the head of its table."""
+    head = re.compile(rf"\| (?:{re.escape(title(name))}|`{name.replace('-', '_')}\(.*\)`) \|")
+    tables = [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", guide, re.MULTILINE)]
+    found = [(table[:2], row) for table in tables for row in table if head.match(row)]
+    return ["\n".join([*above, row]) for above, row in found]
+
+
 def when(name: str, guide: str) -> str:
     """Return when to use a method, as the guide has it."""
-    found = re.search(rf"^\| {re.escape(title(name))} \| ([^|]+) \|$", guide, re.MULTILINE)
-    return found[1] if found else ""
+    row = next(row for row in guided(name, guide) if "| when to use it |" in row)
+    return row.rpartition(f"| {title(name)} | ")[2].rstrip(" |")
 
 
 def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
@@ -113,20 +115,6 @@ def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
         f"{WORK} (exact; by slow links: simulated). [All methods, and what the rows "
         f"mean](/methods/index.md). {said if better else none}",
     ]
-
-
-def row(name: str, guide: str) -> tuple[str, ...] | None:
-    """Return a method's row in the guide's table of all methods, but for its title."""
-    cells = rf"^\| {re.escape(title(name))} \| (.+) \| (.+) \| (.+) \| (\[.+\.py\]\(.+\).*) \|$"
-    found = re.search(cells, guide, re.MULTILINE)
-    return found and found.groups()
-
-
-def change(name: str, guide: str) -> tuple[str, ...] | None:
-    """Return a method's row in the guide's table of those with chunks and other ops, likewise."""
-    cells = rf"^\| `{name.replace('-', '_')}\(.*\)` \| (.+) \| (.+) \| (\[.+\.py\]\(.+\)) \|$"
-    found = re.search(cells, guide, re.MULTILINE)
-    return found and found.groups()
 
 
 def title(name: str) -> str:

@@ -18,7 +18,7 @@ import typer
 from playwright.sync_api import Locator, expect
 
 from experiments.benchmarks.harness import conclude, measured, show
-from tests.browser.jupyterlab import CELLS_S, Lab, jupyterlab
+from tests.browser.jupyterlab import CELLS_S, Lab, chromium, jupyterlab
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks" / "explore"
 FRAGMENT = "#pipekit.explore.timeline?method=flush&beside=nothing&stages=8&batches=10"
@@ -68,13 +68,13 @@ def main(
     keys: Annotated[int, typer.Option(help="keys of each kind", min=1, max=12)] = 11,
 ) -> None:
     """Press keys on a slider, and follow each to its picture."""
-    chromium = shutil.which("chromium")
-    assert chromium is not None, "there is no Chromium: make chromium"
+    path = shutil.which("chromium")
+    assert path is not None, "there is no Chromium: make chromium"
     record = measured(keys=keys)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "notebooks"
         shutil.copytree(NOTEBOOKS, folder)
-        with jupyterlab(folder, chromium, Path(scratch)) as lab:
+        with chromium(path) as browser, jupyterlab(folder, browser, Path(scratch)) as lab:
             lab.opened("timeline")
             rows = [row for move in MOVES for row in followed(lab, move, keys)]
     found = pd.DataFrame(rows)

@@ -1,7 +1,7 @@
 """Model, devices and batch in; the ways to spread it, memory by rank, and the chosen timeline."""
 
 from functools import lru_cache, partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
@@ -27,6 +27,7 @@ def see(
     batch: Annotated[int, count("samples a step", 1, 100_000)] = 128,
     seq_tokens: Annotated[int, count("tokens", 1, 10_000_000)] = 8192,
     dtype: Annotated[str, choice("products in", DTYPES)] = "bfloat16",
+    graphs: Annotated[bool, choice("CUDA graphs", [("no", False), ("yes", True)])] = False,
     rank: Annotated[int, count("candidate", 1, 100_000)] = 1,
     framework: Annotated[str, choice("flags of", flags.FRAMEWORKS)] = "megatron",
 ) -> View:
@@ -39,10 +40,11 @@ def see(
         batch: samples a step.
         seq_tokens: tokens of a sample.
         dtype: of products.
+        graphs: whether a pass is launched as one CUDA graph.
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """
-    found = _recommended(model, device, gpus, batch, seq_tokens, dtype)
+    found = _recommended(model, device, gpus, batch, seq_tokens, dtype, graphs)
     if rank > len(found.candidates):
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]
@@ -63,9 +65,10 @@ choose_parallelism = partial(explore, see, waits_for="trying layouts")
 
 @lru_cache(8)
 def _recommended(
-    model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str
+    model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str, graphs: bool
 ) -> Recommendation:
-    return recommend(model, (gpus, machine(device)), batch, seq_tokens=seq_tokens, dtype=dtype)
+    asked: Any = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
+    return recommend(model, (gpus, machine(device)), batch, **asked)
 
 
 def _timeline(chosen: RankedLayout) -> Trace:

@@ -1,5 +1,6 @@
 """A memory cap to move: the shortest schedule found under it, among all named methods."""
 
+import math
 import random
 from functools import cache, partial
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +15,7 @@ from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plans import Plan
 from pipekit.plots import style
-from pipekit.plots.series import series
+from pipekit.plots.series import marked, series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
@@ -57,26 +58,27 @@ def see(
     """
     setting = _Setting(workers, stages_a_worker, microbatches, unequal, link)
     curve = _curve(setting)
-    found, most = curve.found[cap], curve.caps[cap]
-    fitting = [each for each in curve.named if max(each.peak_bytes) <= most]
-    best = min(fitting, key=lambda each: each.makespan_s, default=None)
+    found, named = (curve[curve["kind"] == kind] for kind in ("found", "named"))
+    chosen = found.iloc[cap]
+    fitting = named[named["peak_bytes"] <= chosen["cap_bytes"]].nsmallest(1, "makespan_s")
     text = (
-        f"under {units.written(most, units.BYTES)} on each worker, found: "
-        f"{units.written(found.makespan_s, units.SECONDS)}"
+        f"under {units.written(chosen['cap_bytes'], units.BYTES)} on each worker, found: "
+        f"{units.written(chosen['makespan_s'], units.SECONDS)}"
     )
-    timelines = [Timeline(simulate(found.schedule, *setting.costs()), title="found")]
-    if best is not None:
-        gain = 100 * (1 - found.makespan_s / best.makespan_s)
+    timelines = [Timeline(simulate(chosen["schedule"], *setting.costs()), title="found")]
+    for best in fitting.itertuples():
+        gain = 100 * (1 - chosen["makespan_s"] / best.makespan_s)
         text += (
-            f", {gain:.1f} % less than the best named method that fits, {best.schedule.title}: "
+            f", {gain:.1f} % less than the best named method that fits, {best.name}: "
             f"{units.written(best.makespan_s, units.SECONDS)}"
         )
         timelines.append(Timeline(simulate(best.schedule, *setting.costs())))
     title = f"{workers} workers, {microbatches} microbatches: what memory buys"
+    figure = _figure(curve, chosen["cap_bytes"], title)
     return View(
         text=text,
         timelines=timelines,
-        plots={"time_against_memory": Plot(_figure(curve, most, title), curve.frame)},
+        plots={"time_against_memory": Plot(figure, curve.drop(columns="schedule"))},
     )
 
 
@@ -128,34 +130,12 @@ def _profile(stages: int, unequal: float) -> Profile:
     return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
 
 
-class _Curve(NamedTuple):
-    """The shortest schedule found under each cap, and the named methods, the most frugal first."""
-
-    caps: list[float]
-    found: list[Searched]
-    named: list[Found]
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row each; bytes are of the fullest worker."""
-        rows: list[tuple[str, float, Searched | Found]] = [
-            ("found", cap, each) for cap, each in zip(self.caps, self.found, strict=True)
-        ]
-        rows += [("named", float("nan"), each) for each in self.named]
-        return pd.DataFrame(
-            [
-                (kind, each.schedule.title, cap, max(each.peak_bytes), each.makespan_s)
-                for kind, cap, each in rows
-            ],
-            columns=["kind", "name", "cap_bytes", "peak_bytes", "makespan_s"],
-        )
-
-
 @cache
-def _curve(setting: _Setting) -> _Curve:
+def _curve(setting: _Setting) -> pd.DataFrame:
     """Search under caps from what the most frugal named method needs to what the most lavish does.
 
-    Each cap is by the same factor above the one before.
+    Each cap is by the same factor above the one before.  A row is a schedule, found or named, with
+    the bytes of the fullest worker.
     """
     profile, plan, links = setting.costs()
     workers, microbatches = setting.workers, setting.microbatches
@@ -171,37 +151,38 @@ def _curve(setting: _Setting) -> _Curve:
         )
         # What was found under a lower cap stays, unless this is shorter.
         found.append(min([*found[-1:], best], key=lambda each: each.makespan_s))
-    return _Curve(caps, found, named)
+    rows: list[tuple[str, float, Searched | Found]] = [
+        *(("found", *row) for row in zip(caps, found, strict=True)),
+        *(("named", math.nan, each) for each in named),
+    ]
+    return pd.DataFrame(
+        [
+            (kind, each.schedule.title, cap, max(each.peak_bytes), each.makespan_s, each.schedule)
+            for kind, cap, each in rows
+        ],
+        columns=["kind", "name", "cap_bytes", "peak_bytes", "makespan_s", "schedule"],
+    )
 
 
-def _figure(curve: _Curve, cap: float, title: str) -> Any:
+def _figure(curve: pd.DataFrame, cap: float, title: str) -> Any:
     """Draw the curve, the named methods as points, and the cap."""
-    frame = curve.frame
-    is_found = frame["kind"] == "found"
-    bytes_ = frame["cap_bytes"].where(is_found, frame["peak_bytes"])
-    shown = frame.assign(
-        name=frame["name"].where(~is_found, "found"),
-        megabytes=bytes_ / 1e6,
-        milliseconds=frame["makespan_s"] * 1e3,
+    is_found = curve["kind"] == "found"
+    bytes_ = curve["cap_bytes"].where(is_found, curve["peak_bytes"])
+    shown = pd.DataFrame(
+        {
+            "name": curve["name"].where(~is_found, "found"),
+            "memory of the fullest worker (MB)": bytes_ / 1e6,
+            "time of a batch (ms)": curve["makespan_s"] * 1e3,
+        }
     )
 
     def look(position: int) -> dict[str, Any]:
         if position:
-            return {"mode": "markers", "marker": style.marker(position)}
+            return marked(position)
         return {"mode": "lines", "line": {**style.line(0), "shape": "hv"}}
 
-    figure = series(
-        shown,
-        "megabytes",
-        "milliseconds",
-        "name",
-        look,
-        title=title,
-        label="simulated",
-        x_title="memory of the fullest worker (MB)",
-        y_title="time of a batch (ms)",
-    )
-    ends = shown["milliseconds"].agg(["min", "max"]).to_numpy()
+    name, x, y = shown.columns
+    figure = series(shown, x, y, name, look, title=title, label="simulated")
     line = {"color": style.GREY, "dash": "dot", "width": 1.5}
-    figure.add_scatter(x=[cap / 1e6] * 2, y=ends, name="cap", mode="lines", line=line)
-    return figure
+    ends = [shown[y].min(), shown[y].max()]
+    return figure.add_scatter(x=[cap / 1e6] * 2, y=ends, name="cap", mode="lines", line=line)

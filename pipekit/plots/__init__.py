@@ -3,13 +3,13 @@
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.completion import check
 from pipekit.plots.grid import grid
-from pipekit.plots.in_flight import in_flight, in_flight_table
 from pipekit.plots.intervals import intervals, spreads
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
 from pipekit.plots.save import save, svg
 from pipekit.plots.series import bands, curves, points
 from pipekit.plots.timeline import compare, timeline
+from pipekit.plots.worker_panels import in_flight, in_flight_table
 
 __all__ = [
     "bands",

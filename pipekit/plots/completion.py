@@ -27,10 +27,20 @@ DASHES: dict[str, Any] = {
     "dashdot": (0, (5, 2, 1.2, 2)),
     "longdash": (0, (8, 3)),
 }
-HEIGHT_PX, MARGIN_PX, FONT_PX, TITLE_PX = 450, {"l": 80, "r": 80, "t": 100, "b": 80}, 12, 17
-MARKED_POINTS, LINE_PX, MARKER_PX, BARS = 20, 2, 6, 0.8
-"""plotly's: of a line with fewer points markers are shown; widths; the share of a place that its
-bars take."""
+LAYOUT: dict[str, Any] = {
+    "width": style.WIDTH_PX,
+    "height": 450,
+    "margin": {"l": 80, "r": 80, "t": 100, "b": 80},
+    "font": {"size": 12, "color": style.GREY},
+    "title": {"x": 0, "y": 1, "pad": {"b": 8}, "font": {"size": 17}},
+}
+SCATTER: dict[str, Any] = {
+    "line": {"width": 2, "dash": "solid"},
+    "marker": {"size": 6, "symbol": "circle"},
+}
+"""plotly's own, but for greys and the title's place."""
+MARKED_POINTS, BARS = 20, 0.8
+"""plotly's: a line of fewer points shows markers; bars take this share of a place."""
 CHARACTER_EM, HANDLE_EM, TILTED = 0.62, 4.5, 30
 """Of a legend's entry, its letters and its handle; degrees of names that do not fit as ticks."""
 
@@ -59,10 +69,12 @@ def not_drawn(figure: go.Figure) -> list[str]:
 def completed(figure: go.Figure) -> go.Figure:
     """Return a copy of a figure with its defaults filled in; it raises as :func:`check` does."""
     check(figure)
-    whole = go.Figure(figure)
-    _fill_layout(whole.layout)
-    for position, trace in enumerate(whole.data):
-        _fill_trace(whole, trace, position)
+    whole = go.Figure(layout=LAYOUT).update_layout(figure.layout)
+    colors = figure.layout.colorway or figure.layout.template.layout.colorway or style.SERIES_COLORS
+    for position, trace in enumerate(figure.data):
+        default = _bar if trace.type == "bar" else _scatter
+        own = {"name": f"trace {position}", **default(trace, colors[position % len(colors)])}
+        whole.add_trace(type(trace)(own).update(trace))
     for letter in "xy":
         _place_names(whole, letter)
     _place_bars(whole)
@@ -98,9 +110,9 @@ def _refused(figure: go.Figure) -> Iterator[str]:
             values = trace[axis] if trace[axis] is not None else ()
             if not all(each is None or isinstance(each, Real | str) for each in values):
                 yield f"dates on {axis}"
-            if trace[f"error_{axis}"].array is not None:
-                yield "error bars (plots.intervals has them)"
         if trace.type == "bar":
+            if trace.error_x.array is not None or trace.error_y.array is not None:
+                yield "error bars on bars"
             if trace.orientation != "h" and trace.text is not None:
                 yield "text on upright bars"
             continue
@@ -120,40 +132,18 @@ def _refused(figure: go.Figure) -> Iterator[str]:
             yield f"the layout's {name}"
 
 
-def _fill_layout(layout: Any) -> None:
-    layout.width = layout.width or style.WIDTH_PX
-    layout.height = layout.height or HEIGHT_PX
-    for side, px in MARGIN_PX.items():
-        if layout.margin[side] is None:
-            layout.margin[side] = px
-    layout.font.size = layout.font.size or FONT_PX
-    layout.font.color = layout.font.color or style.GREY
-    title = layout.title
-    if title.x is None:
-        title.update(x=0, y=1, pad={"b": 8})
-    title.font.size = title.font.size or TITLE_PX
+def _bar(_: Any, color: str) -> dict[str, Any]:
+    return {"marker": {"color": color, "line": {"width": 0}}}
 
 
-def _fill_trace(figure: go.Figure, trace: Any, position: int) -> None:
-    colors = figure.layout.colorway or figure.layout.template.layout.colorway or style.SERIES_COLORS
-    color = colors[position % len(colors)]
-    trace.name = trace.name or f"trace {position}"
-    if trace.type == "bar":
-        trace.marker.color = trace.marker.color or color
-        if trace.marker.line.width is None:
-            trace.marker.line.width = 0
-        return
-    short = len(trace.x if trace.x is not None else trace.y) < MARKED_POINTS
-    trace.mode = trace.mode or ("lines+markers" if short else "lines")
-    if trace.x is None:
-        trace.x = np.arange(len(trace.y))
-    line, marker = trace.line, trace.marker
-    line.color = line.color or marker.color or color
-    line.width = LINE_PX if line.width is None else line.width
-    line.dash = line.dash or "solid"
-    marker.color = marker.color or line.color
-    marker.size = marker.size or MARKER_PX
-    marker.symbol = marker.symbol or "circle"
+def _scatter(trace: Any, color: str) -> dict[str, Any]:
+    places = np.arange(len(trace.y)) if trace.x is None else trace.x
+    inked = {"color": trace.line.color or trace.marker.color or color}
+    return {
+        "x": places,
+        "mode": "lines+markers" if len(places) < MARKED_POINTS else "lines",
+        **{part: given | inked for part, given in SCATTER.items()},
+    }
 
 
 def _place_names(figure: go.Figure, letter: str) -> None:

@@ -1,13 +1,14 @@
 """A number for each pair of settings: a map of cells, the darker the more."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
+from pipekit.plots.series import Words
 
 ROW_PX, MOST_PX = 34, 520
 """Of a row, and of all."""
@@ -29,12 +30,9 @@ def grid(
     value: str,
     *,
     best: tuple[Any, Any],
-    title: str,
-    label: str,
     unit: str,
     missing: str,
-    x_title: str | None = None,
-    y_title: str | None = None,
+    **words: Unpack[Words],
 ) -> go.Figure:
     """Draw a cell for each row, in five shades, with the number where there is room.
 
@@ -44,12 +42,9 @@ def grid(
         y: the column along the vertical axis; likewise, the least on top.
         value: the column of the numbers.
         best: x and y of the cell to frame.
-        title: what is shown, without the label.
-        label: what the numbers are: measured, emulated, simulated, exact or paper.
         unit: of the numbers.
         missing: what a cell without number means.
-        x_title: by default the column's name.
-        y_title: likewise.
+        words: as for :func:`curves`.
 
     Raises:
         ValueError: the frame is empty or lacks a column, or no cell has a number.
@@ -85,12 +80,12 @@ def grid(
         traces.append(drawn)
     framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
     traces.append(_cells(framed, BEST) | {"hoverinfo": "skip"})
-    layout = style.layout(row_px * len(down), f"{title} ({label})")
+    layout = style.layout(row_px * len(down), f"{words['title']} ({words['label']})")
     longest = max(len(str(step)) for step in down)
     layout["margin"]["l"] = max(style.MARGIN_PX["l"], 32 + 8 * longest)
     layout["barmode"] = "overlay"
-    layout["xaxis"] = _steps(across, x_title or x, [-0.5, len(across) - 0.5])
-    layout["yaxis"] = _steps(down, y_title or y, [len(down) - 0.5, -0.5])
+    layout["xaxis"] = _steps(across, words.get("x_title") or x, [-0.5, len(across) - 0.5])
+    layout["yaxis"] = _steps(down, words.get("y_title") or y, [len(down) - 0.5, -0.5])
     return go.Figure(traces, layout)
 
 

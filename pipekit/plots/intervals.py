@@ -1,14 +1,13 @@
 """Means in a line from a low to a high value, a row a category."""
 
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.series import BOTTOM_PX, CHARACTER_PX, PAD, marked, series
+from pipekit.plots.series import BOTTOM_PX, CHARACTER_PX, PAD, Words, marked, series
 
 ROW_PX = 34
 """Of a row."""
@@ -27,11 +26,9 @@ def intervals(
     high: str,
     color: str,
     *,
-    title: str,
-    label: str,
-    x_title: str | None = None,
     known: Sequence[str] = (),
     zero: bool = True,
+    **words: Unpack[Words],
 ) -> go.Figure:
     """Draw a marker and a line from ``low`` to ``high`` for each row of the frame.
 
@@ -40,7 +37,7 @@ def intervals(
         row: the column that names the figure's rows, in the order in which they first appear.
         mean: the column of the markers.
         low, high: the columns of the intervals' ends.
-        color, title, label, x_title: as for :func:`curves`.
+        color, words: as for :func:`curves`.
         known: the series of several figures, each of which is to look alike in all of them; by
             default those of the frame, in the order in which they first appear.
         zero: whether the axis has zero, with a line, beside the intervals.
@@ -59,23 +56,16 @@ def intervals(
             for name, kind in zip(frame[row], frame[color], strict=True)
         ]
     )
-    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": None}
-    figure = series(placed, mean, "place", color, lambda k: marked(looks.index(kinds[k])), **titles)
-    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    figure = series(placed, mean, "place", color, lambda k: marked(looks.index(kinds[k])), **words)
     for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
-        ends = zip(own[low], own[high], strict=True)
-        figure.add_scatter(
-            x=[*chain.from_iterable((start, end, None) for start, end in ends)],
-            y=[*chain.from_iterable((place, place, None) for place in own["place"])],
-            line={"color": trace.marker.color, "width": 1.5},
-            **quiet,
-        )
+        above, below = (own[high] - own[mean]).to_numpy(), (own[mean] - own[low]).to_numpy()
+        trace.error_x = {"array": above, "arrayminus": below, "thickness": 1.5, "width": 0}
     rows = style.rows(names)
     shown = [0.0] if zero else []
     if zero:
-        figure.add_scatter(
-            x=[0, 0], y=rows["range"][::-1], line={"color": style.GREY, "width": 1}, **quiet
-        )
+        quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+        line = {"color": style.GREY, "width": 1}
+        figure.add_scatter(x=[0, 0], y=rows["range"][::-1], line=line, **quiet)
     least, most = min([*shown, frame[mean].min()]), max([*shown, frame[mean].max()])
     spread = (most - least) or (frame[high] - frame[low]).max() or 1.0
     start = max(least - REACH * spread, min([*shown, frame[low].min()]))
@@ -88,7 +78,13 @@ def intervals(
 
 
 def spreads(
-    frame: pd.DataFrame, row: str, value: str, color: str, *, title: str, label: str, **how: Any
+    frame: pd.DataFrame,
+    row: str,
+    value: str,
+    color: str,
+    *,
+    zero: bool = False,
+    **words: Unpack[Words],
 ) -> go.Figure:
     """Draw each category's mean, in a line from its least value to its greatest.
 
@@ -96,13 +92,12 @@ def spreads(
         frame: one row a value, say a seed's accuracy.
         row: the column of the categories, which name the figure's rows.
         value: the column of the numbers.
-        color, title, label: as for :func:`curves`.
-        how: further arguments of :func:`intervals`.
+        color, zero, words: as for :func:`intervals`.
 
     Raises:
         ValueError: the frame is empty or lacks a column.
     """
     style.require(frame, (row, value, color))
     found = frame.groupby([row, color], sort=False)[value].agg(["mean", "min", "max"]).reset_index()
-    known: dict[str, Any] = {"x_title": value, "zero": False, **how}
-    return intervals(found, row, "mean", "min", "max", color, title=title, label=label, **known)
+    words["x_title"] = words.get("x_title") or value
+    return intervals(found, row, "mean", "min", "max", color, zero=zero, **words)

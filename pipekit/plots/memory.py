@@ -8,7 +8,14 @@ import plotly.graph_objects as go
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.worker_panels import TICKS_PX, panel, steps, worker_panels, write_beside
+from pipekit.plots.worker_panels import (
+    TICKS_PX,
+    in_panel,
+    panel,
+    steps,
+    worker_panels,
+    write_beside,
+)
 from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
@@ -68,14 +75,9 @@ def memory(
         heading, margin = f"{heading}, {_most(other, workers)}", BOTH_PEAKS_PX
     row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
     ticks = 1 + int(row_px / TICK_PX)
-    layout = worker_panels(
-        workers,
-        row_px,
-        style.axis(f"time ({second})", range=ends),
-        [style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)],
-        title=heading,
-        ticks_px=TICKS_PX,
-    )
+    time = style.axis(f"time ({second})", range=ends)
+    held_axis = style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)
+    layout = worker_panels(workers, row_px, time, held_axis, heading, TICKS_PX)
     layout["margin"]["r"] = margin
     parts = [part for part in PARTS if tables[0][part].any()]
     traces: list[dict[str, Any]] = []
@@ -94,18 +96,14 @@ def memory(
             here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}
         here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
-        names = [trace.get("name") for trace in here]
-        traces += [
-            {**trace, **panel(row), "legendgroup": name, "showlegend": bool(name) and row == 0}
-            for trace, name in zip(here, names, strict=True)
-        ]
+        traces += [in_panel(trace, row) for trace in here]
         domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
         layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
     unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
     layout["annotations"].append(unit)
-    return go.Figure([{"type": "scatter", **trace} for trace in traces], layout)
+    return go.Figure(traces, layout)
 
 
 def _table(memory: Memory) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Charts of one panel with several series: curves, bands, points."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,22 @@ PAD = 0.05
 """Free room beside what is outermost, as a share of the axis."""
 
 
+class Words(TypedDict):
+    """The texts of a chart.
+
+    Attributes:
+        title: what is shown, without the label.
+        label: what the numbers are: measured, emulated, simulated, exact or paper.
+        x_title: with its unit, "epoch" or "time (s)"; by default the column's name.
+        y_title: the same for the vertical axis.
+    """
+
+    title: str
+    label: str
+    x_title: NotRequired[str | None]
+    y_title: NotRequired[str | None]
+
+
 def series(
     frame: pd.DataFrame,
     x: str,
@@ -26,18 +42,15 @@ def series(
     color: str,
     look: Callable[[int], dict[str, Any]],
     *,
-    title: str,
-    label: str,
-    x_title: str | None,
-    y_title: str | None,
     plot_px: float = PLOT_PX,
+    **words: Unpack[Words],
 ) -> go.Figure:
     """Draw a trace for each value of column ``color``, as :func:`curves` does.
 
     ``look`` says how plotly draws the series at a position; ``plot_px`` is the panel's height.
     """
     style.require(frame, (x, y, color))
-    figure = go.Figure(layout=style.layout(plot_px, f"{title} ({label})"))
+    figure = go.Figure(layout=style.layout(plot_px, f"{words['title']} ({words['label']})"))
     longest = int(frame[color].astype(str).str.len().max())
     beside = {"orientation": "v", "x": 1, "xanchor": "left", "y": 1, "yref": "paper"}
     figure.update_layout(
@@ -51,22 +64,12 @@ def series(
         if len(rows) == 1 and drawn["mode"] == "lines":  # a line of one point is nothing to see
             drawn = marked(position)
         figure.add_scatter(x=rows[x].to_numpy(), y=rows[y].to_numpy(), name=str(name), **drawn)
-    figure.update_xaxes(style.axis(x_title or x))
-    figure.update_yaxes(style.axis(y_title or y))
+    figure.update_xaxes(style.axis(words.get("x_title") or x))
+    figure.update_yaxes(style.axis(words.get("y_title") or y))
     return figure
 
 
-def curves(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    color: str,
-    *,
-    title: str,
-    label: str,
-    x_title: str | None = None,
-    y_title: str | None = None,
-) -> go.Figure:
+def curves(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Words]) -> go.Figure:
     """Draw a line for each value of column ``color``, in the order in which they first appear.
 
     A series keeps its colour and dash in every figure whose frame names the series in that order.
@@ -76,29 +79,16 @@ def curves(
         x: the column along the horizontal axis.
         y: the column along the vertical axis.
         color: the column that names the series, say "method".
-        title: what is shown, without the label.
-        label: what the numbers are: measured, emulated, simulated, exact or paper.
-        x_title: with its unit, "epoch" or "time (s)"; by default the column's name.
-        y_title: the same for the vertical axis.
+        words: ``title`` and ``label``, and, if columns' names do not do, ``x_title`` and
+            ``y_title`` (:class:`Words`).
 
     Raises:
         ValueError: the frame is empty or lacks a column.
     """
-    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": y_title}
-    return series(frame, x, y, color, _line, **titles)
+    return series(frame, x, y, color, _line, **words)
 
 
-def bands(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    color: str,
-    *,
-    title: str,
-    label: str,
-    x_title: str | None = None,
-    y_title: str | None = None,
-) -> go.Figure:
+def bands(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Words]) -> go.Figure:
     """Draw curves of repeated runs in bands; for the arguments see :func:`plots.curves`.
 
     A curve is the mean over the rows of equal ``x``, say each seed's loss after each epoch, in a
@@ -106,8 +96,8 @@ def bands(
     """
     style.require(frame, (x, y, color))
     grouped = frame.groupby([color, x], sort=False)[y].agg(["mean", "min", "max"]).reset_index()
-    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": y_title or y}
-    figure = curves(grouped, x, "mean", color, **titles)
+    words["y_title"] = words.get("y_title") or y
+    figure = curves(grouped, x, "mean", color, **words)
     for position, (name, rows) in enumerate(grouped.groupby(color, sort=False)):
         # Who hides a curve, by its name in the legend, hides its band with it.
         figure.data[position].legendgroup = str(name)
@@ -132,37 +122,29 @@ def points(
     y: str,
     color: str,
     *,
-    title: str,
-    label: str,
     diagonal: bool = False,
-    x_title: str | None = None,
-    y_title: str | None = None,
     log: bool = False,
+    **words: Unpack[Words],
 ) -> go.Figure:
     """Draw a marker for each row; each value of column ``color`` has its own colour and symbol.
 
     Args:
         frame: one row a point; a column of names is an axis with a place for each.
-        x, y, color, title, label, x_title, y_title: as for :func:`curves`.
+        x, y, color, words: as for :func:`curves`.
         diagonal: also draw y = x, in a square panel with equal ranges, to compare both columns.
         log: whether both axes are logarithmic.
 
     Raises:
         ValueError: the frame is empty or lacks a column, or a number has no logarithm.
     """
-    titles: Any = {"title": title, "label": label, "x_title": x_title, "y_title": y_title}
     plot_px = SQUARE_PX if diagonal else PLOT_PX
-    figure = series(frame, x, y, color, marked, **titles, plot_px=plot_px)
-    ranges = [
-        _range(frame[[column]], log) if pd.api.types.is_numeric_dtype(frame[column]) else None
-        for column in (x, y)
-    ]
+    figure = series(frame, x, y, color, marked, plot_px=plot_px, **words)
     if diagonal:
         both = _range(frame[[x, y]], log)
-        ranges = [both, both]
         _diagonal(figure, both, log)
-    for axis, ends in zip((figure.layout.xaxis, figure.layout.yaxis), ranges, strict=True):
-        if ends is not None:
+    for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
+        if diagonal or pd.api.types.is_numeric_dtype(frame[column]):
+            ends = both if diagonal else _range(frame[[column]], log)
             axis.update(_log_axis(ends) if log else {}, range=ends)
     return figure
 
@@ -210,9 +192,9 @@ def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
 
     decades = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]))
     low, high = np.power(10.0, ends)
-    even = MaxNLocator(5).tick_values(low, high)
+    even = np.asarray(MaxNLocator(5).tick_values(low, high))
     for ticks in (decades, np.outer(decades, (1, 2, 5)).ravel(), even):
         ticks = ticks[(low <= ticks) & (ticks <= high)]
         if len(ticks) >= LEAST_TICKS:
             break
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {"type": "log", "tickvals": ticks.tolist(), "ticktext": [f"{tick:g}" for tick in ticks]}

@@ -28,8 +28,8 @@ from pipekit.plots.completion import (
     legend_columns,
 )
 
-PT = 0.75
-"""Points in a CSS pixel."""
+PT, ERROR_PX = 0.75, 2
+"""Points in a CSS pixel; plotly's error bars."""
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64
@@ -130,14 +130,16 @@ def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int, counts: boo
     elif theirs.type != "log":
         most = theirs.nticks or most_ticks + 1
         ours.set_major_locator(MaxNLocator(most - 1, steps=[1, 2, 5, 10], integer=counts))
-    ours.set_minor_locator(NullLocator())
-    ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color or style.GREY)
+    between = theirs.minor.dtick
+    ours.set_minor_locator(MultipleLocator(between) if between else NullLocator())
+    ours.set_tick_params(which="both", length=0)
+    ours.set_tick_params(labelsize=font_pt, labelcolor=theirs.color or style.GREY)
     if theirs.tickangle:
         ours.set_tick_params(labelrotation=-theirs.tickangle)
     if theirs.showticklabels is False:
         ours.set_tick_params(labelleft=False, labelbottom=False)
     if theirs.showgrid is not False:
-        ours.grid(color=_rgba(theirs.gridcolor or style.GRID), linewidth=0.8)
+        ours.grid(which="both", color=_rgba(theirs.gridcolor or style.GRID), linewidth=0.8)
     if theirs.title.text:
         color = theirs.color or style.GREY
         ours.set_label_text(theirs.title.text, color=color, fontsize=font_pt)
@@ -203,6 +205,11 @@ def _scatter(axes: Axes, trace: Any) -> None:
         return
     steps = trace.line.shape == "hv"
     axes.plot(trace.x, trace.y, drawstyle="steps-post" if steps else "default", **_strokes(trace))
+    reach = {f"{axis}err": _reach(trace[f"error_{axis}"]) for axis in "xy"}
+    if any(each is not None for each in reach.values()):
+        width = (trace.error_x.thickness or trace.error_y.thickness or ERROR_PX) * PT
+        look: Any = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
+        axes.errorbar(trace.x, trace.y, **reach, **look)
     if trace.fill == "tozeroy":
         axes.fill_between(
             trace.x,
@@ -212,6 +219,13 @@ def _scatter(axes: Axes, trace: Any) -> None:
             alpha=0.4,
             lw=0,
         )
+
+
+def _reach(error: Any) -> Any:
+    """Return how far error bars go below and above, or None where there are none."""
+    if error.array is None:
+        return None
+    return error.array if error.arrayminus is None else (error.arrayminus, error.array)
 
 
 def _strokes(trace: Any) -> dict[str, Any]:

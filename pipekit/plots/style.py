@@ -96,7 +96,7 @@ NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
 BREAK, TITLE_CHARACTERS, TITLE_PX = "<br>", 36, 20
 """Between lines of a title; what one has room for on a phone, beside the names of rows; height."""
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
-AXIS_PX = 46
+AXIS_PX = 54
 """Of an axis below the panels, with its numbers and its title."""
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 

@@ -10,7 +10,7 @@ from pipekit.plots.events import as_trace, bars, summary, time_scale
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
-MOST_EVENTS = 20_000
+MOST_EVENTS, MOST_LINES = 20_000, 30
 NUMBER_PX, LEAST_NUMBER_PX = 12, 8
 DIGIT_EM = 0.6
 """How wide a digit is: 0.56 in Arial, more in what may replace it."""
@@ -108,9 +108,12 @@ def _draw(
         start = min(peer.span_s[0] for peer in peers) * scale
         end = max(peer.span_s[1] for peer in peers) * scale
         pad = 0.004 * (end - start)
-        step = 1 if trace.unit == "slots" and end - start <= 30 else None
+        # A line a slot, and numbers where there is room: on a phone plotly would turn all of them.
+        lines = {"dtick": 1, "showgrid": True, "gridcolor": style.GRID}
+        slots = trace.unit == "slots" and end - start <= MOST_LINES
         figure.update_xaxes(
-            style.axis(f"time ({unit})", range=[start - pad, end + pad], dtick=step),
+            style.axis(f"time ({unit})", range=[start - pad, end + pad]),
+            minor=lines if slots else None,
             matches=first_axis.get(trace.unit),
             row=row,
         )

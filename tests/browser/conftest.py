@@ -1,31 +1,27 @@
-"""JupyterLab in Chromium, once for all tests of this folder."""
+"""One Chromium, a JupyterLab, and a folder of pages that need no kernel, for all tests here."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import nbformat
 import pytest
-from papermill.iorw import load_notebook_node
-from papermill.parameterize import parameterize_notebook
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
     from tests.browser.jupyterlab import Lab
 
 CHROMIUM = shutil.which("chromium")
-SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
-"""The quickstart's parameters here; with them go fewer images."""
-IMAGES = "mnist(rows=5000, test_rows=1000)", "mnist(rows=600, test_rows=100)"
-MANY = """
-from pipekit.explore import TimelineCanvas
-from pipekit.schedules import pipedream
-from pipekit.traces import Trace
-
-canvas = TimelineCanvas()
-canvas.show(Trace.from_schedule(pipedream(8).take(2090)))
-canvas
-"""
+WITHIN_MS = 300_000
+"""A page's answer on a machine with other work: it only ends a hang."""
+AXE = "build/axe/node_modules/axe-core/axe.min.js"
+HURTS = """() => axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => [each.id, ...each.nodes.map(node => node.html.slice(0, 120))]))"""
+"""What hinders readers with a screen reader, a keyboard, or weak eyes (WCAG 2, by axe-core)."""
+Open = Callable[..., "Page"]
+Hurts = Callable[["Page"], list[list[str]]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,36 +32,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Lab]":
+def browser() -> "Iterator[Browser]":
+    from tests.browser.jupyterlab import chromium  # here, where playwright is known to be there
+
+    assert CHROMIUM is not None
+    with chromium(CHROMIUM) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def lab(
+    browser: "Browser", repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[Lab]":
     """JupyterLab with copies of the notebooks; the quickstart runs while others are looked at."""
-    from tests.browser.jupyterlab import jupyterlab  # here, where playwright is known to be there
+    from tests.browser.jupyterlab import jupyterlab
+    from tests.browser.pages import write_notebooks
 
     folder = tmp_path_factory.mktemp("notebooks")
-    for notebook in (repository / "notebooks" / "explore").glob("*.ipynb"):
-        shutil.copy(notebook, folder)
-    quickstart = load_notebook_node(str(repository / "notebooks" / "quickstart.ipynb"))
-    for cell in quickstart.cells:
-        cell.source = cell.source.replace(*IMAGES)
-    assert IMAGES[1] in "".join(cell.source for cell in quickstart.cells)
-    small = parameterize_notebook(quickstart, {**SMALL, "results_dir": str(folder / "results")})
-    nbformat.write(small, folder / "quickstart.ipynb")
-    tables = {"reference_dir": str(repository / "results" / "reference" / "staleness")}
-    staleness = load_notebook_node(str(folder / "staleness.ipynb"))
-    nbformat.write(parameterize_notebook(staleness, tables), folder / "staleness.ipynb")
-    many = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(MANY)])
-    many.metadata.kernelspec = quickstart.metadata.kernelspec
-    nbformat.write(many, folder / "many.ipynb")
-    assert CHROMIUM is not None
-    with jupyterlab(folder, CHROMIUM, tmp_path_factory.mktemp("jupyterlab")) as lab:
+    write_notebooks(folder, repository)
+    with jupyterlab(folder, browser, tmp_path_factory.mktemp("jupyterlab")) as lab:
         lab.run("quickstart.ipynb", own_kernel=True)
         yield lab
-
-
-@pytest.fixture(autouse=True)
-def _no_error_and_no_request_elsewhere(lab: "Lab") -> Iterator[None]:
-    yield
-    assert lab.errors == []
-    assert lab.hosts == {"127.0.0.1"}
+        assert lab.hosts == {"127.0.0.1"}
 
 
 @pytest.fixture
@@ -73,3 +61,65 @@ def screenshots(repository: Path) -> Path:
     folder = repository / "results" / "runs" / "browser"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a folder with the pages."""
+    from tests.browser.pages import serving, write_pages
+
+    folder = tmp_path_factory.mktemp("pages")
+    write_pages(folder, repository)
+    with serving(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def hurts(repository: Path) -> Hurts:
+    """A function that returns a page's serious faults for readers, each with its elements."""
+    if not (axe := repository / AXE).exists():
+        pytest.skip("axe-core is not installed: make axe")
+    code = axe.read_text(encoding="utf-8")
+
+    def judged(page: "Page") -> list[list[str]]:
+        page.evaluate(f"{code};0")
+        found: list[list[str]] = page.evaluate(HURTS)
+        return found
+
+    return judged
+
+
+@pytest.fixture
+def opened(browser: "Browser", served: str) -> Iterator[Open]:
+    """A function that opens a page, of which no script may fail and no other host be asked."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=WITHIN_MS)
+    contexts: list[BrowserContext] = []
+    failed: list[str] = []
+
+    def ask(url: str) -> None:
+        if not url.startswith((served, "data:", "blob:")):
+            failed.append(url)
+
+    def open_page(
+        name: str,
+        width: int = 1440,
+        theme: Literal["light", "dark"] = "light",
+        touch: bool = False,
+    ) -> "Page":
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch
+        )
+        contexts.append(context)
+        context.set_default_timeout(WITHIN_MS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: failed.append(str(error)))
+        page.on("request", lambda asked: ask(asked.url))
+        page.goto(f"{served}/{name}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert failed == []

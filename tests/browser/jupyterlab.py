@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from playwright.sync_api import ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
 
 START_S, CELLS_S = 300, 300  # they only end a hang
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
@@ -41,6 +41,8 @@ SETTLED = """notebook => [...notebook.querySelectorAll('.pipekit-timeline, .pipe
 })"""
 """Whether every picture was painted as wide as its box is, and in the colour of the page's text."""
 WIDTHS = {"laptop": 1280, "phone": 390}
+SCREENS = (1440, "light"), (390, "dark")
+"""Of pages without a kernel: each theme is tried once."""
 PAINTED = ".pipekit-timeline > canvas[data-painted], .pipekit-chart[data-painted]"
 
 
@@ -128,19 +130,17 @@ class Lab:
         self.until(lambda: notebook.evaluate(SETTLED))
 
     def photographed(self, name: str, folder: Path) -> None:
-        """Take pictures of the page in both themes, as wide as a laptop's and as a phone's."""
+        """Take a picture as wide as a laptop's in the dark theme, and as a phone's in the light."""
         notebook, size = self.front(), self.page.viewport_size
         assert size is not None
-        for theme in ("Dark", "Light"):
+        for theme, (device, width) in zip(("Dark", "Light"), WIDTHS.items(), strict=True):
             self.theme(theme)
-            for device, width in WIDTHS.items():
-                self.page.set_viewport_size({**size, "width": width})
-                picture = notebook.locator(PAINTED).first
-                if device == "phone":
-                    picture.evaluate("each => each.scrollIntoView()")
-                self.settled(notebook)
-                path = folder / f"{name}_{theme.lower()}_{device}.png"
-                self.page.screenshot(path=path, scale="css")
+            self.page.set_viewport_size({**size, "width": width})
+            self.settled(notebook)
+            if device == "phone":
+                notebook.locator(PAINTED).first.evaluate("each => each.scrollIntoView()")
+            path = folder / f"{name}_{theme.lower()}_{device}.png"
+            self.page.screenshot(path=path, scale="css")
         self.page.set_viewport_size(size)
         self.settled(notebook)
         notebook.locator(".jp-Cell").first.scroll_into_view_if_needed()
@@ -165,12 +165,23 @@ class Lab:
 
 
 @contextmanager
-def jupyterlab(folder: Path, chromium: str, scratch: Path) -> Iterator[Lab]:
+def chromium(path: str) -> Iterator[Browser]:
+    """Start a headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def jupyterlab(folder: Path, browser: Browser, scratch: Path) -> Iterator[Lab]:
     """Serve a folder by a JupyterLab that reads and writes no settings of the user's.
 
     Args:
         folder: with the notebooks.
-        chromium: the browser's path.
+        browser: that opens it.
         scratch: for settings and logs.
     """
     settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
@@ -196,19 +207,15 @@ def jupyterlab(folder: Path, chromium: str, scratch: Path) -> Iterator[Lab]:
             stderr=subprocess.STDOUT,
         )
     try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=chromium, args=["--no-sandbox"] if os.geteuid() == 0 else []
-            )
-            page = browser.new_page(viewport={"width": 1280, "height": 1400})
-            page.set_default_timeout(1000 * START_S)
-            lab = Lab(page)
-            address = _address(Path(folders["JUPYTER_RUNTIME_DIR"]), server)
-            page.goto(f"{address['url']}lab?token={address['token']}")
-            page.wait_for_function("window.jupyterapp")
-            page.evaluate("jupyterapp.restored.then(() => null)")
-            yield lab
-            browser.close()
+        page = browser.new_page(viewport={"width": WIDTHS["laptop"], "height": 1400})
+        page.set_default_timeout(1000 * START_S)
+        lab = Lab(page)
+        address = _address(Path(folders["JUPYTER_RUNTIME_DIR"]), server)
+        page.goto(f"{address['url']}lab?token={address['token']}")
+        page.wait_for_function("window.jupyterapp")
+        page.evaluate("jupyterapp.restored.then(() => null)")
+        yield lab
+        page.close()
     finally:
         server.terminate()  # its kernels with it
         server.wait(timeout=20)

@@ -1,17 +1,16 @@
 """Take the README's pictures of the explorer and the report: ``python -m tests.browser.pictures``."""
 
 import io
-import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from pipekit.ledger import claims
 from pipekit.ledger.report import write
+from tests.browser.jupyterlab import chromium
+from tests.browser.pages import of_site
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/pictures"
@@ -20,19 +19,16 @@ FRAMES, FRAME_MS, WIDTH_PX = 30, 333, 880
 
 def main() -> None:
     """Write ``explorer.gif``, ten seconds of two methods that play, and ``report.png``."""
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+    with chromium("/usr/bin/chromium") as browser, tempfile.TemporaryDirectory() as folder:
         explorer(browser, Path(folder))
         page = browser.new_page(viewport={"width": 1280, "height": 760})
         page.goto(write(claims.outcomes(ROOT / "results/reference/papers"), Path(folder)).as_uri())
         taken(page, colours=256).save(PICTURES / "report.png")
-        browser.close()
 
 
 def explorer(browser: Browser, folder: Path) -> None:
     """Film the site's page, on which PipeDream-Flush plays above GPipe."""
-    sys.path.append(str(ROOT / "docs/site"))  # whose scripts are no package
-    play: Any = import_module("play")
+    play = of_site(ROOT, "play")
     play.METHODS = {name: play.METHODS[name] for name in ("flush", "gpipe")}
     (folder / "play.html").write_text(
         "<!doctype html><meta charset=utf-8>" + play.body(folder / "_static")

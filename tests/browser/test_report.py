@@ -1,7 +1,6 @@
 """The report as a reader opens it: Table 1 is found in twenty seconds, on any screen."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
-from pipekit.ledger import claims
-from pipekit.ledger.report import write
-from tests.browser.jupyterlab import WIDTHS, Lab
+from tests.browser.conftest import Open
+from tests.browser.jupyterlab import WIDTHS
 
 pytestmark = pytest.mark.browser
 
@@ -35,15 +33,8 @@ FOUND = re.compile(
 
 
 @pytest.fixture
-def page(lab: Lab, repository: Path, tmp_path: Path) -> Iterator[Page]:
-    path = write(claims.outcomes(repository / "results/reference/papers"), tmp_path)
-    browser = lab.page.context.browser
-    assert browser is not None
-    page = browser.new_page(viewport={"width": WIDTHS["laptop"], "height": FIRST_PX})
-    page.on("pageerror", lambda error: lab.errors.append(str(error)))
-    page.goto(path.as_uri())
-    yield page
-    page.close()
+def page(opened: Open) -> Page:
+    return opened("report.html", WIDTHS["laptop"])
 
 
 def test_a_reader_finds_vgg16_on_8_workers_on_the_first_screen(page: Page) -> None:

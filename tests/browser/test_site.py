@@ -1,8 +1,6 @@
 """The site's page on which the explorer of timelines is alive, opened from a folder."""
 
-import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,47 +9,21 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
-from pipekit.explore.why_page import html
-from pipekit.explore.why_slow import EXAMPLE, explanation
-from pipekit.schedules.methods.by_name import METHODS
-from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
+from tests.browser.conftest import Open
+from tests.browser.jupyterlab import WIDTHS
 
 pytestmark = pytest.mark.browser
 
-SHOWN = "flush", "gpipe", "dualpipe"
-HTML = "<!doctype html><meta charset=utf-8><meta name=viewport content=width=device-width>"
-
-
-@pytest.fixture(scope="module")
-def address(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    spec = importlib.util.spec_from_file_location("play", repository / "docs/site/play.py")
-    assert spec is not None
-    assert spec.loader is not None
-    play = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(play)
-    play.METHODS = {name: METHODS[name] for name in SHOWN}  # type: ignore[attr-defined]
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "play.html").write_text(HTML + play.body(folder / "_static"), encoding="utf-8")
-    return (folder / "play.html").as_uri()
-
 
 @pytest.fixture
-def page(lab: Lab, address: str) -> Iterator[Page]:
-    browser = lab.page.context.browser
-    assert browser is not None
-    page = browser.new_page(viewport={"width": WIDTHS["laptop"], "height": 1000})
-    page.set_default_timeout(1000 * CELLS_S)
-    page.on("pageerror", lambda error: lab.errors.append(str(error)))
-    page.goto(address)
-    yield page
-    page.close()
+def page(opened: Open) -> Page:
+    return opened("play.html", WIDTHS["laptop"])
 
 
 def titled(page: Page, *starts: str) -> None:
     """Wait until the timelines of these methods are painted, explained."""
     for number, start in enumerate(starts):
-        title = page.locator(".pipekit-title").nth(number)
-        expect(title).to_contain_text(start, timeout=1000 * CELLS_S)
+        expect(page.locator(".pipekit-title").nth(number)).to_contain_text(start)
     expect(page.locator("canvas[data-explained=true]")).to_have_count(len(starts))
 
 
@@ -94,15 +66,10 @@ def test_a_click_says_why_and_both_play_together(page: Page) -> None:
     expect(second).not_to_have_attribute("data-painted", str(painted))
 
 
-def test_an_explanation_shows_a_step_and_the_step_without_each_cause(
-    page: Page, lab: Lab, tmp_path: Path
-) -> None:
-    path = tmp_path / "why.html"
-    path.write_text(html(explanation(EXAMPLE)), encoding="utf-8")
-    page.goto(path.as_uri())
+def test_an_explanation_shows_a_step_and_the_step_without_each_cause(opened: Open) -> None:
+    page = opened("why.html")
     titles = page.locator(".pipekit-title")
     expect(titles.nth(0)).to_contain_text("PipeDream-Flush, step 0: bubble")
     expect(titles.nth(1)).to_contain_text("PipeDream-Flush, step 0 without unequal stages")
     expect(page.locator("canvas[data-explained=true]")).to_have_count(4)
     expect(page.locator("table").first).to_contain_text("Stage 1 takes 40% longer")
-    assert not lab.errors

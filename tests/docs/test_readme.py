@@ -10,9 +10,12 @@ from xml.etree import ElementTree
 import nbformat
 import pandas as pd
 import pytest
+from torch.distributed import pipelining
 from typer.testing import CliRunner
 
-from pipekit import plots
+import pipekit as pk
+from experiments.first_steps import PAGE, steps
+from pipekit import plots, schedules
 from pipekit.cli import app
 from pipekit.ledger.ledger import load
 from pipekit.plots import timeline
@@ -28,14 +31,11 @@ DOCS = tuple(
     )
 )
 PAGES = "README.md", "CONTRIBUTING.md", *DOCS
+OTHERS = "docs/from_other_tools.md"
 WITH_CODE = (
-    "docs/start.md",
-    "docs/train.md",
-    "docs/your_model.md",
-    "docs/cost.md",
-    "docs/methods.md",
-    "docs/hang.md",
-    "docs/ops.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{n}.md" for n in ("start", "train", "your_model", "cost", "methods", "hang", "ops")),
+    pytest.param(OTHERS, marks=pytest.mark.long),
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
@@ -55,7 +55,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", *WITH_CODE])
+@pytest.mark.parametrize("name", WITH_CODE)
 def test_the_code_of_a_page_runs_from_top_to_bottom(
     name: str, repository: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,3 +156,25 @@ def test_papermills_recipes_write_inside_the_repository(repository: Path) -> Non
         cells = nbformat.read(notebook, as_version=4).cells
         (results,) = RESULTS.findall("\n".join(cell.source for cell in cells))
         assert (runs_in / results).resolve().is_relative_to(repository / "results")
+
+
+def test_every_step_of_the_first_page_has_something_to_run(repository: Path) -> None:
+    found = steps((repository / PAGE).read_text())
+    assert len(found) == 4
+    assert all(found.values())
+    assert found["Two methods train a network"] == "make demo"
+
+
+def test_every_name_of_ours_and_of_torchs_beside_other_tools_exists(repository: Path) -> None:
+    page = (repository / OTHERS).read_text()
+    for home, pattern in (
+        (schedules, r"\bschedules\.(\w+)"),
+        (pk, r"\bpk\.(\w+)"),
+        (pk.Pipeline, r"\bpipeline\.(\w+)\("),
+    ):
+        assert [name for name in re.findall(pattern, page) if not hasattr(home, name)] == []
+    named = set(re.findall(r"\bSchedule[A-Z0-9]\w+", page))
+    assert named == {name for name in pipelining.__all__ if name.startswith("Schedule")}
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) > 30
+    assert {row.count("|") for row in rows} == {3}

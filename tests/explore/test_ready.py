@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from ipywidgets import ValueWidget
 
-from pipekit.explore import choose_parallelism, planner, search, timeline, why_slow
-from pipekit.explore.by_hand import own_schedule
+from pipekit.explore import choose_parallelism, own_schedule, planner, search, timeline, why_slow
 from pipekit.explore.page.controls import declared
 
 EXPLORERS = "choose_parallelism", "planner", "search", "timeline", "why_slow"
@@ -17,7 +16,7 @@ CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
 from experiments.staleness import explorer
-from pipekit.explore.by_hand import own_schedule
+from pipekit.explore import own_schedule
 from pipekit.explore.puzzles.page import html
 from pipekit.explore.browser.picture import explained, picture
 for shown in timeline.see().timelines:

@@ -42,7 +42,7 @@ def test_stages_may_be_of_equal_time_or_of_equal_size() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_can_be_seen(preset: str) -> None:
-    assert see(**PRESETS[preset]).timelines
+    assert see(**PRESETS[preset] | {"batches": 1}).timelines
 
 
 def test_notes_say_what_each_worker_keeps() -> None:
@@ -58,7 +58,7 @@ def test_notes_say_what_each_worker_keeps() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: str) -> None:
-    view = see(method, "flush", microbatches=8)
+    view = see(method, "flush", microbatches=8, batches=1)
     assert all(each.memory for each in view.timelines)
     frames = [each.trace.frame for each in view.timelines]
     work = [(f["end_s"] - f["start_s"]).groupby(f["worker"]).sum() for f in frames]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from pipekit import plots
@@ -69,6 +70,15 @@ def test_bars_stand_beside_one_another_or_on_one_another_and_on_zero() -> None:
     assert [bar[:2] for bar in bars(panel(go.Figure(lying)))] == [(0, 3), (0, 4), (0, 5)]
 
 
+@pytest.mark.parametrize("letter", "xy")
+def test_error_bars_go_from_the_least_to_the_most(letter: str) -> None:
+    error: Any = {f"error_{letter}": {"array": [1, 2], "arrayminus": [3, 4]}}
+    axes = panel(go.Figure(go.Scatter(x=[10, 20], y=[10, 20], **error)))
+    (bars,) = (each for each in axes.collections if isinstance(each, LineCollection))
+    column = "xy".index(letter)
+    assert [line[:, column].tolist() for line in bars.get_segments()] == [[7, 11], [16, 22]]
+
+
 @pytest.mark.parametrize("orientation", ["h", "v"])
 def test_a_long_legend_is_within_the_picture(orientation: str) -> None:
     named = [go.Scatter(y=[k, k], name=f"a series with a rather long name, {k}") for k in range(9)]
@@ -87,7 +97,7 @@ def test_a_long_legend_is_within_the_picture(orientation: str) -> None:
     [
         (go.Figure(go.Pie(values=[1])), "a trace of type 'pie'"),
         (go.Figure(go.Scatter(x=pd.to_datetime(["2026-01-01"]), y=[1])), "dates on x"),
-        (go.Figure(go.Scatter(y=[1], error_y={"array": [1]})), "error bars"),
+        (go.Figure(go.Bar(y=[1], error_y={"array": [1]})), "error bars on bars"),
         (go.Figure(go.Scatter(y=[1], mode="text")), "mode 'text'"),
         (go.Figure(go.Scatter(y=[1], marker={"symbol": "star"})), "the marker 'star'"),
         (go.Figure(go.Scatter(y=[1], marker={"size": [3]})), "markers of several sizes"),

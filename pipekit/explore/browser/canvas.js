@@ -1,7 +1,7 @@
 // A timeline's widget: what is shown of a picture, and what mouse, keys and buttons change of it.
 
 const HINT = "Drag pans, Ctrl + wheel or + and - zoom, 0 shows all, Shift + drag measures, a click says why; space plays, comma and full stop step, c: critical path";
-const SECONDS_OF_PLAY = 12, WHY_MS = 30, NARROW_PX = 560, LEAST_MEMORY_PX = 24, MOST_REASONS = 6;
+const SECONDS_OF_PLAY = 12, WHY_MS = 30, NARROW_PX = 560, LEAST_MEMORY_PX = 24;
 const COLORED = { op: "op", version: "weight version", stage: "stage", cause: "cause of idleness" };
 const MOST_NAMED = 12; // versions or stages in the legend
 const COLUMNS = {
@@ -233,6 +233,7 @@ function render({ model, el }) {
   function show(lines, { offsetX: x, offsetY: y }, isPinned = false) { // below the controls, or at the mouse
     tip.hidden = !lines;
     tip.classList.toggle("pipekit-pinned", isPinned);
+    tip.tabIndex = isPinned ? 0 : -1; // a long chain scrolls, by keys, too
     if (!lines) return;
     const [first, ...rest] = lines;
     tip.replaceChildren();
@@ -289,9 +290,9 @@ function render({ model, el }) {
     if (!s.waited) return [];
     const chain = [];
     for (let at = i; at >= 0; at = s.waited[at]) chain.push(at);
-    const first = chain.at(-1), more = chain.length - MOST_REASONS;
+    const first = chain.at(-1);
     const sum = `in sum: ${chain.length} passes one after another, since ${label(first)} began at ${tidied(s.bars.start[first])} ${s.picture.unit}`;
-    return [sum, ...chain.slice(0, MOST_REASONS).map(because), ...(more > 0 ? [`and ${more} more, back to ${label(first)}`] : [])];
+    return [sum, ...chain.map(because)];
   }
 
   function tellMemory(x, y) {

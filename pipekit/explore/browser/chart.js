@@ -15,7 +15,7 @@ function plotly(model) {
 }
 
 const NARROW_PX = 600;
-const [LINE_PX, GAP_PX] = [20, 8]; // of a line of text, of free room
+const [LINE_PX, GAP_PX, PANEL] = [20, 8, 0.7]; // of a line of text, of free room; a panel's share of a phone
 const pen = document.createElement("canvas").getContext("2d");
 
 // Break a text between its words where it is wider than there is room.  Plotly would cut it off.
@@ -30,6 +30,17 @@ function lines(title, room, size) {
   return found;
 }
 
+// Return an axis whose ticks stand upright, as many as there is room for.  Plotly would turn them.
+function thinned(axis, room, size) {
+  if (!Array.isArray(axis.tickvals)) return { ...axis, dtick: undefined };
+  pen.font = `${size}px Open Sans, verdana, arial, sans-serif`;
+  const texts = axis.ticktext ?? axis.tickvals.map(String);
+  const widest = Math.max(...texts.map((text) => pen.measureText(text).width));
+  const every = Math.ceil((texts.length * (widest + GAP_PX)) / room);
+  const kept = (_, place) => place % every === 0;
+  return { ...axis, tickangle: 0, tickvals: axis.tickvals.filter(kept), ticktext: texts.filter(kept) };
+}
+
 // Return the layout for a page as narrow as a phone: the title wraps, the names of the legend stand
 // one a line between it and the panel, and the axes take the room of their text.  Fingers scroll.
 function narrowed(data, layout, width) {
@@ -41,9 +52,9 @@ function narrowed(data, layout, width) {
   const height = layout.height - layout.margin.t + t;
   const axes = {};
   for (const key of Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key))) {
-    axes[key] = { ...layout[key], automargin: true };
+    axes[key] = { ...(key[0] === "x" ? thinned(layout[key], PANEL * width, size) : layout[key]), automargin: true };
     if (key[0] === "x" && layout[key].title) {
-      const text = lines(layout[key].title, 0.7 * width, size).join("<br>");
+      const text = lines(layout[key].title, PANEL * width, size).join("<br>");
       axes[key].title = { ...layout[key].title, text };
     }
   }
@@ -69,6 +80,18 @@ function narrowed(data, layout, width) {
   };
 }
 
+// Return the layout for a wide page: the title, which is broken for phones, in as few lines as it needs.
+function widened(layout, width) {
+  const title = lines(layout.title, (layout.width ?? width) - layout.margin.l - GAP_PX, layout.font.size);
+  const saved_px = LINE_PX * ((layout.title?.text ?? "").split("<br>").length - title.length);
+  const { height, margin } = layout;
+  return {
+    ...{ width, ...layout },
+    ...{ height: height - saved_px, margin: { ...margin, t: margin.t - saved_px } },
+    title: { ...layout.title, text: title.join("<br>"), pad: { b: GAP_PX + LINE_PX * (title.length - 1) } },
+  };
+}
+
 async function render({ model, el }) {
   const box = document.createElement("div");
   box.className = "pipekit-chart";
@@ -84,7 +107,7 @@ async function render({ model, el }) {
     if (!figure) return;
     const { data, layout } = JSON.parse(figure);
     const narrow = width < NARROW_PX;
-    const fitted = narrow ? narrowed(data, layout, width) : { width, ...layout };
+    const fitted = narrow ? narrowed(data, layout, width) : widened(layout, width);
     await Plotly.react(box, data, fitted, { displaylogo: false, displayModeBar: narrow ? false : "hover" });
     performance.measure("pipekit chart", { start: began, end: performance.now() });
     box.dataset.width = width;

@@ -41,24 +41,25 @@ def embedded(shown: Any) -> str:
 
 
 def page(title: str, traces: Sequence[Trace], above: str = "", below: str = "") -> str:
-    """Return a page with traces on one scale of time, for wide screens and phones.
-
-    It needs no other file; ``above`` and ``below`` the traces stands HTML.
-    """
+    """Return a page with traces on one scale of time; ``above`` and ``below`` them stands HTML."""
     longest = max(trace.makespan_s for trace in traces)
     shown = [
         {"picture": picture(trace, longest=longest), "why": explained(trace, longest=longest)}
         for trace in traces
     ]
+    given = f"pipekitCanvas.revived({embedded(shown)})"
+    start = f'pipekitCanvas.draw({given}, document.getElementById("shown"), []);\n'
+    return document(title, f'{above}<div id="shown"></div>\n{below}', f"{script()}{start}")
+
+
+def document(title: str, main: str, script: str, style: str = "") -> str:
+    """Return a page that needs no other file, for wide screens and phones."""
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n"
-        f"<style>\n{STYLES.read_text(encoding='utf-8')}{STYLE}</style>\n"
-        f'<main><h1>{escape(title)}</h1>\n{above}<div id="shown"></div>\n{below}</main>\n'
-        f"<script>\n{script()}\n"
-        f"const shown = pipekitCanvas.revived({embedded(shown)});\n"
-        f'pipekitCanvas.draw(shown, document.getElementById("shown"), []);\n</script>\n</html>\n'
+        f"<style>\n{STYLES.read_text(encoding='utf-8')}{STYLE}{style}</style>\n"
+        f"<main><h1>{escape(title)}</h1>\n{main}</main>\n<script>\n{script}</script>\n</html>\n"
     )
 
 

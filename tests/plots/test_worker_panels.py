@@ -38,7 +38,7 @@ def test_peaks_are_those_of_the_proof(schedule: Schedule) -> None:
     assert tuple(peaks["in_flight"]) == report.peak_in_flight
 
 
-def test_each_worker_has_two_panels_of_steps_to_the_end_of_the_schedule() -> None:
+def test_each_worker_has_two_lines_of_steps_to_the_end_of_the_schedule() -> None:
     figure = in_flight(schedules.two_bw(4, 4).take(4))
     assert len(figure.data) == 8
     assert {line.line.shape for line in figure.data} == {"hv"}

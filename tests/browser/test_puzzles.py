@@ -11,7 +11,8 @@ from playwright.sync_api import expect
 
 from pipekit.explore.puzzles.data import levels
 from pipekit.explore.puzzles.page import html
-from tests.pages.conftest import Open
+from tests.browser.conftest import Open
+from tests.browser.jupyterlab import SCREENS
 
 pytestmark = pytest.mark.browser
 
@@ -119,8 +120,7 @@ def test_the_trace_is_diagnosed_and_wrong_answers_have_reasons(opened: Open) -> 
     expect(page.locator(".verdict.solved")).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 def test_all_fits_and_has_room_for_fingers(
     theme: str, width: int, opened: Open, repository: Path
 ) -> None:

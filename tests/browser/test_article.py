@@ -9,7 +9,8 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Page, expect
 
-from tests.pages.conftest import Open
+from tests.browser.conftest import Open
+from tests.browser.jupyterlab import SCREENS
 
 pytestmark = pytest.mark.browser
 
@@ -67,8 +68,7 @@ def test_hovering_a_pass_dims_all_other_microbatches(opened: Open) -> None:
     assert [255 - shade for shade in dimmed[:3]] < [0.6 * (255 - shade) for shade in last[:3]]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize("name", ["article", "slides"])
 def test_timelines_fit_their_page(
     name: str, theme: str, width: int, opened: Open, repository: Path

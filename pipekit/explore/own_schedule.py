@@ -1,19 +1,35 @@
 """A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
 
+import re
+from collections.abc import Iterator
 from functools import partial
+from html import escape
 from typing import Annotated
 
 import ipywidgets as widgets
 
-from pipekit.explore.by_hand.marks import faults, marked
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import check, flush, gpipe, interleaved, parse, pipedream, two_bw, zb_h1
+from pipekit.schedules import (
+    ScheduleError,
+    check,
+    flush,
+    gpipe,
+    interleaved,
+    parse,
+    pipedream,
+    two_bw,
+    zb_h1,
+)
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
 
 PICTURE = str(flush(3, 4).take(2))
+_ROW = re.compile(r"^[ \t]*(worker (\d+))(?: stage (\d+))?[ \t]*\|", re.MULTILINE)
+_WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
+Place = tuple[int, int]
+"""The characters from the first to the one before the second."""
 _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
@@ -37,7 +53,7 @@ def text_area() -> widgets.Textarea:
 
 def see(picture: Annotated[str, text_area] = PICTURE) -> View:
     """Return a picture's schedule, drawn in time slots and simulated as the network's training."""
-    from pipekit.explore.by_hand.training import split  # here, since torch takes seconds
+    from pipekit.explore.training import split  # here, since torch takes seconds
 
     schedule = parse(picture)
     report = check(schedule)
@@ -56,9 +72,58 @@ def see(picture: Annotated[str, text_area] = PICTURE) -> View:
 
 def trained(picture: str = PICTURE) -> View:
     """Return :func:`see` with a real training by the engine."""
-    from pipekit.explore.by_hand.training import with_training
+    from pipekit.explore.training import with_training
 
     return with_training(see(picture), parse(picture))
+
+
+def faults(picture: str, error: ValueError) -> list[Place]:
+    """Return the characters of a picture's cells at fault; only a ScheduleError says where.
+
+    A missing task has no cell: then the names of the rows that have its stage are at fault.
+    """
+    if not isinstance(error, ScheduleError):
+        return []
+    if error.line is not None:
+        line = [*re.finditer("^.*$", picture, re.MULTILINE)][error.line - 1]
+        if error.column is None:
+            return [line.span()]
+        cell = re.compile(r"\S+|.*").match(picture, line.start() + error.column - 1)
+        return [cell.span()] if cell else []
+    named = {
+        (task.label, task.stage, worker)
+        for task, worker in zip(error.tasks, error.workers, strict=True)
+    }
+    places = [
+        place
+        for (label, stage, worker), place in _cells(picture)
+        if {(label, stage, worker), (label, stage, None)} & named
+    ]
+    stages = {task.stage for task in error.tasks}
+    rows = (row for row in _ROW.finditer(picture) if int(row[3] or row[2]) in stages)
+    return sorted(places) or [row.span(1) for row in rows]
+
+
+def marked(picture: str, error: ValueError) -> str:
+    """Return the picture as HTML, with the cells marked that an error is about."""
+    html, end = "", 0
+    for start, stop in faults(picture, error):
+        html += f"{escape(picture[end:start])}<mark>{escape(picture[start:stop])}</mark>"
+        end = stop
+    return html + escape(picture[end:])
+
+
+def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
+    """Yield the label, stage and worker of each task of a picture that can be read, and its place.
+
+    A row has its tasks in the order of their letters, and of updates' carets.
+    """
+    workers = parse(picture).workers
+    for row in _ROW.finditer(picture):
+        worker, end = int(row[2]), picture.find("\n", row.end())
+        written = _WRITTEN.finditer(picture, row.end(), end if end >= 0 else len(picture))
+        for task, cell in zip(workers[worker], written, strict=True):
+            yield (task.label, task.stage, worker), cell.span()
 
 
 class OwnSchedule(Explorer):
@@ -89,7 +154,7 @@ class OwnSchedule(Explorer):
 
     def _train(self, _button: widgets.Button) -> None:
         self._button.disabled, self._button.description = True, "training ..."
-        from pipekit.explore.by_hand.training import with_training
+        from pipekit.explore.training import with_training
 
         try:
             view = self._see(**self.values())

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
 
-from tests.pages.conftest import Hurts, Open
+from tests.browser.conftest import Hurts, Open
+from tests.browser.jupyterlab import SCREENS
 
 pytestmark = pytest.mark.browser
 
@@ -23,8 +24,7 @@ MAIN = (
 )
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize("name", MADE)
 def test_pages_that_need_no_site(
     name: str, width: int, theme: str, opened: Open, hurts: Hurts
@@ -36,8 +36,7 @@ def test_pages_that_need_no_site(
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize("name", MAIN)
 def test_the_sites_ten_main_pages(
     name: str, width: int, theme: str, opened: Open, hurts: Hurts, repository: Path

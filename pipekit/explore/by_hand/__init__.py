@@ -1,1 +1,0 @@
-"""Schedules written by hand: text with its faults marked, and training with it."""

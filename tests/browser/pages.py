@@ -1,0 +1,111 @@
+"""What the browser is shown: notebooks to run, and pages that need no kernel."""
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import mistune
+import nbformat
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
+
+from pipekit.explore import why_page
+from pipekit.explore.browser.standalone import page as timelines
+from pipekit.explore.puzzles.page import html
+from pipekit.explore.why_slow import EXAMPLE, explanation
+from pipekit.ledger.claims import outcomes
+from pipekit.ledger.report import write
+from pipekit.schedules import flush, gpipe
+from pipekit.schedules.methods.by_name import METHODS
+from pipekit.traces import Trace
+
+SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
+"""The quickstart's parameters here; with them go fewer images."""
+IMAGES = "mnist(rows=5000, test_rows=1000)", "mnist(rows=600, test_rows=100)"
+MANY = """
+from pipekit.explore import TimelineCanvas
+from pipekit.schedules import pipedream
+from pipekit.traces import Trace
+
+canvas = TimelineCanvas()
+canvas.show(Trace.from_schedule(pipedream(8).take(2090)))
+canvas
+"""
+HTML = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>page</title>"
+    "<meta name=viewport content='width=device-width'><style>:root {color-scheme: light dark; background: Canvas}</style>"
+)
+"""The site's theme gives a page the like."""
+PLAYED = "flush", "gpipe", "dualpipe"
+
+
+def write_notebooks(folder: Path, repository: Path) -> None:
+    """Copy the explorers' notebooks and a small quickstart, and add one with many bars."""
+    for notebook in (repository / "notebooks" / "explore").glob("*.ipynb"):
+        shutil.copy(notebook, folder)
+    quickstart = load_notebook_node(str(repository / "notebooks" / "quickstart.ipynb"))
+    for cell in quickstart.cells:
+        cell.source = cell.source.replace(*IMAGES)
+    assert IMAGES[1] in "".join(cell.source for cell in quickstart.cells)
+    small = parameterize_notebook(quickstart, {**SMALL, "results_dir": str(folder / "results")})
+    nbformat.write(small, folder / "quickstart.ipynb")
+    tables = {"reference_dir": str(repository / "results" / "reference" / "staleness")}
+    staleness = load_notebook_node(str(folder / "staleness.ipynb"))
+    nbformat.write(parameterize_notebook(staleness, tables), folder / "staleness.ipynb")
+    many = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(MANY)])
+    many.metadata.kernelspec = quickstart.metadata.kernelspec
+    nbformat.write(many, folder / "many.ipynb")
+
+
+def write_pages(folder: Path, repository: Path) -> None:
+    """Write the pages that need no kernel, and link the site if it is built."""
+    course, play = of_site(repository, "course"), of_site(repository, "play")
+    play.METHODS = {name: METHODS[name] for name in PLAYED}
+    traces = [Trace.from_schedule(method(4, 4).take(1)) for method in (gpipe, flush)]
+    text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
+    article = mistune.create_markdown(escape=False, plugins=["table"])(text)
+    lecture = '<div id="lecture" class="slides"></div>'
+    head = f"{HTML}<style>{course.styles()}</style>"
+    for name, page in {
+        "puzzles": html(),
+        "timeline": timelines("GPipe and 1F1B", traces),
+        "why": why_page.html(explanation(EXAMPLE)),
+        "play": HTML + play.body(folder / "_static"),
+        "article": f"{head}{article}<script>{course.timelines()}</script>",
+        "slides": f"{head}{lecture}<script>{course.slides()}</script>",
+    }.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    write(outcomes(repository / "results/reference/papers"), folder)
+    if (built := repository / "build/site").is_dir():
+        (folder / "site").symlink_to(built)
+
+
+def of_site(repository: Path, name: str) -> Any:
+    """Return a part of the site's build."""
+    spec = importlib.util.spec_from_file_location(name, repository / f"docs/site/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder on loopback; return its address."""
+    handler = partial(_Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
