@@ -3,7 +3,7 @@
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ class PossibleStops:
     def __bool__(self) -> bool:
         return bool(self.batches)
 
+    def after(self, resume: "ResumeConfig | None") -> "PossibleStops":
+        """Return those of a run that is taken up again, if it is."""
+        return replace(self, begin=resume.boundary.microbatches) if resume else self
+
     def before(self, microbatch: int) -> int | None:
         """Return the possible end before a failed microbatch's own batch, or None.
 
@@ -76,6 +80,10 @@ class RunTable:
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
+
+    def begun(self, boundary: Boundary) -> "RunTable":
+        """Return the table of a run that is taken up again behind a boundary."""
+        return replace(self, made=boundary.versions)
 
     @property
     def busy(self) -> list[int]:

@@ -56,17 +56,12 @@ class BatchSource:
         possible_stops: PossibleStops,
         read: Read,
     ) -> None:
-        self._first, self._rest, self._possible_stops = first, rest, possible_stops
+        self._first, self._rest, self.possible_stops = first, rest, possible_stops
         self.each_batch, self.total = each_batch, total
         self._read = read
         self._stopped = False
         self.error: Exception | None = None
         self.rows = array("q")
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the run may end early anywhere."""
-        return bool(self._possible_stops)
 
     def stop(self, error: Exception | None = None) -> None:
         """Read no more batches: the run ends at the next possible stop."""
@@ -80,7 +75,7 @@ class BatchSource:
                 run may not end.
         """
         for number, microbatches in enumerate(self.each_batch()):
-            may_end = microbatches.start in self._possible_stops
+            may_end = microbatches.start in self.possible_stops
             if number == self.total or (self._stopped and may_end):
                 yield End()
                 return

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, is_pure, set_attributes
+from pipekit.layers.skips import Skip, between, links
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
 from pipekit.partition.handed_on import require_handed_on_within
@@ -32,6 +33,13 @@ from pipekit.partition.recording.stage import (
 )
 from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
+
+
+class Joints(NamedTuple):
+    """What joins stages: skip connections, and weights that they share."""
+
+    skips: Sequence[Skip]
+    ties: tuple[Tie, ...]
 
 
 class ModelStages:
@@ -89,13 +97,19 @@ class ModelStages:
         return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
     @property
+    def joints(self) -> Joints | None:
+        """What passes between stages beside activations; None: only the first batch tells."""
+        if self.partition:
+            return Joints(self.partition.skips, self.partition.ties)
+        balance = self.balance or [1] * len(self._model)
+        skips = between(links(self._model), balance)
+        found = Joints(skips, find_ties(cut(self._model, balance)))
+        return found if self.balance or not any(found) else None
+
+    @property
     def ties(self) -> tuple[Tie, ...]:
         """The weights that stages share, if the stages are known."""
-        if self.partition:
-            return self.partition.ties
-        if self.balance is None:
-            return ()
-        return find_ties(cut(self._model, self.balance))
+        return joints.ties if (joints := self.joints) else ()
 
     def prepare(
         self,

@@ -9,7 +9,7 @@ from itertools import islice
 
 from typing_extensions import Buffer
 
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.schedules import Message, Op, Step, Steps
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN

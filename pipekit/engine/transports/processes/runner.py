@@ -15,9 +15,9 @@ import torch
 from pipekit.devices import is_accelerator
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch, End, Needs
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage, StageConfig
-from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
