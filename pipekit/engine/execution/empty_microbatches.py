@@ -6,8 +6,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
-from pipekit.engine.execution.executor import StageRuntime
-from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import (
+    StageGradients,
+    StageIO,
+    StageRuntime,
+    Target,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,7 +26,6 @@ class PassingEmpty:
         no_gradients = partial(StageGradients, {}, {})
         self.recompute = _unless_empty(empty, stage.recompute, partial(StageIO, (), {}))
         self.backward = _unless_empty(empty, stage.backward, no_gradients)
-        self.backward_input = _unless_empty(empty, stage.backward_input, no_gradients)
         self.backward_weight = _unless_empty(empty, stage.backward_weight, lambda: None)
 
     def forward(

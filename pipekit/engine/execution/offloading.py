@@ -7,6 +7,7 @@ section 3; BPipe, Kim et al., ICML 2023, section 3).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -14,9 +15,13 @@ from torch import Tensor
 
 from pipekit.devices import CPU, Mover
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.execution.executor import StageRuntime
 from pipekit.engine.execution.moved_tensors import MovedTensors, Saved, Waiting, storages
-from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import (
+    StageGradients,
+    StageIO,
+    StageRuntime,
+    Target,
+)
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.runnable import loads, offloads
@@ -46,17 +51,9 @@ class OffloadingStage:
         with self._holding(microbatch):
             return self._stage.recompute(microbatch, slot)
 
-    def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
+    def backward(self, microbatch: int, *about: Any) -> StageGradients:
         self._await(microbatch)
-        return self._stage.backward(microbatch, slot, update, gradients)
-
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        self._await(microbatch)
-        return self._stage.backward_input(microbatch, slot, update, gradients)
+        return self._stage.backward(microbatch, *about)
 
     def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
         """Have this thread's work go to the stream in which a microbatch's tensors move."""
