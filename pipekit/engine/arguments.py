@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import torch
 
-from pipekit.engine.entries import copied
+from pipekit.engine.batches import copied
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS

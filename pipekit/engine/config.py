@@ -2,10 +2,10 @@
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
 from pipekit.partition.ties import Tie
+from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
@@ -120,6 +121,45 @@ class ResumeConfig:
 
     checkpoint: Path
     boundary: Boundary
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes:
+        schedule: its table.
+        offset: batches of the run that come before the table.
+        microbatches: of the whole training before the table: keys of the random numbers.
+        resume: within the table, or None: at its beginning.
+        losses: of the microbatches before that, if they are the table's.
+    """
+
+    schedule: Schedule
+    offset: int
+    microbatches: int
+    resume: ResumeConfig | None = None
+    losses: Sequence[tuple[int, float]] = ()
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is left to train on."""
+        if self.resume is None:
+            return False
+        return self.resume.boundary.batches == len(self.schedule.batches)
+
+
+class Extent(NamedTuple):
+    """Which batches a run has, and by which schedule.
+
+    Attributes:
+        start: where it begins.
+        batches: the user's, from its first one on.
+        total: how many there have to be; None: as many as there are.
+    """
+
+    start: Start
+    batches: Iterator[Any]
+    total: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pipekit.devices import Clock, Mover, synchronize
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restoring import restoring
 from pipekit.engine.checkpoints.writing import CheckpointWriter
 from pipekit.engine.config import RunConfig
@@ -19,6 +18,7 @@ from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, StageRuntime, TrainingIO
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
+from pipekit.engine.feed import Feed
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter

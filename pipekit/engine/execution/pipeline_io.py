@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator, to_device
-from pipekit.engine.batches import Feed
+from pipekit.engine.batches import Plain
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.entries import Plain
+from pipekit.engine.feed import Feed
 from pipekit.layers.pass_state import autocast
 from pipekit.trees import Tree, tree_map
 

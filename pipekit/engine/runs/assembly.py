@@ -10,13 +10,13 @@ from torch import nn
 from pipekit.choices import require_choice
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import Runner
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.options import Execution, Updates, require_callable, require_loss
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import checked, delays
-from pipekit.engine.transports.runner import Runner
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips

@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from pipekit.engine.batches import Batch
-from pipekit.engine.entries import has_one_a_row, parted
+from pipekit.engine.batches import Batch, has_one_a_row, parted
 from pipekit.engine.options import Inputs
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.batches import Batch
-from pipekit.engine.runs.batch_source import Read
+from pipekit.engine.feed import Read
 from pipekit.layers.sequence_chunks import ChunkedSequence, running
 from pipekit.partition.probe import Probe
 from pipekit.trees import Tree

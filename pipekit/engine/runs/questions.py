@@ -14,9 +14,8 @@ from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, split
+from pipekit.engine.batches import Batch, copied, pieces, split
 from pipekit.engine.config import Loss
-from pipekit.engine.entries import copied, pieces
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.runs.chunks import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages

@@ -6,12 +6,12 @@ from functools import partial
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.checkpoints.resume_point import Extent, ResumePoint
-from pipekit.engine.config import CheckpointConfig, Loss, PossibleStops, RunConfig
+from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.config import CheckpointConfig, Extent, Loss, PossibleStops, RunConfig
+from pipekit.engine.feed import BatchSource, Read
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Watch
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.tables import LoweredTable, lowered, possible_stops, stops_anywhere
 from pipekit.engine.runs.users_model import UsersAttributes, watched

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
+from pipekit.engine.feed import Feed
 from pipekit.engine.transport import BeyondStop, Channel, StopPoint
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.transports.own_data import OwnData

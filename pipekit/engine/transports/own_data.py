@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from pipekit.devices import is_accelerator
-from pipekit.engine.batches import Batch, End
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import End
 from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipekit.engine.batches import Batch, End
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import End
 from pipekit.engine.transports import own_data
 from pipekit.engine.transports.own_data import EVERY, OwnData, checksum, require_as_many
 from pipekit.schedules import Message, Payload
