@@ -123,6 +123,13 @@ class ResumeConfig:
     boundary: Boundary
 
 
+class Norm(NamedTuple):
+    """A norm over gradients: of how many parameters, and its type."""
+
+    parameters: int = 0
+    dtype: torch.dtype = torch.float32
+
+
 class Start(NamedTuple):
     """Where a run begins.
 
@@ -174,8 +181,7 @@ class RunConfig:
         watch: what is recorded.
         training: False for inference.
         first_microbatch: microbatches of earlier runs.
-        parameters: trained parameters of the whole model.
-        norm_dtype: of the norm over them all.
+        norm: that over the gradients of the whole model, if stages agree on it.
         loss_versions: the version whose scale each update's losses have, if they are scaled.
         ties: weights that stages share.
         checkpoints: how checkpoints are written, or None.
@@ -192,8 +198,7 @@ class RunConfig:
     watch: Watch = field(default_factory=Watch)
     training: bool = True
     first_microbatch: int = 0
-    parameters: int = 0
-    norm_dtype: torch.dtype = torch.float32
+    norm: Norm = field(default_factory=Norm)
     loss_versions: Recurring[int] | None = None
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None

@@ -207,7 +207,7 @@ class Feed:
         end: Callable[[int], None] | None = None,
     ) -> None:
         self._batches = iter(batches)
-        self._needs, self._in_caller = needs, caller.entered if caller else nullcontext
+        self._needs, self._caller = needs, caller
         self._count, self._end, self._ended = count, end, False
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -261,25 +261,29 @@ class Feed:
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
         # takes turns with them, and not the whole time: it may run layers itself, in threads.
-        with drawing_undisturbed(), self._in_caller():
+        caller = self._caller
+        with drawing_undisturbed(), caller.entered() if caller else nullcontext():
             batch = next(self._batches)
             if isinstance(batch, End):
                 self._ended = True
                 if self._end:
                     self._end(len(self.rows))
                 return
-            made = record_events(leaves([t for t in batch[:2] if t is not None]))
+            tensors = leaves([tree for tree in batch[:2] if tree is not None])
+            made = record_events(tensors) if caller else ()
         rows, first = batch.microbatch_rows, len(self.rows)
         here = range(first, first + batch.parts)
         if any(k in self._needs.inputs for k in here):
-            inputs = batch.cut_input()
-            self._keep(self._inputs, self._needs.inputs, here, inputs, made)
+            for k, part in zip(here, batch.cut_input(), strict=True):
+                if k in self._needs.inputs:
+                    self._inputs[k] = part, made
         if any(k in self._needs.targets for k in here):
-            with self._in_caller():
+            with caller.entered() if caller else nullcontext():
                 weights = self._weights(batch)
-            cuts = zip(map(parted, batch.cut_target()), weights, strict=True)
-            parts = [FedTarget(tensors, weight, plain) for (tensors, plain), weight in cuts]
-            self._keep(self._targets, self._needs.targets, here, parts, made)
+            for k, target, weight in zip(here, batch.cut_target(), weights, strict=True):
+                if k in self._needs.targets:
+                    tensors, plain = parted(target)
+                    self._targets[k] = FedTarget(tensors, weight, plain), made
         found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
         self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
         self.rows.extend(rows)
@@ -294,14 +298,3 @@ class Feed:
                 "a batch has nothing that the loss counts: leave it out, its mean is undefined"
             )
         return [1 / counted] * batch.parts
-
-    @staticmethod
-    def _keep(
-        kept: dict[int, Any],
-        needed: Container[int],
-        numbers: range,
-        parts: Sequence[Any],
-        made: Sequence[torch.Event],
-    ) -> None:
-        pairs = zip(numbers, parts, strict=True)
-        kept.update((k, (part, made)) for k, part in pairs if k in needed)

@@ -57,7 +57,7 @@ def _train(
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recompute = {number: stage.known.recompute for number, stage in stages.items()}
+    recompute = {number: stage.mode for number, stage in stages.items()}
     recording = WorkerRecording(config.watch, recompute, device)
     traffic = TrafficCounter()
     observers = [*watchers, *recording.observers, traffic]

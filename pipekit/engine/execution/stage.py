@@ -152,12 +152,13 @@ class Stage:
         weights: its weight versions.
         scaler: the scale of the losses, or None.
         numbers: of its trained parameters in the unsplit model.
+        mode: which microbatches of a batch are recomputed.
     """
 
     def __init__(self, config: StageConfig, weights: WeightVersions, passes: Passes) -> None:
         self._config, self.weights, self._passes = config, weights, passes
         self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
-        self.numbers = config.passes.part.numbers
+        self.numbers, self.mode = config.passes.part.numbers, config.recompute
         if config.state is not None:
             self._load(config.state)
 

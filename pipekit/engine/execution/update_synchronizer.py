@@ -58,9 +58,8 @@ class UpdateSynchronizer:
             self._global_update = GlobalUpdate(
                 config.updates.clip_norm,
                 scalers,
-                config.parameters,
+                config.norm,
                 numbers,
-                config.norm_dtype,
                 transport,
                 device,
                 listeners(observers, Observer.values_summed, worker),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
@@ -86,15 +87,10 @@ class ModelStages:
         self._replicas: dict[tuple[int, int], StageSource] = {}
 
     @property
-    def trained(self) -> int:
-        """The number of the model's trained parameters."""
-        return len(self._weights.trained)
-
-    @property
-    def norm_dtype(self) -> torch.dtype:
-        """Of a norm over all their gradients."""
+    def norm(self) -> Norm:
+        """The norm over the gradients of all trained parameters."""
         dtypes = [weight.dtype for weight in self._weights.trained]
-        return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+        return Norm(len(dtypes), reduce(torch.promote_types, dtypes)) if dtypes else Norm()
 
     @property
     def joints(self) -> Joints | None:

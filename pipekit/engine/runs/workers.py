@@ -7,7 +7,7 @@ from functools import partial
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.config import CheckpointConfig, Extent, Loss, PossibleStops, RunConfig
+from pipekit.engine.config import CheckpointConfig, Extent, Loss, Norm, PossibleStops, RunConfig
 from pipekit.engine.feed import BatchSource, Read
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Watch
@@ -143,8 +143,7 @@ class Workers:
             watch=watch,
             training=schedule.trains,
             first_microbatch=start.microbatches,
-            parameters=model.trained,
-            norm_dtype=model.norm_dtype,
+            norm=model.norm if self._joint else Norm(),
             loss_versions=table.loss_versions if scaled else None,
             ties=model.ties,
             checkpoints=checkpoints,

@@ -10,7 +10,7 @@ from itertools import islice
 from typing_extensions import Buffer
 
 from pipekit.engine.calls import deferred_interrupts
-from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.observers.observer import Observer
 from pipekit.schedules import Message, Op, Step, Steps
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
 from pipekit.traces import RECOMPUTE
@@ -97,9 +97,6 @@ class _StateObserver(Observer):
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
         # A forward that was run again: its backward still waits for its gradient.
         self._note(WAITING if activity == RECOMPUTE else SENDING)
-
-    def begin(self, worker: WorkerView) -> None:
-        self._note(STARTING)
 
     def end(self, worker: int) -> None:
         self._note(DONE)
