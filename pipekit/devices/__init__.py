@@ -5,7 +5,6 @@ It does so through PyTorch's interface for all kinds of them (``torch.accelerato
 lines.  Every function is given the device: the user named it, or a tensor lies on it.
 """
 
-from pipekit.devices.moves import Mover
 from pipekit.devices.random_states import (
     RandomState,
     new_generators,
@@ -17,6 +16,7 @@ from pipekit.devices.streams import (
     Copier,
     Event,
     HostNumber,
+    Mover,
     ThreadStreams,
     current_stream,
     keep_for_current_stream,

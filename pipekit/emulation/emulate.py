@@ -18,12 +18,12 @@ from pipekit.clusters import Cluster
 from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
+from pipekit.engine.arguments import require_runnable
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runnable import require_runnable
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import checked, lowered
 from pipekit.engine.transports.threads import ThreadRunner

@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         plain: all that the target holds beside tensors, or None.
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
-        chunks: of each sequence, a row each (:mod:`pipekit.engine.runs.chunks`).
+        chunks: of each sequence, a row each (:mod:`pipekit.engine.execution.special_microbatches`).
         kept: entries of the input, by name or place, that have no rows though as many elements.
     """
 

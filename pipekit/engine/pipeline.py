@@ -23,8 +23,7 @@ from pipekit.engine.options import (
     require_loss,
 )
 from pipekit.engine.runs.assembly import assembled
-from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
-from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.updates.optimizer_state import NamedState
 from pipekit.engine.updates.weight_versions import OptimizerFactory

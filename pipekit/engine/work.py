@@ -9,13 +9,11 @@ from torch import Tensor
 
 from pipekit.devices import Clock, Mover, synchronize
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.checkpoints.restoring import restoring
-from pipekit.engine.checkpoints.writing import CheckpointWriter
+from pipekit.engine.checkpoints.stage_parts import CheckpointWriter, restoring
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.chunked_sequences import in_chunks
-from pipekit.engine.execution.empty_microbatches import PassingEmpty
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, StageRuntime, TrainingIO
+from pipekit.engine.execution.special_microbatches import PassingEmpty, in_chunks
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed

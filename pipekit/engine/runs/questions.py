@@ -16,8 +16,8 @@ from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
 from pipekit.engine.batches import Batch, copied, pieces, split
 from pipekit.engine.config import Loss
+from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.runs.chunks import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.pass_state import autocast, rounding

@@ -17,12 +17,12 @@ from pipekit.engine.calls import Interrupts
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import TrainingProgress
 from pipekit.engine.config import Extent, Start
+from pipekit.engine.execution.special_microbatches import read_in_chunks
 from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.chunks import read_in_chunks
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import batches_done, taken
 from pipekit.engine.runs.workers import Workers

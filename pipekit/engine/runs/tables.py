@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from pipekit.engine.arguments import require_runnable
 from pipekit.engine.config import PossibleStops, RunTable
-from pipekit.engine.runnable import require_runnable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, lower
 from pipekit.schedules.beginning import periods_under_way

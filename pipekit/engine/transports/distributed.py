@@ -23,8 +23,8 @@ from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import Feed
 from pipekit.engine.transport import BeyondStop, Channel, StopPoint
+from pipekit.engine.transports.between_processes import OwnData
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.own_data import OwnData
 from pipekit.engine.transports.process_groups import (
     GroupChannel,
     abort_if_broken,

@@ -23,18 +23,19 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint
+from pipekit.engine.transports.between_processes import (
+    Noticeboard,
+    OwnData,
+    in_one_line,
+    require_as_many,
+    tell_torchrun,
+    telling,
+)
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,
     stay_on_loopback,
 )
-from pipekit.engine.transports.noticeboard import (
-    Noticeboard,
-    in_one_line,
-    tell_torchrun,
-    telling,
-)
-from pipekit.engine.transports.own_data import OwnData, require_as_many
 from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import run
