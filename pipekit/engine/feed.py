@@ -46,14 +46,8 @@ def kept_apart(batches: Any, read: Read) -> Read:
 class BatchSource:
     """The batches of a run, which may end before its table.
 
-    Args:
-        first: the first batch, which was read and checked.
-        rest: the user's other batches.
-        each_batch: yields the microbatches of each batch of the schedule, from the first on.
-        total: the exact number of batches; None: as many as there are.
-        possible_stops: where the run may end with whole updates; errors of the data elsewhere reach
-            the worker that reads.
-        read: reads one of the others.
+    ``first`` was read and checked.  ``total`` is their exact number; None: as many as there are.
+    Errors of the data reach the worker that reads, where the run may not end with whole updates.
 
     Attributes:
         error: the error of the batch before which the run ends, or the one that stopped it.
@@ -189,13 +183,10 @@ EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
 class Feed:
     """Reads batches one by one; the first worker that needs the next batch reads it.
 
-    Args:
-        batches: the run's batches.
-        needs: of the workers here.
-        caller: the streams of the thread in which the user made the batches, if it has any: their
-            tensors may still be on the way there.
-        count: counts the entries of a target, if the loss is a mean over these and not over rows.
-        end: is called with the first microbatch after the run, if it ends early.
+    ``needs`` are those of the workers here; ``caller`` has the streams, if any, of the thread in
+    which the user made the batches, whose tensors may still be on the way there.  ``count`` counts
+    the entries of a target, if the loss is a mean over these and not over rows.  ``end`` is called
+    with the first microbatch after the run, if it ends early.
     """
 
     def __init__(

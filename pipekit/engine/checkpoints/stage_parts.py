@@ -44,16 +44,7 @@ class _Counted(NamedTuple):
 
 
 class CheckpointWriter(Observer):
-    """Writes the parts of all stages of one worker, at every boundary.
-
-    Args:
-        stages: the worker's.
-        assignment: likewise.
-        config: of the run.
-        losses: of the worker, as they come.
-        stop_point: the known end of the run.
-        errors: that have ended it early on this worker.
-    """
+    """Writes the parts of all stages of one worker, at every boundary."""
 
     def __init__(
         self,

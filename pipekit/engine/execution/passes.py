@@ -63,11 +63,8 @@ class Passes:
 
     It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`.
 
-    Args:
-        config: how they are run.
-        modules: the stage's layers, once for each weight slot; the owner of the list may change it.
-        device: where they compute.
-        parameters: likewise the trained parameters of each slot; in inference none.
+    ``modules`` are the stage's layers, once for each weight slot, ``parameters`` the trained ones of
+    each slot, none in inference; the owner of the lists may change them.
     """
 
     def __init__(

@@ -33,13 +33,8 @@ _FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE
 class Worker:
     """Goes through a list of steps, with observers around each; it knows no methods and no ops.
 
-    Args:
-        view: the observers' view of it.
-        execute: executes one step.
-        transport: to the other workers.
-        observers: watch it, in this order.
-        conclude: is called after the last step, before the observers hear of the end; or None.
-        survives: returns whether the other steps can go on after a step's error.
+    ``view`` is the observers' view of it.  ``conclude`` is called after the last step, before they
+    hear of the end; ``survives`` returns whether the other steps can go on after a step's error.
     """
 
     def __init__(

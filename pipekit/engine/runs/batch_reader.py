@@ -71,12 +71,9 @@ class BatchReader:
       whole batch.  Tensors, arrays and lists with one element for each row of the model's input are
       cut into microbatches; all else stays whole.
 
-    Args:
-        model: the layers.
-        inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
-            recorded it, else the whole dict, or the first of a tuple.
-        fewer: whether a batch may have fewer rows than microbatches.
-        rows: which entries are cut by rows and which are not, as far as the user has said it.
+    ``inputs`` are the entries for the model; None: those with which :func:`pipekit.stages` recorded
+    it, else the whole dict, or the first of a tuple.  With ``fewer`` a batch may have fewer rows
+    than microbatches; ``rows`` says which entries are cut, as far as the user has said it.
 
     Attributes:
         changed: the first batch of a run that has another form than the one before, in words.

@@ -46,15 +46,10 @@ class Joints(NamedTuple):
 class ModelStages:
     """A model, and from the first batch on its stages.
 
-    Args:
-        original: the user's layers, which never run; an attribute, too.
-        model: a copy of them, whose layers the stages take over.
-        count: the number of stages.
-        balance: layers of each stage; "auto": equal shares of operations, known with the first
-            batch.
-        configure: returns the config of a stage, given its part of the model and the seed.
+    ``configure`` returns the config of a stage, given its part of the model and the seed.
 
     Attributes:
+        original: the user's layers, which never run; the stages take over a copy of them.
         balance: layers of each stage; None until it is known.
         partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.

@@ -51,13 +51,8 @@ _REMEDY = (
 class OwnData:
     """The batches of this process, as they are read.
 
-    Args:
-        batches: the run's.
-        reading: is entered while a batch is read.
-        end: is called with the number of batches once they have ended before the run's table.
-
-    Attributes:
-        count: batches that were read.
+    ``reading`` is entered while a batch is read; ``end`` is called with the number of batches once
+    they have ended before the run's table.
     """
 
     def __init__(
@@ -74,6 +69,7 @@ class OwnData:
 
     @property
     def count(self) -> int:
+        """Batches that were read."""
         return len(self._stops)
 
     def __iter__(self) -> Iterator[Batch | End]:
@@ -183,13 +179,7 @@ _AT, _ENDED, _FAILED = "at", "ended", "failed"
 
 
 class Noticeboard:
-    """The notes of all workers of a run, as one of them sees them.
-
-    Args:
-        run: its number in these processes.
-        worker: this one.
-        workers: their number.
-    """
+    """The notes of all workers of a run, as one of them sees them."""
 
     def __init__(self, run: int, worker: int, workers: int) -> None:
         self._store = PrefixStore(f"pipekit run {run}", _get_default_store())

@@ -51,14 +51,10 @@ class _Incoming:
 class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
-    Args:
-        assignment: this worker's, with its incoming messages in order.
-        config: what is common to all workers.
-        feed: tells the shapes of each microbatch's input.
-        read_ahead: whether a batch may be read only to post a receive for its messages.  Without
-            it a receive is posted late, and a slow link that is busy in the other direction lets
-            the sender know later still.
-        data: of this process, if it reads all batches itself, as the others do.
+    ``feed`` tells the shapes of each microbatch's input; ``data`` are this process's, if it reads
+    all batches itself.  With ``read_ahead`` a batch may be read only to post a receive for its
+    messages: posted late, a slow link that is busy in the other direction lets the sender know
+    later still.
     """
 
     def __init__(

@@ -109,14 +109,10 @@ class _StateObserver(Observer):
 class Watchdog:
     """Looks at workers now and then.
 
-    Args:
-        states: of all workers.
-        steps: of each worker, by its number; those of other processes may be left out.
-        stage_workers: the workers that have each stage.
-        timeout: seconds without progress that are too many; None: there are none.
-        beside: sentences about workers that their numbers do not tell.
-        noted: is called at every look: with what each worker is at if none gets any further, else
-            with None; its errors are those of :meth:`look`.
+    ``steps`` are those of each worker by its number; other processes' may be left out.  ``timeout``
+    are the seconds without progress that are too many.  ``beside`` gives sentences about workers
+    that their numbers do not tell.  ``noted`` is called at every look: with the line of each worker
+    if none gets any further, else with None; its errors are those of :meth:`look`.
     """
 
     def __init__(

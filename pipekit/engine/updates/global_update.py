@@ -100,15 +100,9 @@ class LossScaler:
 class GlobalUpdate:
     """A worker's part in what is settled together.
 
-    Args:
-        clip_norm: the largest norm of the whole model's gradient, or None.
-        scalers: of the worker's stages; none if losses are not scaled.
-        norm: over all of these gradients.
-        numbers: of the worker's trained parameters in the model; None: another worker tells of it.
-        transport: to the other workers.
-        device: of the gradients.
-        tell_values: are called with (update, values) before these are summed.
-        tell_norm: are called with (update, norm) as of :meth:`Observer.update_decided`.
+    ``clip_norm`` is the largest ``norm`` of the whole model's gradient, or None; ``scalers`` are
+    those of the worker's stages, none if losses are not scaled; ``numbers`` of its trained
+    parameters in the model, None for one of which another worker tells.
     """
 
     def __init__(
