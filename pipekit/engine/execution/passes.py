@@ -63,8 +63,8 @@ class Passes:
 
     It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`.
 
-    ``modules`` are the stage's layers, once for each weight slot, ``parameters`` the trained ones of
-    each slot, none in inference; the owner of the lists may change them.
+    ``modules`` are the stage's layers, once for each weight slot; ``parameters`` the trained ones
+    of each slot, none in inference.  The owner of the lists may change them.
     """
 
     def __init__(

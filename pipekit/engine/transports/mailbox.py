@@ -87,8 +87,8 @@ class KeyedMailbox:
 class MailboxTransport:
     """A worker's connections to the others, through mailboxes.
 
-    ``workers`` are those that have anything to do; ``sums_mailbox`` is that of the thread which sums
-    gradients with the other workers of a stage; ``end`` tells all that the run ends early.
+    ``workers`` are those that have anything to do; ``sums_mailbox`` is that of the thread which
+    sums gradients with the other workers of a stage; ``end`` tells all that the run ends early.
     """
 
     def __init__(
