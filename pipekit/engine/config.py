@@ -66,6 +66,7 @@ class RunTable:
     Attributes:
         workers: their number.
         stage_workers: the workers of each stage.
+        busy: those with any stage.
         links: pairs of workers of which the first sends the second messages between stages.
         sums: the terms of each update of each stage.
         stops: for each stage, the microbatch after the last one of each update; empty if no stage
@@ -76,6 +77,7 @@ class RunTable:
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
+    busy: tuple[int, ...]
     links: frozenset[tuple[int, int]]
     sums: Sequence[Recurring[Sum]]
     stops: Sequence[Recurring[int]]
@@ -85,11 +87,6 @@ class RunTable:
     def begun(self, boundary: Boundary) -> "RunTable":
         """Return the table of a run that is taken up again behind a boundary."""
         return replace(self, made=boundary.versions)
-
-    @property
-    def busy(self) -> list[int]:
-        """The workers with any stage."""
-        return sorted({worker for workers in self.stage_workers for worker in workers})
 
 
 @dataclass(frozen=True)

@@ -151,15 +151,15 @@ class Passes:
         split: bool,
     ) -> StageGradients:
         pending = self._pending.pop(microbatch)
-        begin = self._begin_backward(pending, slot, gradients)
+        begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
+        ends = self._split_ends(pending.input, slot) if split else []
+        del pending  # what no graph needs is free meanwhile
         # If layers draw random numbers, their backwards are watched for draws.
         with catch_draws(refuse_draws) if self._drew else nullcontext():
             if split:
-                ends = self._split_ends(pending.input, slot)
                 self._pending_weights[microbatch] = backward_input(*begin, ends) if begin else None
             elif begin:
                 torch.autograd.backward(*begin)
-        arrived = pending.gradients
         for number, place in self._part.copies.items():  # none of these stays here
             copy = self._parameters[slot][place]
             if copy.grad is not None:

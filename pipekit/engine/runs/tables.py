@@ -92,6 +92,7 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
     common = RunTable(
         workers=schedule.worker_count,
         stage_workers=stage_workers,
+        busy=tuple(sorted({*chain(*stage_workers)})),
         links=frozenset(
             (sender, receiver)
             for sender, own in enumerate(steps)
