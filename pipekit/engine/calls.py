@@ -1,4 +1,4 @@
-"""A pipeline's calls: one at a time, and what an interrupt does to them (Ctrl-C, a stop button)."""
+"""Calls of a pipeline: what they refuse, one at a time, and what an interrupt does to them."""
 
 import os
 import signal
@@ -6,9 +6,46 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import wraps
+from inspect import signature
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
+
+from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
+
+MOVED: dict[str, str] = {
+    field.name: (
+        f"{field.name} is a field of {value.__name__}: pass "
+        f"{argument}={value.__name__}({first}{field.name}=...) to {calls}"
+    )
+    for value, argument, first, calls in (
+        (Updates, "updates", "", "Pipeline()"),
+        (Execution, "execution", "", "Pipeline()"),
+        (Watch, "watch", "", "train() or PipelinedModule()"),
+        (Checkpoints, "checkpoints", "folder, ", "train()"),
+    )
+    for field in fields(value)
+    if field.name != "folder"
+}
+"""What is said of each field that is given to a call by its name alone."""
+
+
+def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function so that a field of a value among its arguments raises the new call."""
+    fields_alone = MOVED.keys() - signature(function).parameters.keys()
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        if moved := fields_alone & kwargs.keys():
+            raise TypeError(MOVED[min(moved)])
+        return function(*args, **kwargs)
+
+    return called
 
 
 class CallLock:
@@ -42,9 +79,6 @@ class CallLock:
             yield
         finally:
             self._lock.release()
-
-
-M = TypeVar("M", bound=Callable[..., Any])
 
 
 def one_at_a_time(method: M) -> M:

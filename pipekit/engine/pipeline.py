@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit.engine.calls import CallLock, one_at_a_time
+from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
@@ -19,7 +19,6 @@ from pipekit.engine.options import (
     Execution,
     Updates,
     Watch,
-    refusing_fields,
     require_loss,
 )
 from pipekit.engine.runs.assembly import assembled
