@@ -12,7 +12,7 @@ from itertools import chain
 import pandas as pd
 
 from pipekit.clusters import flat
-from pipekit.engine.runnable import COMPUTED
+from pipekit.engine.arguments import COMPUTED
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker

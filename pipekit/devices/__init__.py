@@ -5,8 +5,6 @@ It does so through PyTorch's interface for all kinds of them (``torch.accelerato
 lines.  Every function is given the device: the user named it, or a tensor lies on it.
 """
 
-from pipekit.devices.copies import Copier, HostNumber, moved, to_device
-from pipekit.devices.moves import Mover
 from pipekit.devices.random_states import (
     RandomState,
     new_generators,
@@ -15,15 +13,20 @@ from pipekit.devices.random_states import (
 )
 from pipekit.devices.streams import (
     Clock,
+    Copier,
     Event,
+    HostNumber,
+    Mover,
     ThreadStreams,
     current_stream,
     keep_for_current_stream,
+    moved,
     new_stream,
     on_stream,
     record_event,
     record_events,
     synchronize,
+    to_device,
     unix_ns,
     wait_event,
     wait_events,

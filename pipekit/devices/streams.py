@@ -1,4 +1,4 @@
-"""Streams of accelerators, their events, and when they did what, on the host's clock."""
+"""Streams of accelerators: their events, the copies and moves in them, and when they did what."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices.which import is_accelerator
+from pipekit.trees import Tree, tree_map
 
 Event = torch.Event | None
 """A point of a stream's work; None: of the host's, which is past it."""
@@ -77,6 +78,73 @@ def wait_events(tensors: Iterable[Tensor], events: Sequence[torch.Event]) -> Non
     for device in {tensor.device for tensor in tensors if is_accelerator(tensor.device)}:
         for event in events:
             wait_event(device, event)
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """Return a structure of tensors on an accelerator; for a CPU the structure itself."""
+    if not is_accelerator(device):
+        return tree
+    return tree_map(lambda t: keep_for_current_stream(t).to(device, non_blocking=True), tree)
+
+
+def moved(tree: Tree, device: torch.device) -> Tree:
+    """Return a structure of which what lies on an accelerator lies on this one.
+
+    What lies on the host (lengths, say) stays there.
+    """
+    return tree_map(lambda t: to_device(t, device) if is_accelerator(t.device) else t, tree)
+
+
+class HostNumber:
+    """A number on its way from an accelerator to the host."""
+
+    def __init__(self, number: Tensor) -> None:
+        # Into memory of its own that the device can write while the host goes on.
+        self._number = number.detach().to("cpu", non_blocking=True)
+        self._copied: Event = record_event(number.device)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it has arrived."""
+        return self._copied is None or self._copied.query()
+
+    def item(self) -> float:
+        """Return the number, once it has arrived."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return float(self._number.item())
+
+
+class Copier:
+    """Copies what a worker has computed on an accelerator to those of other workers.
+
+    Attributes:
+        device: the worker's.
+    """
+
+    def __init__(self, device: torch.device, beside: bool = True) -> None:
+        self.device = device
+        self._leaving = torch.Stream(device) if beside else None
+        self._arriving: dict[torch.device, torch.Stream] = {}
+
+    def copy(self, tree: Tree, target: torch.device) -> tuple[Tree, torch.Event]:
+        """Start a copy of a structure of tensors; return it, and the event that ends it.
+
+        Tensors that lie on the host (lengths, say) stay there.
+        """
+        compute = current_stream(self.device)
+        if target == self.device:
+            return tree, compute.record_event()
+        leaving = self._leaving or compute
+        leaving.wait_stream(compute)
+        # PyTorch has the copy wait for the target's current stream too, and the other way round:
+        # that of the target's default stream would hold up whatever computes there.
+        if target not in self._arriving:
+            self._arriving[target] = torch.Stream(target)
+        with self._arriving[target], leaving:
+            copied = moved(tree, target)
+            ready = leaving.record_event()
+        return copied, ready
 
 
 class ThreadStreams:
@@ -154,3 +222,45 @@ class Clock:
 def unix_ns(seconds: float) -> int:
     """Return a time on the scale of ``time.perf_counter()`` as nanoseconds of Unix time."""
     return time.time_ns() - round((time.perf_counter() - seconds) * 1e9)
+
+
+class Mover:
+    """Moves tensors off an accelerator in one stream and back in another; on a CPU it copies.
+
+    Attributes:
+        device: off which it moves them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._leaving, self._returning = new_stream(device), new_stream(device)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Have this thread's work go to the stream of what leaves, behind its work so far."""
+        if self._leaving is not None:
+            self._leaving.wait_stream(current_stream(self.device))
+        with on_stream(self._leaving):
+            yield
+
+    @contextmanager
+    def returning(self, left: Iterable[Event]) -> Iterator[None]:
+        """Have it go to the stream of what comes back, behind the moves that these events end."""
+        with on_stream(self._returning):
+            for event in left:
+                wait_event(self.device, event)
+            yield
+
+    def away(self, tensor: Tensor, target: torch.device) -> tuple[Tensor, Event]:
+        """Start a move to the host (pinned memory) or another device; return the event it ends."""
+        if self._leaving is None:
+            return tensor.clone(), None
+        there = keep_for_current_stream(tensor).to(target, non_blocking=True, copy=True)
+        return there, record_event(self.device)
+
+    def back(self, there: Tensor) -> tuple[Tensor, Event]:
+        """Start the move back of what has been moved; return the event that ends it."""
+        if self._returning is None:
+            return there, None
+        here = there.to(self.device, non_blocking=True, copy=True)
+        return here, record_event(self.device)

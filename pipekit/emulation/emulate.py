@@ -18,14 +18,14 @@ from pipekit.clusters import Cluster
 from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
+from pipekit.engine.arguments import require_runnable
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runnable import require_runnable
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import LoweredTable, Tables
+from pipekit.engine.runs.tables import checked, lowered
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
@@ -78,20 +78,18 @@ def emulate(
     costs = stage_costs(schedule, given.profile, plan)
     some = schedule.excerpt(batches)
     require_runnable(some, "emulate", trains=False)
-    checked = Tables(some).schedule
-    workers = len(checked.workers)
+    workers = len(checked(some).workers)
     if cluster is not None:
         cluster.require_room(workers)
-    if any(cost.recompute != "never" for cost in costs) and not checked.stashing:
+    if any(cost.recompute != "never" for cost in costs) and not some.stashing:
         combinations.require_compatible({combinations.RECOMPUTE, combinations.NO_STASHING})
     if validate:
-        combinations.require_joint_updates(checked, combinations.VALIDATE)
+        combinations.require_joint_updates(some, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
     ties = _ties(costs)
-    table = LoweredTable.of(checked, skips, tie_ends(ties), bool(validate))
-    steps, run_table = table.begun()
+    table = lowered(some, skips, tie_ends(ties), bool(validate))
     config = RunConfig(
-        table=run_table,
+        table=table.common,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
         updates=Updates(clip_norm=math.inf) if validate else Updates(),
@@ -110,7 +108,7 @@ def emulate(
         )
         for index, cost in enumerate(costs)
     ]
-    times = _times(checked, costs, given)
+    times = _times(some, costs, given)
     assignments = [
         WorkerAssignment(
             index=worker,
@@ -122,17 +120,17 @@ def emulate(
                 if worker in each.cost.workers
             ],
         )
-        for worker, own in enumerate(steps)
+        for worker, own in enumerate(table.steps)
     ]
-    data = (_batch(len(batch)) for batch in checked.batches)
+    data = (_batch(len(batch)) for batch in some.batches)
     if any(cost.buckets for cost in costs):  # the first sum of tensors without data imports a lot
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
     reports = ThreadRunner().run(assignments, config, data, None)
     return Run.of(
-        checked.name,
-        checked,
-        checked.batches,
+        some.name,
+        some,
+        some.batches,
         reports,
         time.perf_counter() - begin,
         seed=None,

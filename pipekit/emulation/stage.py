@@ -104,28 +104,25 @@ class EmulatedPasses(Passes):
         return StageIO((), {})
 
     def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+        self,
+        microbatch: int,
+        slot: int,
+        update: int,
+        gradients: StageGradients | None,
+        split: bool,
     ) -> StageGradients:
         start = time.perf_counter()
-        result = self._input_gradients()
-        self._compute_gradients(Op.BACKWARD, microbatch, start)
-        return result
-
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        start = time.perf_counter()
-        result = self._input_gradients()
-        seconds = self._cost.whole.seconds(Op.BACKWARD_INPUT)
-        self._waiter.compute(Op.BACKWARD_INPUT, microbatch, start, seconds)
+        main = {0: torch.empty(self._input)} if self._part.index else {}
+        result = StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
+        if split:
+            seconds = self._cost.whole.seconds(Op.BACKWARD_INPUT)
+            self._waiter.compute(Op.BACKWARD_INPUT, microbatch, start, seconds)
+        else:
+            self._compute_gradients(Op.BACKWARD, microbatch, start)
         return result
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         self._compute_gradients(Op.BACKWARD_WEIGHT, microbatch, time.perf_counter())
-
-    def _input_gradients(self) -> StageGradients:
-        main = {0: torch.empty(self._input)} if self._part.index else {}
-        return StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
 
     def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
         """Wait for an op that gives the gradients of the weights.

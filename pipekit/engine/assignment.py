@@ -1,16 +1,23 @@
-"""The assignment of one worker, and its report after a run."""
+"""The assignments of workers, their reports after a run, and what runs them over a transport."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from pipekit.engine.batches import Batch
+from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.feed import End
 from pipekit.engine.observers.record import WorkerRecord
+from pipekit.engine.observers.reporter import Listener
 from pipekit.schedules import Message, Steps
+
+T = TypeVar("T")
 
 
 class NotBuilt(Exception):
@@ -101,3 +108,45 @@ def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
     """Return the error that ended a run: of several, the one of the earliest microbatch."""
     failed = [report for report in reports if report.error is not None]
     return min(failed, key=lambda report: report.end).error if failed else None
+
+
+class Runner(ABC):
+    """Runs the workers of a pipeline, one run after another; by default all are started here.
+
+    :data:`pipekit.names.TRANSPORTS` names those of each transport.
+
+    Attributes:
+        copies_loss: whether workers have a copy of the loss for each run.
+    """
+
+    copies_loss = False
+
+    @abstractmethod
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch | End],
+        on_news: Listener | None,
+    ) -> list[WorkerReport]:
+        """Return all workers' reports, or raise the first error that any of them raised.
+
+        A stage of this worker's last report need not be built again.  ``on_news`` is called in this
+        thread with each loss and update.
+        """
+
+    @abstractmethod
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return whether a run on these devices may end before its table does."""
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
+        """Return the entries of every process in which this runner leaves stages."""
+        return state
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns in the first of the processes that have stages."""
+        return function()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End whatever outlives a run; the runner can be used again."""

@@ -1,24 +1,45 @@
-"""Batches cut into microbatches, handed to the workers that need them."""
+"""Batches, cut into microbatches by their rows, whatever containers hold their entries.
 
-import sys
-import threading
-from array import array
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+For the way to the last stage, tensors and all else are parted, and put together again there.
+"""
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from itertools import accumulate
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from pipekit.devices import ThreadStreams, record_events, wait_events
-from pipekit.engine.entries import Plain, parted, pieces
-from pipekit.engine.transport import BeyondStop
-from pipekit.layers.seeded import drawing_undisturbed
-from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, leaves, refill
 
+_CONTAINERS = (dict, tuple, list)
 Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A batch without its tensors.
+
+    Attributes:
+        others: its leaves in order, with None for each tensor.
+        places: of the tensors among them.
+        spec: its containers.
+    """
+
+    others: Sequence[Any]
+    places: Sequence[int]
+    spec: pytree.TreeSpec
+
+    def joined(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the whole batch, given its tensors."""
+        leaves = list(self.others)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class Batch(NamedTuple):
@@ -33,7 +54,7 @@ class Batch(NamedTuple):
         plain: all that the target holds beside tensors, or None.
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
-        chunks: of each sequence, a row each (:mod:`pipekit.engine.runs.chunks`).
+        chunks: of each sequence, a row each (:mod:`pipekit.engine.execution.special_microbatches`).
         kept: entries of the input, by name or place, that have no rows though as many elements.
     """
 
@@ -99,193 +120,86 @@ def part_sizes(rows: int, parts: int) -> list[int]:
     return sizes if least else sizes[::-1]
 
 
-class End:
-    """Stands for a batch: the run ends before it, though its table has more."""
+def copied(batch: Any) -> Any:
+    """Return a user's batch with copies of its tensors and arrays, in memory of its own."""
+    if isinstance(batch, Tensor):
+        return batch.detach().clone()
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, Mapping):
+        fresh: Any = copy.copy(batch)  # of its own type, which a user's function may know
+        for name, entry in batch.items():
+            fresh[name] = copied(entry)
+        return fresh
+    if isinstance(batch, (tuple, list)):
+        return _like(batch, [copied(entry) for entry in batch])
+    return batch
 
 
-class FedTarget(NamedTuple):
-    """The last stage's share of a microbatch: tensors, weight of its loss, other entries."""
+def parted(batch: Any) -> tuple[Tree, Plain | None]:
+    """Return a batch's tensors, and all else; the batch itself and None if it has tensors only."""
+    leaves, spec = pytree.tree_flatten(batch)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    if len(places) == len(leaves):
+        return batch, None
+    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return [leaves[place] for place in places], Plain(others, places, spec)
 
-    tree: Tree
-    weight: float
-    plain: Plain | None
+
+def pieces(target: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None) -> list[Any]:
+    """Cut what the loss gets into parts of so many rows: a whole batch, or with None one entry."""
+    return cut_entry(target, sizes) if said is None else cut(target, sizes, said)
 
 
-@dataclass(frozen=True)
-class _Microbatches:
-    """Numbers of microbatches, perhaps endless.
+def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:
+    """Cut each entry of a dict or a tuple into parts of so many rows; ``said`` is the user's word.
 
-    Attributes:
-        head: the first ones.
-        periods: for each list of repeating steps, its number of microbatches, and the remainders
-            modulo that number of the microbatches that follow.
+    Raises:
+        ValueError: an entry that the user wants to be cut has not one element a row.
     """
-
-    head: frozenset[int]
-    periods: tuple[tuple[int, frozenset[int]], ...]
-
-    def __contains__(self, microbatch: object) -> bool:
-        assert isinstance(microbatch, int)
-        return microbatch in self.head or any(
-            microbatch % size in numbers for size, numbers in self.periods
-        )
-
-    @classmethod
-    def of(cls, workers: Sequence[Steps], is_meant: Callable[[Step], bool]) -> Self:
-        """Return the microbatches of the forwards for which ``is_meant`` holds."""
-
-        def numbers(steps: Iterable[Step]) -> list[int]:
-            return [
-                step.task.microbatch
-                for step in steps
-                if step.task.op is Op.FORWARD and is_meant(step)
-            ]
-
-        return cls(
-            frozenset(number for steps in workers for number in numbers(steps.head)),
-            tuple(
-                (steps.microbatches, frozenset(k % steps.microbatches for k in repeated))
-                for steps in workers
-                if (repeated := numbers(steps.period))
-            ),
-        )
+    said = said or {}
+    names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
+    each = [_said(batch[name], name, sizes, said) for name in names]
+    parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
+    if isinstance(batch, Mapping):
+        return [dict(zip(names, items, strict=True)) for items in parts]
+    return [_like(batch, items) for items in parts]
 
 
-class Needs(NamedTuple):
-    """The microbatches whose inputs, and whose targets, a worker takes."""
-
-    inputs: Container[int]
-    targets: Container[int]
-
-    @classmethod
-    def of(cls, *workers: Steps) -> Self:
-        """Return the needs of workers: the first stage takes inputs, the last one targets."""
-        return cls(
-            _Microbatches.of(workers, lambda step: not step.receives),
-            _Microbatches.of(workers, lambda step: not step.sends),
-        )
+def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
+    """Cut an entry into parts of so many rows, or its own entries; what has no rows stays whole."""
+    if not has_one_a_row(entry, sum(sizes)):
+        return cut(entry, sizes) if isinstance(entry, _CONTAINERS) else [entry] * len(sizes)
+    if isinstance(entry, Tensor):
+        return list(torch.split(entry, list(sizes)))
+    return [entry[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
 
 
-EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
-"""The needs of all workers together."""
+def has_one_a_row(entry: Any, rows: int) -> bool:
+    """Return whether an entry is cut by rows.
 
-
-class Feed:
-    """Reads batches one by one; the first worker that needs the next batch reads it.
-
-    Args:
-        batches: the run's batches.
-        needs: of the workers here.
-        caller: the streams of the thread in which the user made the batches, if it has any: their
-            tensors may still be on the way there.
-        count: counts the entries of a target, if the loss is a mean over these and not over rows.
-        end: is called with the first microbatch after the run, if it ends early.
+    A list of ``rows`` tensors that have ``rows`` rows each is a structure of them.
     """
+    if isinstance(entry, (Tensor, np.ndarray)):
+        return entry.ndim > 0 and len(entry) == rows
+    if not isinstance(entry, (tuple, list)) or len(entry) != rows:
+        return False
+    leaves = [leaf for leaf in pytree.tree_leaves(entry) if isinstance(leaf, (Tensor, np.ndarray))]
+    return not leaves or not all(has_one_a_row(leaf, rows) for leaf in leaves)
 
-    def __init__(
-        self,
-        batches: Iterable[Batch | End],
-        needs: Needs,
-        caller: ThreadStreams | None = None,
-        count: Callable[[Tree], float] | None = None,
-        end: Callable[[int], None] | None = None,
-    ) -> None:
-        self._batches = iter(batches)
-        self._needs, self._in_caller = needs, caller.entered if caller else nullcontext
-        self._count, self._end, self._ended = count, end, False
-        self._error: Exception | None = None
-        self._lock = threading.Lock()
-        self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
-        self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
-        self.rows = array("q")
-        self.shapes: list[Shapes] = []
-        self._known_shapes: dict[Shapes, Shapes] = {}
 
-    def input(self, k: int) -> Tree:
-        """Return the input of microbatch ``k``, once; () if it has no rows."""
-        self.read_to(k)
-        tree, made = self._inputs.pop(k)
-        if made:
-            wait_events(leaves(tree), made)
-        return tree if self.rows[k] else ()
+def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool]) -> list[Any]:
+    if said.get(name) is False:
+        return [entry] * len(sizes)
+    if said.get(name) and not has_one_a_row(entry, sum(sizes)):
+        raise ValueError(
+            f"the batch[{name!r}] has not one element for each of {sum(sizes)} rows: leave it out "
+            f"of Execution(rows=...), or set it to False there"
+        )
+    return cut_entry(entry, sizes)
 
-    def target(self, k: int) -> FedTarget:
-        """Return the target of microbatch ``k``, once."""
-        self.read_to(k)
-        fed, made = self._targets.pop(k)
-        if made:
-            wait_events(leaves(fed.tree), made)
-        return fed
 
-    def read_to(self, k: int) -> None:
-        """Read batches until microbatch ``k`` is here.
-
-        Raises:
-            BeyondStop: the batches end before it.
-            Exception: the error of reading them, to every worker that asks for more.
-        """
-        while not self.knows(k):
-            with self._lock:
-                if self.knows(k):  # another has read it meanwhile, and maybe the end as well
-                    return
-                if self._ended:
-                    raise BeyondStop
-                if self._error:  # the batches are at their end then, and would say no more
-                    raise self._error
-                try:
-                    self._read()
-                except Exception as error:
-                    self._error = error
-                    raise
-
-    def knows(self, k: int) -> bool:
-        """Return whether microbatch ``k`` was read."""
-        return len(self.rows) > k
-
-    def _read(self) -> None:
-        # A data loader that shuffles or augments draws from the generator that layers borrow.  It
-        # takes turns with them, and not the whole time: it may run layers itself, in threads.
-        with drawing_undisturbed(), self._in_caller():
-            batch = next(self._batches)
-            if isinstance(batch, End):
-                self._ended = True
-                if self._end:
-                    self._end(len(self.rows))
-                return
-            made = record_events(leaves([t for t in batch[:2] if t is not None]))
-        rows, first = batch.microbatch_rows, len(self.rows)
-        here = range(first, first + batch.parts)
-        if any(k in self._needs.inputs for k in here):
-            inputs = batch.cut_input()
-            self._keep(self._inputs, self._needs.inputs, here, inputs, made)
-        if any(k in self._needs.targets for k in here):
-            with self._in_caller():
-                weights = self._weights(batch)
-            cuts = zip(map(parted, batch.cut_target()), weights, strict=True)
-            parts = [FedTarget(tensors, weight, plain) for (tensors, plain), weight in cuts]
-            self._keep(self._targets, self._needs.targets, here, parts, made)
-        found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
-        self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
-        self.rows.extend(rows)
-
-    def _weights(self, batch: Batch) -> list[float]:
-        """Return the factor of each microbatch's loss in the loss of the batch."""
-        if self._count is None:
-            return [rows / batch.rows for rows in batch.microbatch_rows]
-        counted = self._count(batch.whole_target)
-        if not counted:
-            raise ValueError(
-                "a batch has nothing that the loss counts: leave it out, its mean is undefined"
-            )
-        return [1 / counted] * batch.parts
-
-    @staticmethod
-    def _keep(
-        kept: dict[int, Any],
-        needed: Container[int],
-        numbers: range,
-        parts: Sequence[Any],
-        made: Sequence[torch.Event],
-    ) -> None:
-        pairs = zip(numbers, parts, strict=True)
-        kept.update((k, (part, made)) for k, part in pairs if k in needed)
+def _like(structure: Any, items: Sequence[Any]) -> Any:
+    """Return a list, tuple or named tuple of the same type."""
+    kind: Any = type(structure)
+    return kind(*items) if hasattr(structure, "_fields") else kind(items)

@@ -2,10 +2,10 @@
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
 from pipekit.partition.ties import Tie
+from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
@@ -42,6 +43,10 @@ class PossibleStops:
     def __bool__(self) -> bool:
         return bool(self.batches)
 
+    def after(self, resume: "ResumeConfig | None") -> "PossibleStops":
+        """Return those of a run that is taken up again, if it is."""
+        return replace(self, begin=resume.boundary.microbatches) if resume else self
+
     def before(self, microbatch: int) -> int | None:
         """Return the possible end before a failed microbatch's own batch, or None.
 
@@ -61,6 +66,7 @@ class RunTable:
     Attributes:
         workers: their number.
         stage_workers: the workers of each stage.
+        busy: those with any stage.
         links: pairs of workers of which the first sends the second messages between stages.
         sums: the terms of each update of each stage.
         stops: for each stage, the microbatch after the last one of each update; empty if no stage
@@ -71,16 +77,16 @@ class RunTable:
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
+    busy: tuple[int, ...]
     links: frozenset[tuple[int, int]]
     sums: Sequence[Recurring[Sum]]
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
 
-    @property
-    def busy(self) -> list[int]:
-        """The workers with any stage."""
-        return sorted({worker for workers in self.stage_workers for worker in workers})
+    def begun(self, boundary: Boundary) -> "RunTable":
+        """Return the table of a run that is taken up again behind a boundary."""
+        return replace(self, made=boundary.versions)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,52 @@ class ResumeConfig:
     boundary: Boundary
 
 
+class Norm(NamedTuple):
+    """A norm over gradients: of how many parameters, and its type."""
+
+    parameters: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes:
+        schedule: its table.
+        offset: batches of the run that come before the table.
+        microbatches: of the whole training before the table: keys of the random numbers.
+        resume: within the table, or None: at its beginning.
+        losses: of the microbatches before that, if they are the table's.
+    """
+
+    schedule: Schedule
+    offset: int
+    microbatches: int
+    resume: ResumeConfig | None = None
+    losses: Sequence[tuple[int, float]] = ()
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is left to train on."""
+        if self.resume is None:
+            return False
+        return self.resume.boundary.batches == len(self.schedule.batches)
+
+
+class Extent(NamedTuple):
+    """Which batches a run has, and by which schedule.
+
+    Attributes:
+        start: where it begins.
+        batches: the user's, from its first one on.
+        total: how many there have to be; None: as many as there are.
+    """
+
+    start: Start
+    batches: Iterator[Any]
+    total: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The configuration that all workers of a run share; it can be sent to another process.
@@ -126,8 +178,7 @@ class RunConfig:
         watch: what is recorded.
         training: False for inference.
         first_microbatch: microbatches of earlier runs.
-        parameters: trained parameters of the whole model.
-        norm_dtype: of the norm over them all.
+        norm: that over the gradients of the whole model, if stages agree on it.
         loss_versions: the version whose scale each update's losses have, if they are scaled.
         ties: weights that stages share.
         checkpoints: how checkpoints are written, or None.
@@ -144,8 +195,7 @@ class RunConfig:
     watch: Watch = field(default_factory=Watch)
     training: bool = True
     first_microbatch: int = 0
-    parameters: int = 0
-    norm_dtype: torch.dtype = torch.float32
+    norm: Norm = field(default_factory=Norm)
     loss_versions: Recurring[int] | None = None
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, wraps
+from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import Any, get_args
 
 import torch
 from torch.optim import Optimizer
@@ -20,9 +20,6 @@ from pipekit.layers.pass_state import DTYPES
 from pipekit.losses.loss_scale import LossScale
 from pipekit.plans import Recompute
 from pipekit.staleness import Mitigation, named
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Inputs = str | Sequence[str] | Callable[[Any], Any] | None
 """Which entries of a batch the model takes: one name or several, or what returns the input."""
@@ -235,33 +232,3 @@ def _called(kind: type) -> str:
         if getattr(home, kind.__name__, None) is kind:
             return f"{home.__name__}.{kind.__name__}"
     return kind.__name__
-
-
-MOVED: dict[str, str] = {
-    field.name: (
-        f"{field.name} is a field of {value.__name__}: pass "
-        f"{argument}={value.__name__}({first}{field.name}=...) to {calls}"
-    )
-    for value, argument, first, calls in (
-        (Updates, "updates", "", "Pipeline()"),
-        (Execution, "execution", "", "Pipeline()"),
-        (Watch, "watch", "", "train() or PipelinedModule()"),
-        (Checkpoints, "checkpoints", "folder, ", "train()"),
-    )
-    for field in fields(value)
-    if field.name != "folder"
-}
-"""What is said of each field that is given to a call by its name alone."""
-
-
-def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function so that a field of a value among its arguments raises the new call."""
-    fields_alone = MOVED.keys() - signature(function).parameters.keys()
-
-    @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        if moved := fields_alone & kwargs.keys():
-            raise TypeError(MOVED[min(moved)])
-        return function(*args, **kwargs)
-
-    return called

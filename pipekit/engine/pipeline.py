@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit.engine.assembly import assembled
+from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
@@ -19,12 +19,11 @@ from pipekit.engine.options import (
     Execution,
     Updates,
     Watch,
-    refusing_fields,
     require_loss,
 )
-from pipekit.engine.runs.call_lock import CallLock, one_at_a_time
-from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
-from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.assembly import assembled
+from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
+from pipekit.engine.runs.runs import Runs
 from pipekit.engine.updates.optimizer_state import NamedState
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.partition.partition import sequence_of
@@ -88,7 +87,7 @@ class Pipeline:
         execution: Execution = Execution(),
     ) -> None:
         self._calls = CallLock()
-        self._runs = assembled(
+        parts = assembled(
             sequence_of(model),
             schedule,
             optimizer,
@@ -99,7 +98,7 @@ class Pipeline:
             updates,
             execution,
         )
-        self._model, self._runner = self._runs.model, self._runs.runner
+        self._runs, self._model, self._runner = Runs(parts), parts.model, parts.runner
         self._loss, self._updates = loss, updates
         self.stages, self.workers = schedule.stages, schedule.worker_count
 

@@ -9,22 +9,18 @@ from torch import Tensor
 
 from pipekit.devices import Clock, Mover, synchronize
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Feed
-from pipekit.engine.checkpoints.restoring import restoring
-from pipekit.engine.checkpoints.writing import CheckpointWriter
+from pipekit.engine.checkpoints.stage_parts import CheckpointWriter, restoring
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.chunked_sequences import in_chunks
-from pipekit.engine.execution.empty_microbatches import PassingEmpty
-from pipekit.engine.execution.executor import Executor, StageRuntime
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
-from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
+from pipekit.engine.execution.pipeline_io import EvaluationIO, StageRuntime, TrainingIO
+from pipekit.engine.execution.special_microbatches import PassingEmpty, in_chunks
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
-from pipekit.engine.execution.worker import Worker
+from pipekit.engine.execution.worker import Executor, Worker
+from pipekit.engine.feed import Feed
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.shared_stages import SharedStages
 from pipekit.layers.python_state import merged_put_back
 from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.lower import slot_count
@@ -59,7 +55,7 @@ def _train(
     for number, stage in stages.items():
         stage.prepare(slot_count(steps, number), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recompute = {number: stage.known.recompute for number, stage in stages.items()}
+    recompute = {number: stage.mode for number, stage in stages.items()}
     recording = WorkerRecording(config.watch, recompute, device)
     traffic = TrafficCounter()
     observers = [*watchers, *recording.observers, traffic]
@@ -72,10 +68,7 @@ def _train(
             CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
         )
     weights = {number: stage.weights for number, stage in stages.items()}
-    shared = None
-    if any(len(config.table.stage_workers[number]) > 1 for number in stages):
-        shared = SharedStages(index, weights, config, transport, device, observers)
-    updates = UpdateSynchronizer(index, stages, config, transport, device, shared, observers)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
     if any(step.task.op.moves for step in steps.distinct):
@@ -92,7 +85,6 @@ def _train(
         io,
         device,
         updates=updates,
-        shared=shared,
         observers=observers,
         first_microbatch=config.first_microbatch,
     ).execute
@@ -104,14 +96,14 @@ def _train(
         execute = restoring(execute, config.resume, index, stages, io.losses)
     view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
-    conclude = shared.average_statistics if shared else None
+    conclude = updates.average_statistics if updates.shares else None
     worker = Worker(view, execute, transport, observers, conclude, survives)
     transport.stop_point.at(config.end)
     try:
         worker.run(transport.stop_point.until(steps))
     finally:
-        if shared:
-            shared.close()
+        if updates.shares:
+            updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, is_accelerator, new_stream, on_stream, wait_event
-from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Batch, End, Feed, Needs
+from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
+from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
+from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports import distributed as distributed_transport
 from pipekit.engine.transports import process_groups
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
-from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import run
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pipekit as pk
-from pipekit.engine.batches import Batch, End, Feed, Needs, split
+from pipekit.engine.batches import Batch, split
+from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.transport import BeyondStop
 from pipekit.layers.seeded import Seeded

@@ -7,7 +7,7 @@ import pytest
 
 from pipekit import schedules
 from pipekit.engine.config import PossibleStops
-from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.tables import possible_stops
 from pipekit.engine.transport import StopPoint
 
 RATES = """
@@ -62,5 +62,5 @@ def test_a_failure_ends_a_run_before_its_batch_if_at_all(
 def test_a_failure_does_not_end_a_run_where_updates_have_seen_the_batch_before() -> None:
     table = schedules.parse(RATES)
     for schedule in (table, table.repeat()):
-        ends = Tables(schedule).possible_stops(schedule)
+        ends = possible_stops(schedule)
         assert [ends.before(k) for k in range(4)] == [0, None, 2, None]

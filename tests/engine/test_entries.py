@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from pipekit import Execution, Pipeline, schedules
-from pipekit.engine.entries import cut, has_one_a_row, parted, pieces
+from pipekit.engine.batches import cut, has_one_a_row, parted, pieces
 from tests.engine.parametrized import first_over_processes
 
 ROWS = 5

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipekit import Checkpoints, Execution, Pipeline, PipelinedModule, Updates, Watch, schedules
-from pipekit.engine.options import MOVED
+from pipekit.engine.calls import MOVED
 from tests.engine.examples import data, mlp, nesterov
 
 

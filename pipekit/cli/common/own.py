@@ -73,7 +73,7 @@ class OwnModel:
 
     def judged(self, given: str | None) -> tuple["Tree", "Tree", "Callable[[Any, Any], Tensor]"]:
         """Return the inputs in the data's first batch, its other tensors, and a loss."""
-        from pipekit.engine.entries import parted
+        from pipekit.engine.batches import parted
 
         loss = self.loss(given)
         if not isinstance(self._first, Mapping):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.writing import sync
 
 FORMAT = 1

@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
-from pipekit.engine.config import CheckpointConfig
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, table_id
+from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.options import Checkpoints
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import boundaries

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipekit.engine.checkpoints.files import Content, PartFile, load, parts_of
-from pipekit.engine.config import ResumeConfig
+from pipekit.engine.config import ResumeConfig, Start
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.all_reduce import merged
 from pipekit.layers.module_state import named_buffers, set_buffers
@@ -112,45 +112,6 @@ class Position(NamedTuple):
     runs: int = 0
     batches: int = 0
     microbatches: int = 0
-
-
-class Start(NamedTuple):
-    """Where a run begins.
-
-    Attributes:
-        schedule: its table.
-        offset: batches of the run that come before the table.
-        microbatches: of the whole training before the table: keys of the random numbers.
-        resume: within the table, or None: at its beginning.
-        losses: of the microbatches before that, if they are the table's.
-    """
-
-    schedule: Schedule
-    offset: int
-    microbatches: int
-    resume: ResumeConfig | None = None
-    losses: Sequence[tuple[int, float]] = ()
-
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing is left to train on."""
-        if self.resume is None:
-            return False
-        return self.resume.boundary.batches == len(self.schedule.batches)
-
-
-class Extent(NamedTuple):
-    """Which batches a run has, and by which schedule.
-
-    Attributes:
-        start: where it begins.
-        batches: the user's, from its first one on.
-        total: how many there have to be; None: as many as there are.
-    """
-
-    start: Start
-    batches: Iterator[Any]
-    total: int | None
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,170 @@
 """Moves a microbatch's activations to the host or to a partner, and back before its backward.
 
 Autograd's saved tensors are behind handles, out of which they are taken and into which they are put
-back, as are the stage's input and output; weights stay (PipeOffload, Wan et al., arXiv 2503.01328,
-section 3; BPipe, Kim et al., ICML 2023, section 3).
+back, as are the stage's input and output, a storage at a time; weights stay (PipeOffload, Wan et
+al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit.devices import CPU, Mover
+from pipekit.devices import CPU, Event, Mover, keep_for_current_stream, wait_event
+from pipekit.engine.arguments import loads, offloads
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.execution.executor import StageRuntime
-from pipekit.engine.execution.moved_tensors import MovedTensors, Saved, Waiting, storages
-from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.pipeline_io import (
+    StageGradients,
+    StageIO,
+    StageRuntime,
+    Target,
+)
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
-from pipekit.engine.runnable import loads, offloads
 from pipekit.layers.saved_tensors import saving
 from pipekit.schedules import Step
+
+_ALIGNED = 16
+"""Bytes at which a tensor of any type may begin."""
+
+
+class Saved:
+    """A tensor that autograd has saved for a backward, as it keeps it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self._version = tensor.detach(), tensor._version
+
+    def take(self) -> None:
+        """Hold it no more.
+
+        Raises:
+            RuntimeError: it has been edited since it was saved.
+        """
+        if self.tensor._version != self._version:
+            raise RuntimeError(
+                f"a tensor of size {[*self.tensor.shape]} that the backward needs was edited in "
+                f"place after it had been saved: let the layer that edits it return a new one"
+            )
+        self.tensor = self.tensor.new_empty(0)
+
+    def put(self, tensor: Tensor) -> None:
+        """Hold it again."""
+        self.tensor = tensor
+
+
+class Waiting:
+    """A stage's input or output, where a backward ends or begins."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    @property
+    def tensor(self) -> Tensor:
+        """What it holds."""
+        return self._tensor.data
+
+    def take(self) -> None:
+        """Hold nothing; its place in autograd's graph stays."""
+        self._tensor.data = self.tensor.new_empty(0)
+
+    def put(self, tensor: Tensor) -> None:
+        """Hold it again."""
+        self._tensor.data = tensor
+
+
+Holder = Saved | Waiting
+
+
+class _View(NamedTuple):
+    """A held tensor as a view of its storage; ``begin`` and ``end`` are in bytes."""
+
+    holder: Holder
+    dtype: torch.dtype
+    begin: int
+    end: int
+    size: torch.Size
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, holder: Holder) -> "_View":
+        t = holder.tensor
+        begin = int(t.storage_offset()) * t.itemsize
+        last = sum((n - 1) * step for n, step in zip(t.size(), t.stride(), strict=True))
+        end = begin + (1 + last) * t.itemsize
+        return cls(holder, t.dtype, begin, end, t.size(), t.stride())
+
+    def put(self, memory: Tensor, begin: int) -> None:
+        """Give it a copy of the storage's bytes from ``begin`` on."""
+        offset = (memory.storage_offset() + self.begin - begin) // self.dtype.itemsize
+        empty = torch.empty(0, dtype=self.dtype, device=memory.device)
+        self.holder.put(empty.set_(memory.untyped_storage(), offset, self.size, self.stride))
+
+
+class MovedTensors:
+    """The tensors of one microbatch that move, together where they share a storage."""
+
+    def __init__(self, holders: Iterable[Holder], stay: set[StorageWeakRef], mover: Mover) -> None:
+        self._mover = mover
+        shared: dict[StorageWeakRef, list[_View]] = defaultdict(list)
+        for holder in holders:
+            storage = StorageWeakRef(holder.tensor.untyped_storage())
+            if storage not in stay and _is_plain(holder.tensor, mover.device):
+                shared[storage].append(_View.of(holder))
+        self._groups = [*shared.values()]
+        self._memory: list[tuple[Tensor, Event]] = []
+
+    @property
+    def moves(self) -> list[Event]:
+        """The events that the last moves end."""
+        return [event for _, event in self._memory]
+
+    def leave(self, target: torch.device) -> list[Tensor]:
+        """Start the move to a device; return the memory that is left, uint8 [bytes] each."""
+        left = []
+        for views in self._groups:
+            storage = views[0].holder.tensor.untyped_storage()
+            begin, end = _begin(views), max(view.end for view in views)
+            row = torch.empty(0, dtype=torch.uint8, device=self._mover.device)
+            left.append(row.set_(storage, begin, (end - begin,), (1,)))
+            for view in views:
+                view.holder.take()
+        self._memory = [self._mover.away(row, target) for row in left]
+        return left
+
+    def come_back(self) -> list[Tensor]:
+        """Start the move back; return the memory that it takes, uint8 [bytes] each."""
+        self._memory = [self._mover.back(row) for row, _ in self._memory]
+        for (row, _), views in zip(self._memory, self._groups, strict=True):
+            for view in views:
+                view.put(row, _begin(views))
+        return [row for row, _ in self._memory]
+
+    def arrive(self) -> None:
+        """Let the device wait until all is back."""
+        for row, event in self._memory:
+            wait_event(self._mover.device, event)
+            keep_for_current_stream(row)
+
+
+def storages(tensors: Iterable[Tensor]) -> set[StorageWeakRef]:
+    """Return the storages on which tensors lie."""
+    return {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors}
+
+
+def _begin(views: Sequence[_View]) -> int:
+    return min(view.begin for view in views) // _ALIGNED * _ALIGNED
+
+
+def _is_plain(tensor: Tensor, device: torch.device) -> bool:
+    """Return whether a tensor is a view of its storage and nothing more, on a device."""
+    plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
+    return plain and not tensor.is_quantized and tensor.numel() > 0 and tensor.device == device
+
 
 Execute = Callable[[Step], None]
 
@@ -46,17 +189,9 @@ class OffloadingStage:
         with self._holding(microbatch):
             return self._stage.recompute(microbatch, slot)
 
-    def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
+    def backward(self, microbatch: int, *about: Any) -> StageGradients:
         self._await(microbatch)
-        return self._stage.backward(microbatch, slot, update, gradients)
-
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        self._await(microbatch)
-        return self._stage.backward_input(microbatch, slot, update, gradients)
+        return self._stage.backward(microbatch, *about)
 
     def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
         """Have this thread's work go to the stream in which a microbatch's tensors move."""

@@ -1,10 +1,10 @@
 """The passes of a stage, and the tensors that wait between them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,6 @@ from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
 from pipekit.trees import Tree, differentiable, leaves, tree_map
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +61,10 @@ class _Pending(NamedTuple):
 class Passes:
     """Runs the passes of one stage, and keeps each microbatch's tensors between its passes.
 
-    It is a :class:`pipekit.engine.execution.executor.StageRuntime`.
+    It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`.
 
-    Args:
-        config: how they are run.
-        modules: the stage's layers, once for each weight slot; the owner of the list may change it.
-        device: where they compute.
-        parameters: likewise the trained parameters of each slot; in inference none.
+    ``modules`` are the stage's layers, once for each weight slot; ``parameters`` the trained ones
+    of each slot, none in inference.  The owner of the lists may change them.
     """
 
     def __init__(
@@ -148,26 +143,29 @@ class Passes:
         return leaves((received, pending.output)), leaves((read, target))
 
     def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+        self,
+        microbatch: int,
+        slot: int,
+        update: int,
+        gradients: StageGradients | None,
+        split: bool,
     ) -> StageGradients:
-        begin, arrived = self._begin_backward(microbatch, slot, gradients)
-        if begin:
-            self._watched(partial(torch.autograd.backward, *begin))
-        return self._end_backward(slot, arrived)
-
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        inputs = []
-        if self._config.differentiates_input:
-            tensors = leaves(tuple(self._pending[microbatch].input))
-            inputs = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
-        # An earlier stage waits for the gradients of copies as it does for those of the input.
-        inputs += [self._parameters[slot][place] for place in self._part.copies.values()]
-        begin, arrived = self._begin_backward(microbatch, slot, gradients)
-        rest = self._watched(partial(backward_input, *begin, inputs)) if begin else None
-        self._pending_weights[microbatch] = rest
-        return self._end_backward(slot, arrived)
+        pending = self._pending.pop(microbatch)
+        begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
+        ends = self._split_ends(pending.input, slot) if split else []
+        del pending  # what no graph needs is free meanwhile
+        # If layers draw random numbers, their backwards are watched for draws.
+        with catch_draws(refuse_draws) if self._drew else nullcontext():
+            if split:
+                self._pending_weights[microbatch] = backward_input(*begin, ends) if begin else None
+            elif begin:
+                torch.autograd.backward(*begin)
+        for number, place in self._part.copies.items():  # none of these stays here
+            copy = self._parameters[slot][place]
+            if copy.grad is not None:
+                arrived.skips[number], copy.grad = copy.grad, None
+        # By number: autograd may have come to the last one first.
+        return StageGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         if rest := self._pending_weights.pop(microbatch):
@@ -176,41 +174,30 @@ class Passes:
             rest.run(self._by_branches)
 
     def _begin_backward(
-        self, microbatch: int, slot: int, gradients: StageGradients | None
-    ) -> tuple[tuple[list[Tensor], list[Tensor] | None] | None, StageGradients]:
-        """Forget a pending microbatch.
-
-        Returns the tensors where its backward begins and their gradients, or None if nothing is to
-        be done; and the place for the gradients of the input.
-        """
-        pending = self._pending.pop(microbatch)
+        self, pending: _Pending, slot: int, gradients: StageGradients | None
+    ) -> tuple[list[Tensor], list[Tensor] | None] | None:
+        """Return where a backward begins and the gradients there; None: nothing is to be done."""
         output = pending.output
         assert output is not None, "recompute() comes first"
         if gradients is None:
-            begin = ([output.main], None) if output.main.requires_grad else None
-            return begin, pending.gradients
+            return ([output.main], None) if output.main.requires_grad else None
         outputs = differentiable(output.main)
         pairs = [(outputs[n], g) for n, g in gradients.main.items()]
         # What later stages have added up comes to a weight before the stage's own gradients do.
         originals = {n: self._parameters[slot][p] for n, p in self._part.originals.items()}
         pairs += [((output.skips | originals)[n], g) for n, g in gradients.skips.items()]
         reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
-        seeded = ([t for t, _ in reached], [g for _, g in reached]) if reached else None
-        return seeded, pending.gradients
+        return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
 
-    def _end_backward(self, slot: int, arrived: StageGradients) -> StageGradients:
-        """Return the gradients of the input and of copies, none of which stays here."""
-        for number, place in self._part.copies.items():
-            copy = self._parameters[slot][place]
-            if copy.grad is not None:
-                arrived.skips[number], copy.grad = copy.grad, None
-        # By number: autograd may have come to the last one first.
-        return StageGradients(dict(sorted(arrived.main.items())), arrived.skips)
+    def _split_ends(self, x: StageIO, slot: int) -> list[Tensor]:
+        """Return where the first part of a split backward ends.
 
-    def _watched(self, differentiate: Callable[[], T]) -> T:
-        """Differentiate; if layers draw random numbers, refuse draws meanwhile."""
-        with catch_draws(refuse_draws) if self._drew else nullcontext():
-            return differentiate()
+        An earlier stage waits for the gradients of copies as it does for those of the input.
+        """
+        ends: list[Tensor] = []
+        if self._config.differentiates_input:
+            ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
+        return ends + [self._parameters[slot][place] for place in self._part.copies.values()]
 
     def _compute(self, x: StageIO, microbatch: int, slot: int, target: Target | None) -> StageIO:
         with autocast(self._device, self._config.autocast):

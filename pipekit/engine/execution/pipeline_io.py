@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator, to_device
-from pipekit.engine.batches import Feed
+from pipekit.engine.batches import Plain
 from pipekit.engine.config import Loss, RunConfig
-from pipekit.engine.entries import Plain
+from pipekit.engine.feed import Feed
 from pipekit.layers.pass_state import autocast
 from pipekit.trees import Tree, tree_map
 
@@ -46,6 +46,47 @@ class Target(NamedTuple):
     loss: Loss
     target: Tree
     weight: float
+
+
+class StageRuntime(Protocol):
+    """A stage that can run the passes of a microbatch.
+
+    ``microbatch`` is its index over all runs, the key of its random numbers; ``slot`` the weight
+    slot that a pass reads; ``update`` the one that sums the gradients of the weights.
+    """
+
+    def infer(self, x: StageIO, microbatch: int) -> StageIO:
+        """Return the output for ``x``, keeping nothing."""
+
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
+
+        ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last; with
+        ``recompute`` only the input is kept until the backward.
+        """
+
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        """Run again a forward whose graph was not kept; return its output."""
+
+    def backward(
+        self,
+        microbatch: int,
+        slot: int,
+        update: int,
+        gradients: StageGradients | None,
+        split: bool,
+    ) -> StageGradients:
+        """Add a pending microbatch's gradients to those of the weights; return the input's.
+
+        ``gradients`` are those of the output; None if that is a loss, for ones.  If it is
+        ``split``, the weights' are left for :meth:`backward_weight`.  ValueError is raised if a
+        layer draws random numbers in its backward.
+        """
+
+    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+        """Add the microbatch's gradients to those of the weights, after a split backward."""
 
 
 class LossLog:

@@ -145,19 +145,20 @@ class StageConfig:
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
 
-    It is a :class:`pipekit.engine.execution.executor.StageRuntime`, and between two runs of one
+    It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`, and between two runs of one
     process a :class:`StageSource`.
 
     Attributes:
         weights: its weight versions.
         scaler: the scale of the losses, or None.
         numbers: of its trained parameters in the unsplit model.
+        mode: which microbatches of a batch are recomputed.
     """
 
     def __init__(self, config: StageConfig, weights: WeightVersions, passes: Passes) -> None:
         self._config, self.weights, self._passes = config, weights, passes
         self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
-        self.numbers = config.passes.part.numbers
+        self.numbers, self.mode = config.passes.part.numbers, config.recompute
         if config.state is not None:
             self._load(config.state)
 
@@ -184,19 +185,22 @@ class Stage:
         return self._passes.recompute(microbatch, self.weights.begin_forward(slot))
 
     def backward(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+        self,
+        microbatch: int,
+        slot: int,
+        update: int,
+        gradients: StageGradients | None,
+        split: bool,
     ) -> StageGradients:
         slot = self.weights.begin_backward(slot, update)
-        self.weights.accumulate(slot, update)
-        gradients = self._scaled(microbatch, update, gradients)
-        return self._passes.backward(microbatch, slot, update, gradients)
-
-    def backward_input(
-        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients:
-        slot = self.weights.begin_backward(slot, update)
-        gradients = self._scaled(microbatch, update, gradients)
-        return self._passes.backward_input(microbatch, slot, update, gradients)
+        if not split:
+            self.weights.accumulate(slot, update)
+        if self.scaler and gradients is None:
+            loss = self._passes.loss(microbatch)
+            # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
+            scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
+            gradients = StageGradients({0: scale.to(loss.dtype)}, {})
+        return self._passes.backward(microbatch, slot, update, gradients, split)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         slot = self.weights.begin_backward_weight(slot)
@@ -231,17 +235,6 @@ class Stage:
     def build(self, device: torch.device) -> Self:
         """Return itself: it stays on its device."""
         return self
-
-    def _scaled(
-        self, microbatch: int, update: int, gradients: StageGradients | None
-    ) -> StageGradients | None:
-        """Return the gradients with which a backward begins: of a scaled loss, the scale."""
-        if not self.scaler or gradients is not None:
-            return gradients
-        loss = self._passes.loss(microbatch)
-        # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
-        scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
-        return StageGradients({0: scale.to(loss.dtype)}, {})
 
     def _load(self, state: dict[str, Any]) -> None:
         self._require_rule(state)

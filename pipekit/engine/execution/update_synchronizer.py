@@ -2,18 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import torch
 
+from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients
+from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
 from pipekit.engine.updates.global_update import GlobalUpdate
-from pipekit.engine.updates.reducer import Reducer
-from pipekit.engine.updates.shared_stages import SharedStages
+from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
 from pipekit.engine.updates.weights import Gradients
 
 
@@ -24,14 +25,10 @@ class UpdateSynchronizer:
     stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
     ``joint_updates``).
 
-    Args:
-        worker: its number.
-        stages: its stages, by index.
-        config: of the run.
-        transport: to the other workers.
-        device: the worker's.
-        shared: what sums gradients with the other workers of these stages, or None.
-        observers: hear of parts of sums, and of decisions.
+    Attributes:
+        reducers: what sums the gradients of a stage with its other workers, by its index; a stage
+            of one worker, or without trained parameters, has none.
+        shares: whether other workers have any of the stages, too.
     """
 
     def __init__(
@@ -41,21 +38,40 @@ class UpdateSynchronizer:
         config: RunConfig,
         transport: Transport,
         device: torch.device,
-        shared: SharedStages | None,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._worker, self._stages, self._config = worker, stages, config
         self._transport, self._device, self._observers = transport, device, observers
-        self._reducers = shared.reducers if shared else {}
+        self._stage_workers = config.table.stage_workers
+        self.reducers: dict[int, Reducer] = {}
+        self.shares = any(len(self._stage_workers[index]) > 1 for index in stages)
+        if self.shares:
+            self._begin_sums()
         self._ties = self._make_ties() if config.ties else []
-        self._global_update = self._make_global_update()
+        scalers = [stage.scaler for stage in stages.values() if stage.scaler]
+        self._global_update: GlobalUpdate | None = None
+        if config.updates.clip_norm is not None or scalers:
+            numbers: list[int | None] = []
+            for index, stage in stages.items():
+                first = worker == self._stage_workers[index][0]  # the others' are the same
+                numbers += stage.numbers if first else [None] * len(stage.numbers)
+            self._global_update = GlobalUpdate(
+                config.updates.clip_norm,
+                scalers,
+                config.norm,
+                numbers,
+                transport,
+                device,
+                listeners(observers, Observer.values_summed, worker),
+                listeners(observers, Observer.update_decided, worker),
+            )
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
     def waiting_bytes(self) -> int:
         """Return the bytes of gradients that are being summed, or wait for their update."""
         settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
-        return waiting + sum(reducer.bytes for reducer in self._reducers.values())
+        return waiting + sum(reducer.bytes for reducer in self.reducers.values())
 
     def settle(self, stage: int, update: int) -> None:
         """Wait until all that a stage's update needs is here, and until it is decided upon."""
@@ -64,13 +80,13 @@ class UpdateSynchronizer:
         together = self._ties or self._global_update
         sums: dict[int, Gradients] = {}
         for index in self._stages if together else [stage]:
-            source = self._reducers.get(index) or self._stages[index].weights
+            source = self.reducers.get(index) or self._stages[index].weights
             sums[index] = source.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
         for index, gradients in sums.items():
             batches = self._config.table.sums[index][update - 1].batches
-            if self._config.mean_loss and batches > 1:
+            if batches > 1 and self._config.mean_loss:
                 for gradient in gradients:
                     if gradient is not None:
                         gradient.div_(batches)
@@ -92,49 +108,73 @@ class UpdateSynchronizer:
     def sent_bytes(self) -> Counter[tuple[int, str]]:
         """Return the bytes of gradients that were sent, by receiver and purpose."""
         found: Counter[tuple[int, str]] = Counter()
-        sums: list[Reducer | TiedGradients] = [*self._reducers.values(), *self._ties]
+        sums: list[Reducer | TiedGradients] = [*self.reducers.values(), *self._ties]
         for each in sums:
             for receiver, size in each.sent_bytes.items():
                 found[receiver, "weights"] += size
         return found
+
+    def average_statistics(self) -> None:
+        """Give norms of stages on several workers the same running statistics on all of them.
+
+        It is the last thing that a run does; in the traffic it does not count.
+        """
+        for index, stage in sorted(self._stages.items()):
+            members = self._stage_workers[index]
+            if len(members) == 1:
+                continue
+            all_reduce = AllReduce(members, self._worker, self._transport.channel(members))
+            work = partial(average, stage.weights.modules[0], index, members, all_reduce)
+            synchronize(self._device)  # of this thread, before that one begins, and the other way
+            self._comm_thread.submit(work).result()
+            self._comm_thread.submit(partial(synchronize, self._device)).result()
+
+    def close(self) -> None:
+        """Sum no more with other workers."""
+        self._turns.end()
+        for reducer in self.reducers.values():
+            reducer.close()
+        self._comm_thread.close()
+
+    def _begin_sums(self) -> None:
+        """Begin to sum gradients with the other workers of the stages."""
+        table, worker = self._config.table, self._worker
+        name = f"pipekit sums of worker {worker}"
+        self._comm_thread = CommThread(name, self._device, table.workers)
+        self._turns = SumTurns(table.sum_order)
+        tell = listeners(self._observers, Observer.part_sent, worker)
+        first = {index: 1 + table.made[index] for index in self._stages}
+        for index, stage in self._stages.items():
+            members = self._stage_workers[index]
+            if len(members) > 1 and stage.weights.buckets():
+                self.reducers[index] = Reducer(
+                    index,
+                    worker,
+                    stage.weights,
+                    table.sums[index],
+                    table.stops[index],
+                    AllReduce(members, worker, self._transport.channel(members), tell),
+                    self._comm_thread,
+                    self._device,
+                    self._turns.advance,
+                    first[index],
+                )
+        self._turns.begin({index: each.submit for index, each in self.reducers.items()}, first)
 
     def _make_ties(self) -> list[TiedGradients]:
         """Return what shares the gradients of weights that stages share, of which some are here.
 
         In one order on all workers, so that they never wait for one another in a circle.
         """
-        stage_workers = self._config.table.stage_workers
         weights = {index: stage.weights for index, stage in self._stages.items()}
         tell = listeners(self._observers, Observer.part_sent, self._worker)
         found = []
         for number, tie in enumerate(self._config.ties):
             if weights.keys().isdisjoint(tie.stages):
                 continue
-            members = tie.members(stage_workers)
+            members = tie.members(self._stage_workers)
             channel = self._transport.channel(members, tied=True)
             all_reduce = AllReduce(members, self._worker, channel, tell)
-            about = number, tie, self._worker, stage_workers, weights, all_reduce, self._device
-            found.append(TiedGradients(*about))
+            about = number, tie, self._worker, self._stage_workers, weights, all_reduce
+            found.append(TiedGradients(*about, self._device))
         return found
-
-    def _make_global_update(self) -> GlobalUpdate | None:
-        """Return what settles updates with all workers, if that is to be done."""
-        config = self._config
-        scalers = [stage.scaler for stage in self._stages.values() if stage.scaler]
-        if config.updates.clip_norm is None and not scalers:
-            return None
-        numbers: list[int | None] = []
-        for index, stage in self._stages.items():
-            first = self._worker == config.table.stage_workers[index][0]  # the others' are the same
-            numbers += stage.numbers if first else [None] * len(stage.numbers)
-        return GlobalUpdate(
-            config.updates.clip_norm,
-            scalers,
-            config.parameters,
-            numbers,
-            config.norm_dtype,
-            self._transport,
-            self._device,
-            listeners(self._observers, Observer.values_summed, self._worker),
-            listeners(self._observers, Observer.update_decided, self._worker),
-        )

@@ -1,25 +1,40 @@
-"""A worker: one device, one list of steps, and the function that executes them."""
+"""A worker: one device, one list of steps, and the small function for each op that executes them.
 
-from collections.abc import Callable, Iterable, Sequence
+A step waits for its messages, computes, and sends its own.
+"""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pipekit.devices import to_device
+from pipekit.engine.execution.pipeline_io import (
+    GradientsIO,
+    PipelineIO,
+    StageGradients,
+    StageIO,
+    StageRuntime,
+)
+from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
 from pipekit.engine.transport import Aborted, BeyondStop, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
-from pipekit.schedules import Step
+from pipekit.plans import Recompute
+from pipekit.schedules import Op, Step
+from pipekit.schedules.lowering.steps import MAIN
+from pipekit.traces import RECOMPUTE
+from pipekit.trees import Tree, tree_bytes
+
+_FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE.name
 
 
 class Worker:
-    """Goes through a list of steps, with observers around each.
+    """Goes through a list of steps, with observers around each; it knows no methods and no ops.
 
-    It knows neither methods nor ops: the meaning of a step is its executor's.
-
-    Args:
-        view: the observers' view of it.
-        execute: executes one step.
-        transport: to the other workers.
-        observers: watch it, in this order.
-        conclude: is called after the last step, before the observers hear of the end; or None.
-        survives: returns whether the other steps can go on after a step's error.
+    ``view`` is the observers' view of it.  ``conclude`` is called after the last step, before they
+    hear of the end; ``survives`` returns whether the other steps can go on after a step's error.
     """
 
     def __init__(
@@ -76,3 +91,171 @@ class Worker:
                     error.add_note(f"(raised in {step.task})")
                     if not self._survives(step, error):
                         raise
+
+
+class Executor:
+    """Executes the steps of one worker; one table says which method executes which op.
+
+    ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
+    runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
+    follow.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        stages: Mapping[int, StageRuntime],
+        recompute: Mapping[int, Recompute],
+        transport: Transport,
+        ends: PipelineIO,
+        device: torch.device,
+        *,
+        gradients: GradientsIO | None = None,
+        updates: UpdateSynchronizer | None = None,
+        observers: Sequence[Observer] = (),
+        first_microbatch: int = 0,
+        training: bool = True,
+    ) -> None:
+        self._stages, self._recompute, self._updates = stages, recompute, updates
+        self._reducers = updates.reducers if updates else {}
+        self._transport, self._ends, self._device = transport, ends, device
+        self._gradient_ends = gradients
+        self._first_microbatch = first_microbatch
+        self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
+        self._tell_received = listeners(observers, Observer.received, worker)
+        self._tell_before = listeners(observers, Observer.before_compute, worker)
+        self._tell_after = listeners(observers, Observer.after_compute, worker)
+        self._tell_sent = listeners(observers, Observer.sent, worker)
+
+    def execute(self, step: Step) -> None:
+        """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
+        fails.
+        """
+        self._methods[step.task.op](self, step)
+
+    def _run_again(self, step: Step) -> None:
+        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
+
+        It runs right before the backward, or where the table has it.
+        """
+        self._before(step, RECOMPUTE, ())
+        microbatch = step.task.microbatch + self._first_microbatch
+        output = self._stages[step.task.stage].recompute(microbatch, step.slot)
+        self._after(step, RECOMPUTE, output)
+
+    def _forward(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        x = self._input(step)
+        target = None if step.sends else self._ends.target(microbatch)
+        if target:
+            target = target._replace(target=to_device(target.target, self._device))
+        self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
+        recomputed = step.recomputed(self._recompute[stage])
+        microbatch += self._first_microbatch
+        self._give(step, self._stages[stage].forward(x, microbatch, step.slot, target, recomputed))
+
+    def _infer(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        x = self._input(step)
+        self._before(step, _FORWARD, (x.main, x.skips))
+        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
+
+    def _give(self, step: Step, output: StageIO) -> None:
+        self._after(step, _FORWARD, output)
+        self._send(step, output)
+        if not step.sends:
+            self._ends.output(step.task.microbatch, output.main)
+
+    def _backward(self, step: Step) -> None:
+        op, stage, microbatch, _ = step.task
+        if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
+            self._run_again(step)
+        gradients, split = self._gradients(step), op is Op.BACKWARD_INPUT
+        self._before(step, op.name, gradients or ())
+        about = microbatch + self._first_microbatch, step.slot, step.update
+        last = self._reducers.get(stage) if step.ends_update else None
+        if last:
+            last.begin(step.update)
+        result = self._stages[stage].backward(*about, gradients, split)
+        if last:
+            last.end(step.update)
+        self._after(step, op.name, result)
+        self._send(step, result)
+        if not step.sends and self._gradient_ends:
+            self._gradient_ends.input_gradients(microbatch, result)
+
+    def _backward_weight(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        self._before(step, _WEIGHT, ())
+        about = microbatch + self._first_microbatch, step.slot, step.update
+        last = self._reducers.get(stage) if step.ends_update else None
+        if last:
+            last.begin(step.update)
+        self._stages[stage].backward_weight(*about)
+        if last:
+            last.end(step.update)
+        self._after(step, _WEIGHT, ())
+
+    def _update(self, step: Step) -> None:
+        _, stage, _, version = step.task
+        assert self._updates, "only workers that train make updates"
+        self._updates.settle(stage, version)
+        self._before(step, _UPDATE, ())
+        self._updates.update(stage, step.slot)
+        self._after(step, _UPDATE, ())
+
+    # Functions and not bound methods, with which an executor would hold on to itself, and so to
+    # everything that is pending in its stages, until Python looks for circles.
+    _IN_TRAINING: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
+        Op.FORWARD: _forward,
+        Op.BACKWARD: _backward,
+        Op.BACKWARD_INPUT: _backward,
+        Op.BACKWARD_WEIGHT: _backward_weight,
+        Op.UPDATE: _update,
+        Op.RECOMPUTE: _run_again,
+    }
+    _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
+
+    def _input(self, step: Step) -> StageIO:
+        if not step.receives:
+            return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
+        contents = self._receive(step)
+        main = contents.pop(MAIN)
+        return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
+
+    def _gradients(self, step: Step) -> StageGradients | None:
+        if not step.receives:
+            ends = self._gradient_ends
+            return ends.output_gradients(step.task.microbatch) if ends else None
+        contents = self._receive(step)
+        main = contents.pop(MAIN)
+        return StageGradients(main, {n: content[0] for n, content in contents.items() if content})
+
+    def _receive(self, step: Step) -> dict[int, Any]:
+        """Return the contents of a step's messages, by skip connection or MAIN."""
+        contents = {}
+        for message, source in step.receives:
+            content = contents[message.skip] = self._transport.receive(message, source)
+            for tell in self._tell_received:
+                tell(step, message, source, content)
+        return contents
+
+    def _send(self, step: Step, result: StageIO | StageGradients) -> None:
+        for message, receiver in step.sends:
+            content: Tree = result.main
+            if message.skip != MAIN:
+                content = result.skips.get(message.skip, ())  # nothing: it is None, or has none
+                if isinstance(result, StageGradients):
+                    content = {0: content} if isinstance(content, Tensor) else {}
+            size = tree_bytes(content)  # before the receiver may do with it what it likes
+            self._transport.send(message, receiver, content)
+            for tell in self._tell_sent:
+                tell(step, message, receiver, content, size)
+
+    def _before(self, step: Step, activity: str, inputs: Tree) -> None:
+        for tell in self._tell_before:
+            tell(step, activity, inputs)
+
+    def _after(self, step: Step, activity: str, outputs: Tree) -> None:
+        for tell in self._tell_after:
+            tell(step, activity, outputs)

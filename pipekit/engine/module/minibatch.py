@@ -16,10 +16,9 @@ from pipekit.devices import (
     record_events,
     wait_events,
 )
-from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients
-from pipekit.engine.execution.worker import Worker
+from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Place
 from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
 from pipekit.engine.observers.record import WorkerRecord

@@ -14,12 +14,13 @@ from pipekit.choices import require_choice
 from pipekit.devices import Clock, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import split
+from pipekit.engine.calls import refusing_fields
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import Place, link
 from pipekit.engine.module.minibatch import Minibatch
 from pipekit.engine.module.watched_stage import ModuleRuntime
 from pipekit.engine.observers.record import as_trace
-from pipekit.engine.options import Watch, refusing_fields, require_timeout
+from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch

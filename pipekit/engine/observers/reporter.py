@@ -129,14 +129,9 @@ _TOLD = -1
 class LossBar:
     """Counts batches as their last microbatch's loss comes in, and tells of them once updated.
 
-    Args:
-        sizes: how many microbatches each batch has, maybe without end.
-        total: how many batches there are, or None.
-        shown: False to show nothing.
-        on_batch: called with each batch, or None.
-        done: batches that count already.
-        rows: of each batch, of those that have been read from these on.
-        stop: called when ``on_batch`` returns True, or with what it has raised.
+    ``sizes`` are the microbatches of each batch, maybe without end; ``done`` batches count already;
+    ``rows`` has those of each batch read from these on; ``stop`` is called when ``on_batch``
+    returns True, or with the error that it has raised.
     """
 
     def __init__(

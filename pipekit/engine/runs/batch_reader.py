@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from pipekit.engine.batches import Batch
-from pipekit.engine.entries import has_one_a_row, parted
+from pipekit.engine.batches import Batch, has_one_a_row, parted
 from pipekit.engine.options import Inputs
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
@@ -72,12 +71,9 @@ class BatchReader:
       whole batch.  Tensors, arrays and lists with one element for each row of the model's input are
       cut into microbatches; all else stays whole.
 
-    Args:
-        model: the layers.
-        inputs: the entries of a batch for the model; None: those with which :func:`pipekit.stages`
-            recorded it, else the whole dict, or the first of a tuple.
-        fewer: whether a batch may have fewer rows than microbatches.
-        rows: which entries are cut by rows and which are not, as far as the user has said it.
+    ``inputs`` are the entries for the model; None: those with which :func:`pipekit.stages` recorded
+    it, else the whole dict, or the first of a tuple.  With ``fewer`` a batch may have fewer rows
+    than microbatches; ``rows`` says which entries are cut, as far as the user has said it.
 
     Attributes:
         changed: the first batch of a run that has another form than the one before, in words.

@@ -6,18 +6,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import is_pure
+from pipekit.layers.skips import Skip, between, links
 from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
@@ -34,18 +36,20 @@ from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
 
 
+class Joints(NamedTuple):
+    """What joins stages: skip connections, and weights that they share."""
+
+    skips: Sequence[Skip]
+    ties: tuple[Tie, ...]
+
+
 class ModelStages:
     """A model, and from the first batch on its stages.
 
-    Args:
-        original: the user's layers, which never run; an attribute, too.
-        model: a copy of them, whose layers the stages take over.
-        count: the number of stages.
-        balance: layers of each stage; "auto": equal shares of operations, known with the first
-            batch.
-        configure: returns the config of a stage, given its part of the model and the seed.
+    ``configure`` returns the config of a stage, given its part of the model and the seed.
 
     Attributes:
+        original: the user's layers, which never run; the stages take over a copy of them.
         balance: layers of each stage; None until it is known.
         partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.
@@ -78,24 +82,25 @@ class ModelStages:
         self._replicas: dict[tuple[int, int], StageSource] = {}
 
     @property
-    def trained(self) -> int:
-        """The number of the model's trained parameters."""
-        return len(self._weights.trained)
+    def norm(self) -> Norm:
+        """The norm over the gradients of all trained parameters."""
+        dtypes = [weight.dtype for weight in self._weights.trained]
+        return Norm(len(dtypes), reduce(torch.promote_types, dtypes)) if dtypes else Norm()
 
     @property
-    def norm_dtype(self) -> torch.dtype:
-        """Of a norm over all their gradients."""
-        dtypes = [weight.dtype for weight in self._weights.trained]
-        return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+    def joints(self) -> Joints | None:
+        """What passes between stages beside activations; None: only the first batch tells."""
+        if self.partition:
+            return Joints(self.partition.skips, self.partition.ties)
+        balance = self.balance or [1] * len(self._model)
+        skips = between(links(self._model), balance)
+        found = Joints(skips, find_ties(cut(self._model, balance)))
+        return found if self.balance or not any(found) else None
 
     @property
     def ties(self) -> tuple[Tie, ...]:
         """The weights that stages share, if the stages are known."""
-        if self.partition:
-            return self.partition.ties
-        if self.balance is None:
-            return ()
-        return find_ties(cut(self._model, self.balance))
+        return joints.ties if (joints := self.joints) else ()
 
     def prepare(
         self,

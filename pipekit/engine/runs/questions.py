@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
-from pipekit.engine.batches import Batch, split
+from pipekit.engine.arguments import require_weights_as_read
+from pipekit.engine.batches import Batch, copied, pieces, split
 from pipekit.engine.config import Loss
-from pipekit.engine.entries import copied, pieces
+from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names, state_untouched
@@ -24,6 +26,7 @@ from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread
 from pipekit.partition.probe import Probe
+from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
 
 
@@ -38,6 +41,18 @@ class FirstBatch:
     dtype: torch.dtype | None  # of mixed precision
     balance: Sequence[int]  # layers of each stage; none if one worker has them all
     drawn: Set[str]  # libraries from whose generators reading it has drawn
+
+
+def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -> None:
+    """Ask before a model's first training by a schedule; errors are those of the functions here."""
+    if needed := first.tried.needed_weights:
+        require_weights_as_read(needed, model.configs, schedule)
+    if schedule.chunks > 1:
+        require_same_in_chunks(first.batch, schedule.chunks, first.evaluate)
+    if model.was_evaluating:
+        warn_of_mode(first)
+    ask_loss(loss, first)
+    ask_optimizer(model.configs)
 
 
 def warn_of_mode(first: FirstBatch) -> None:

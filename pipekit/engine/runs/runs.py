@@ -4,58 +4,40 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport, first_error
+from pipekit.engine.calls import Interrupts
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import TrainingProgress
-from pipekit.engine.checkpoints.resume_point import Extent, Start
-from pipekit.engine.interrupts import Interrupts
+from pipekit.engine.config import Extent, Start
+from pipekit.engine.execution.special_microbatches import read_in_chunks
+from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
-from pipekit.engine.runs.batch_reader import BatchReader
-from pipekit.engine.runs.batch_source import BatchSource, Read, kept_apart, stacks
-from pipekit.engine.runs.chunks import read_in_chunks
-from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Tables, batches_done
+from pipekit.engine.runs.tables import batches_done, taken
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.forkserver import WorkerDied
-from pipekit.engine.transports.runner import Runner
 from pipekit.layers.seeded import torch_seed
 from pipekit.partition.probe import warn_of_edited_batch
+from pipekit.schedules import Schedule, inference
 
 
 class Runs:
-    """Trains and evaluates the stages of a model, and tracks the progress of the training.
+    """Trains and evaluates the stages of a model, and tracks the progress of the training."""
 
-    Attributes:
-        model: its stages.
-        runner: runs their workers.
-    """
-
-    def __init__(
-        self,
-        tables: Tables,
-        model: ModelStages,
-        workers: Workers,
-        runner: Runner,
-        used: Set[str],
-        transport: str,
-        seed: int | str | None,
-        reader: BatchReader,
-    ) -> None:
-        self.model, self.runner = model, runner
-        self._tables, self._workers, self._used = tables, workers, used
-        self._transport, self._seed, self._reader = transport, seed, reader
-        self._progress, self._failed = TrainingProgress(runner.agree), False
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._model, self._workers = parts, parts.model, Workers(parts)
+        self._progress, self._failed = TrainingProgress(parts.runner.agree), False
         self._warned = False
 
     def train(
@@ -83,14 +65,14 @@ class Runs:
             seed = self._reseed()
             source = self._source(batches, steps, extent)
             reports: list[WorkerReport] = []
-            interrupts = Interrupts(source.stop if source.may_end else None)
+            interrupts = Interrupts(source.stop if source.possible_stops else None)
             if start.is_end:
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
-                balance = self.model.balance
-                assert balance is not None
                 config = None
                 if folder and written:
+                    balance = self._model.balance
+                    assert balance is not None
                     config = self._progress.checkpoint_config(folder, written, start, balance)
                 with interrupts, self._under_way():
                     reports = self._workers.train(extent, source, watch, on_batch, config)
@@ -116,53 +98,53 @@ class Runs:
         watch: Watch,
     ) -> None:
         """Raise an error for wrong arguments before anything is read."""
-        arguments.require_watchers(watch.observers, self._transport)
+        used = self._parts.used
+        arguments.require_watchers(watch.observers, self._parts.transport)
         arguments.require_steps(steps)
         arguments.require_batches(batches)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
         if watch.outputs:
-            combinations.require_compatible({*self._used, combinations.OUTPUTS})
+            combinations.require_compatible({*used, combinations.OUTPUTS})
         if checkpoints is not None:
-            combinations.require_compatible({*self._used, combinations.CHECKPOINTS})
-            require_plain(self.model.known_extra_states())
+            combinations.require_compatible({*used, combinations.CHECKPOINTS})
+            require_plain(self._model.known_extra_states())
 
     def _reseed(self) -> int | None:
         """Let the layers draw from the seed that counts now, and return it."""
-        seed = torch_seed() if isinstance(self._seed, str) else self._seed
-        self.model.reseed(seed)
+        seed = torch_seed() if isinstance(self._parts.seed, str) else self._parts.seed
+        self._model.reseed(seed)
         return seed
 
     def _extent(self, batches: Iterable[Any], steps: int | None, folder: Path | None) -> Extent:
         """Return the batches of a run, and its schedule."""
-        tables = self._tables
-        ends_anywhere = tables.schedule.period and self._workers.can_end and tables.round == 1
-        if ends_anywhere and not (folder or self._progress.resume_point):
+        schedule = self._parts.schedule
+        if self._workers.stop_anywhere and not (folder or self._progress.resume_point):
             total = None if steps else arguments.length(batches)
-            start = Start(tables.schedule, 0, self._progress.position.microbatches)
+            start = Start(schedule, 0, self._progress.position.microbatches)
             return Extent(start, islice(batches, steps), total)
         counted, most, total = arguments.counted(batches, steps)
-        start = self._progress.start(most, tables.take, self.model.balance)
+        start = self._progress.start(most, partial(taken, schedule), self._model.balance)
         rest = islice(counted, start.offset, None)
         return Extent(start, rest, total and total - start.offset)
 
     def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
         """Return the source of the batches; too short ones are refused now if they are known."""
-        start = extent.start
+        start, reader = extent.start, self._parts.reader
         come_round = len(start.schedule.batch_stops) or len(start.schedule)
         parts = [*map(len, islice(start.schedule.each_batch(), come_round))]
-        read: Read = self._reader.read
+        read: Read = reader.read
         chunks = start.schedule.chunks
         if chunks > 1:
             read, parts = read_in_chunks(read, chunks), [part // chunks for part in parts]
-        self._reader.require_long(batches, parts, start.offset, steps)
+        reader.require_long(batches, parts, start.offset, steps)
         return self._ready(batches, read, extent)
 
     def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
         """Return the source of the batches, after a look at the first one."""
         read = kept_apart(batches, read)
         source = self._workers.ready(extent, read, self._progress.resume_point)
-        if self.model.edits_batch and not self._warned and not stacks(batches):
+        if self._model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()
         return source
@@ -175,19 +157,24 @@ class Runs:
         labelled: bool = True,
     ) -> list[WorkerReport]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
-        arguments.require_watchers(observers, self._transport)
+        arguments.require_watchers(observers, self._parts.transport)
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
-        schedule = self._tables.inference
-        if not self._workers.can_end:
-            schedule = schedule.take(count)
+        schedule = self._inference if self._workers.can_end else self._inference.take(count)
         self.read()
         self._reseed()
-        checked = self._reader.read if labelled else self._reader.unlabelled
+        reader = self._parts.reader
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)
-        source = self._ready(batches, checked, extent)
+        source = self._ready(batches, reader.read if labelled else reader.unlabelled, extent)
         return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
+
+    @cached_property
+    def _inference(self) -> Schedule:
+        """The schedule by which batches stream through the first worker of each stage."""
+        schedule = self._parts.schedule
+        first = [workers[0] for workers in schedule.stage_workers]
+        return inference(schedule.stages, first, schedule.worker_count)
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return the number of earlier runs."""
@@ -195,20 +182,20 @@ class Runs:
         if point is None:
             return 0
         self._forget_what_failed()
-        self.model.resume(point)
+        self._model.resume(point)
         self._failed = False
         return point.position.runs
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
         self._forget_what_failed()
-        self.model.load(state, strict)
+        self._model.load(state, strict)
         self._failed = False
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
         """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
         self.read()
-        self.model.require_gradients(names, flag)
+        self._model.require_gradients(names, flag)
 
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
@@ -219,7 +206,7 @@ class Runs:
         """
         self.require_sound()
         try:
-            self.model.read()
+            self._model.read()
         except WorkerDied:
             self._failed = True
             raise
@@ -247,8 +234,8 @@ class Runs:
                     f"(build the pipeline again and call resume({str(folder)!r}) before train(), "
                     f"which then goes on from the newest checkpoint; in the shell: --resume)"
                 )
-            if self._reader.changed:
-                error.add_note(self._reader.changed)
+            if changed := self._parts.reader.changed:
+                error.add_note(changed)
             if point is not None:
                 error.add_note(f"(the run went on from {point.checkpoint})")
             raise
@@ -259,7 +246,7 @@ class Runs:
             with suppress(WorkerDied):
                 self.read()
         if self._failed:
-            self.model.forget()
+            self._model.forget()
 
     def require_sound(self) -> None:
         """Raise RuntimeError if the stages stand at different updates."""

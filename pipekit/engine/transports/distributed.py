@@ -20,11 +20,11 @@ from torch import Tensor
 
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
+from pipekit.engine.feed import Feed
 from pipekit.engine.transport import BeyondStop, Channel, StopPoint
+from pipekit.engine.transports.between_processes import OwnData
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.own_data import OwnData
 from pipekit.engine.transports.process_groups import (
     GroupChannel,
     abort_if_broken,
@@ -51,14 +51,10 @@ class _Incoming:
 class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
-    Args:
-        assignment: this worker's, with its incoming messages in order.
-        config: what is common to all workers.
-        feed: tells the shapes of each microbatch's input.
-        read_ahead: whether a batch may be read only to post a receive for its messages.  Without
-            it a receive is posted late, and a slow link that is busy in the other direction lets
-            the sender know later still.
-        data: of this process, if it reads all batches itself, as the others do.
+    ``feed`` tells the shapes of each microbatch's input; ``data`` are this process's, if it reads
+    all batches itself.  With ``read_ahead`` a batch may be read only to post a receive for its
+    messages: posted late, a slow link that is busy in the other direction lets the sender know
+    later still.
     """
 
     def __init__(

@@ -47,11 +47,8 @@ class Mailboxes(Protocol):
 class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
-    Args:
-        mailboxes: everybody's; messages are put into them directly.
-        require_peers: raises if another worker has failed.
-        stop_point: where the run ends, as far as it is known.
-        run: its number, if the mailboxes are used for several.
+    ``require_peers`` raises if another worker has failed; ``run`` is the run's number, if the
+    mailboxes are used for several.
     """
 
     def __init__(
@@ -90,13 +87,8 @@ class KeyedMailbox:
 class MailboxTransport:
     """A worker's connections to the others, through mailboxes.
 
-    Args:
-        worker: its number.
-        workers: those that have anything to do.
-        mailbox: the worker's.
-        sums_mailbox: its communication thread's, which sums gradients with the other workers of its
-            stages; None if every stage is on one worker.
-        end: tells all workers that the run ends before a microbatch.
+    ``workers`` are those that have anything to do; ``sums_mailbox`` is that of the thread which
+    sums gradients with the other workers of a stage; ``end`` tells all that the run ends early.
     """
 
     def __init__(

@@ -21,14 +21,14 @@ from pipekit.devices import (
     wait_event,
 )
 from pipekit.engine import work
-from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import EVERYTHING, Batch, End, Feed, Needs
+from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
+from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
+from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
-from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads

@@ -17,25 +17,26 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pipekit.devices import process_group, set_device
-from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Batch, End, Feed, Needs
+from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
+from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
+from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint
+from pipekit.engine.transports.between_processes import (
+    Noticeboard,
+    OwnData,
+    in_one_line,
+    require_as_many,
+    tell_torchrun,
+    telling,
+)
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
     incoming,
     stay_on_loopback,
 )
-from pipekit.engine.transports.noticeboard import (
-    Noticeboard,
-    in_one_line,
-    tell_torchrun,
-    telling,
-)
-from pipekit.engine.transports.own_data import OwnData, require_as_many
 from pipekit.engine.transports.process_groups import abort_if_broken
-from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory

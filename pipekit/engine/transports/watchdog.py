@@ -9,8 +9,8 @@ from itertools import islice
 
 from typing_extensions import Buffer
 
-from pipekit.engine.interrupts import deferred_interrupts
-from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.calls import deferred_interrupts
+from pipekit.engine.observers.observer import Observer
 from pipekit.schedules import Message, Op, Step, Steps
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
 from pipekit.traces import RECOMPUTE
@@ -98,9 +98,6 @@ class _StateObserver(Observer):
         # A forward that was run again: its backward still waits for its gradient.
         self._note(WAITING if activity == RECOMPUTE else SENDING)
 
-    def begin(self, worker: WorkerView) -> None:
-        self._note(STARTING)
-
     def end(self, worker: int) -> None:
         self._note(DONE)
 
@@ -112,14 +109,10 @@ class _StateObserver(Observer):
 class Watchdog:
     """Looks at workers now and then.
 
-    Args:
-        states: of all workers.
-        steps: of each worker, by its number; those of other processes may be left out.
-        stage_workers: the workers that have each stage.
-        timeout: seconds without progress that are too many; None: there are none.
-        beside: sentences about workers that their numbers do not tell.
-        noted: is called at every look: with what each worker is at if none gets any further, else
-            with None; its errors are those of :meth:`look`.
+    ``steps`` are those of each worker by its number; other processes' may be left out.  ``timeout``
+    are the seconds without progress that are too many.  ``beside`` gives sentences about workers
+    that their numbers do not tell.  ``noted`` is called at every look: with the line of each worker
+    if none gets any further, else with None; its errors are those of :meth:`look`.
     """
 
     def __init__(

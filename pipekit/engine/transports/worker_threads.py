@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.host.operator_threads import (
     SWITCH_INTERVAL_S,

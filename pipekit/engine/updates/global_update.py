@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipekit.engine.config import Norm
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.weights import Gradients
 from pipekit.losses.loss_scale import LossScale
@@ -99,25 +100,17 @@ class LossScaler:
 class GlobalUpdate:
     """A worker's part in what is settled together.
 
-    Args:
-        clip_norm: the largest norm of the whole model's gradient, or None.
-        scalers: of the worker's stages; none if losses are not scaled.
-        parameters: trained parameters of the whole model.
-        numbers: of those of the worker's stages among them; None: another worker tells of it.
-        dtype: of the norm.
-        transport: to the other workers.
-        device: of the gradients.
-        tell_values: are called with (update, values) before these are summed.
-        tell_norm: are called with (update, norm) as of :meth:`Observer.update_decided`.
+    ``clip_norm`` is the largest ``norm`` of the whole model's gradient, or None; ``scalers`` are
+    those of the worker's stages, none if losses are not scaled; ``numbers`` of its trained
+    parameters in the model, None for one of which another worker tells.
     """
 
     def __init__(
         self,
         clip_norm: float | None,
         scalers: Sequence[LossScaler],
-        parameters: int,
+        norm: Norm,
         numbers: Sequence[int | None],
-        dtype: torch.dtype,
         transport: Transport,
         device: torch.device,
         tell_values: Sequence[Callable[[int, Tensor], object]] = (),
@@ -125,8 +118,8 @@ class GlobalUpdate:
     ) -> None:
         self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
         self._transport, self._tell_values, self._tell_norm = transport, tell_values, tell_norm
-        count = 0 if clip_norm is None else parameters
-        self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
+        count = 0 if clip_norm is None else norm.parameters
+        self._zeros = torch.zeros(count + 1, dtype=norm.dtype, device=device)
         self._none = torch.zeros(count, dtype=torch.uint8)
 
     def settle(self, gradients: Gradients, update: int) -> bool:

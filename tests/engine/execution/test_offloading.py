@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import pipekit as pk
 from pipekit import Schedule, schedules
 from pipekit.engine import Observer
-from pipekit.engine.runnable import offloads
+from pipekit.engine.arguments import offloads
 from pipekit.measured import recognise
 from pipekit.schedules import Op, Step
 from pipekit.schedules.methods.offloading import bpipe, pipe_offload

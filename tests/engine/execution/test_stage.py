@@ -49,9 +49,8 @@ def step(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
     output = stage.forward(StageIO(x, {}), microbatch, 0, None, recompute).main
     if recompute:
         stage.recompute(microbatch, 0)
-    return output, stage.backward(
-        microbatch, 0, 1, StageGradients({0: torch.ones_like(output)}, {})
-    ).main
+    gradients = StageGradients({0: torch.ones_like(output)}, {})
+    return output, stage.backward(microbatch, 0, 1, gradients, False).main
 
 
 # --- Recomputation -------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ def test_inference_keeps_nothing() -> None:
     stage = config(nn.Sequential(nn.Linear(6, 6))).passes.build(CPU)
     assert not stage.infer(ONES, 0).main.requires_grad
     with pytest.raises(KeyError):
-        stage.backward(0, 0, 1, None)
+        stage.backward(0, 0, 1, None, False)
 
 
 def test_a_config_makes_the_stage_again() -> None:

@@ -204,9 +204,7 @@ def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -
     assert_equal(pipe, truth, case["batches"])
 
 
-@pytest.mark.parametrize(
-    "name", ["spectrain", "pipemare", "gap-aware", "error feedback", "ahead", "paci"]
-)
+@pytest.mark.parametrize("name", ["pipemare", "gap-aware", "error feedback", "ahead"])
 def test_processes_give_the_same_bits(name: str) -> None:
     m = 3 if CASES[name].divides else 1
     batches = data(5, rows=2 * m)
@@ -244,23 +242,20 @@ def rows(name: str) -> int:
     return 6 if CASES[name].divides else 2
 
 
-@pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(
-    name: str, batch: int, tmp_path: Path
-) -> None:
+def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """The pipeline is full there: older versions, and what was predicted of them, come back."""
     batches = data(6, rows=rows(name))
     first = build(name)
     whole = first.train(batches, checkpoints=Checkpoints(tmp_path, every=2, keep=9))
-    for folder in tmp_path.glob("batch-*"):
-        if int(folder.name.split("-")[1]) > batch:
-            shutil.rmtree(folder)
-    second = build(name)
-    assert second.resume(tmp_path) == 0
-    rest = second.train(batches)
-    assert rest.losses == whole.losses
-    assert different(second.state_dict(), first.state_dict()) == []
+    for batch in 4, 2:
+        for folder in tmp_path.glob("batch-*"):
+            if int(folder.name.split("-")[1]) > batch:
+                shutil.rmtree(folder)
+        second = build(name)
+        assert second.resume(tmp_path) == 0
+        assert second.train(batches).losses == whole.losses
+        assert different(second.state_dict(), first.state_dict()) == []
 
 
 # --- Stages on several workers -------------------------------------------------------------------

@@ -24,8 +24,11 @@ from tests.engine.updates.test_ties import tied
 HOW: dict[str, dict[str, Any]] = {
     "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},
     "1-2-1 recomputed": {"replicas": [1, 2, 1], "recompute": "always"},
-    "2-2 synced": {"replicas": [2, 2], "variant": {"vertical_sync": True}},
-    "2 with a schedule": {"replicas": [2], "lr_scheduler": lambda o: StepLR(o, 2, 0.5)},
+    "2-2 synced, with a schedule": {
+        "replicas": [2, 2],
+        "variant": {"vertical_sync": True},
+        "lr_scheduler": lambda o: StepLR(o, 2, 0.5),
+    },
     "2-1 naive": {"replicas": [2, 1], "variant": {"stashing": False}},
 }
 
@@ -188,7 +191,7 @@ def test_running_statistics_are_the_mean_of_all_replicas(momentum: float | None)
                 worker[0].get_buffer("num_batches_tracked")
             )
     found = {}
-    for how in ("threads", "distributed", "gloo"):
+    for how in ("threads", "distributed", "gloo") if momentum else ("threads",):
 
         def run(how: str = how) -> Weights:
             transport = "threads" if how == "threads" else "distributed"
@@ -270,7 +273,7 @@ def over_gloo_and_here(replicas: list[int], minibatches: int) -> tuple[Any, Any]
     return there[0], run("threads")
 
 
-@pytest.mark.parametrize(("replicas", "minibatches"), [([3], 7), ([2, 1], 5), ([1, 2], 5)])
+@pytest.mark.parametrize(("replicas", "minibatches"), [([3], 7), ([2, 1], 5)])
 def test_processes_of_torchrun_train_as_threads_do(replicas: list[int], minibatches: int) -> None:
     there, here = over_gloo_and_here(replicas, minibatches)
     assert there[0] == here[0]

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipekit.engine.batches import Batch, End
-from pipekit.engine.transports import own_data
-from pipekit.engine.transports.own_data import EVERY, OwnData, checksum, require_as_many
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import End
+from pipekit.engine.transports import between_processes
+from pipekit.engine.transports.between_processes import EVERY, OwnData, checksum, require_as_many
 from pipekit.schedules import Message, Payload
 from pipekit.schedules.lowering.steps import MAIN
 
@@ -118,4 +119,4 @@ def test_the_models_input_counts_only_where_there_is_nothing_else() -> None:
     assert of({"x": x, "label": [1, 2, 3, 4]}, x) == of({"x": y, "label": [1, 2, 3, 4]}, y)
     assert of({"x": x}, x) != of({"x": y}, y)
     assert of(x, x) != of(y, y)
-    assert own_data.LOOKED_AT < 1000
+    assert between_processes.LOOKED_AT < 1000

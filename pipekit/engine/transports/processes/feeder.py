@@ -13,7 +13,8 @@ from multiprocessing.connection import Pipe
 
 import torch
 
-from pipekit.engine.batches import Batch, End, Needs
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import End, Needs
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox, Mailboxes
 from pipekit.host.operator_threads import share_cores

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from pipekit.devices import is_accelerator
-from pipekit.engine.assignment import WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Batch, End, Needs
+from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
+from pipekit.engine.batches import Batch
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage, StageConfig
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
@@ -25,7 +26,6 @@ from pipekit.engine.transports.processes.forkserver import WorkerDied, forkserve
 from pipekit.engine.transports.processes.shared_memory import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
-from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.host.numeric_settings import NumericSettings
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pipekit.engine.assignment import WorkerReport
-from pipekit.engine.batches import Batch, End, Needs
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.batches import Batch
+from pipekit.engine.calls import deferred_interrupts
+from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches

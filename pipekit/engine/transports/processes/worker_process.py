@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
-from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import StageSource
+from pipekit.engine.feed import Feed, Needs
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pipekit import Pipeline
-from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import Needs
 from pipekit.engine.transports.mailbox import KeyedMailbox
 from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from experiments.attacks.left import open_files, worker_processes
 from pipekit import Pipeline, WorkerDied
-from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline

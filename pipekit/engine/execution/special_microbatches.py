@@ -1,16 +1,80 @@
-"""Batches whose sequences are cut into chunks, each of them a microbatch of its own."""
+"""Microbatches that run otherwise: chunks of a sequence, and those without rows.
 
-from collections.abc import Callable
-from typing import Any
+Chunks hand on keys and values on the same stage; a batch with fewer rows than microbatches has some
+without rows.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Container
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from pipekit.engine.batches import Batch
-from pipekit.engine.runs.batch_source import Read
+from pipekit.engine.execution.pipeline_io import (
+    StageGradients,
+    StageIO,
+    StageRuntime,
+    Target,
+)
+from pipekit.engine.feed import Read
 from pipekit.layers.sequence_chunks import ChunkedSequence, running
 from pipekit.partition.probe import Probe
+from pipekit.schedules import Op, Step
 from pipekit.trees import Tree
+
+
+def in_chunks(execute: Callable[[Step], None], chunks: int) -> Callable[[Step], None]:
+    """Return what executes chunks: forwards from the first one on, backwards from the last."""
+    sequences: defaultdict[tuple[int, int], ChunkedSequence] = defaultdict(ChunkedSequence)
+
+    def run(step: Step) -> None:
+        op, stage, microbatch, _ = step.task
+        if op is Op.UPDATE:
+            execute(step)
+            return
+        whole, chunk = divmod(microbatch, chunks)
+        with running(sequences[stage, whole], chunk):
+            execute(step)
+        if op is Op.BACKWARD and chunk == 0:
+            del sequences[stage, whole]
+
+    return run
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PassingEmpty:
+    """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
+
+    def __init__(self, stage: StageRuntime) -> None:
+        self._stage, self.infer = stage, stage.infer
+        self._empty = empty = set[int]()
+        no_gradients = partial(StageGradients, {}, {})
+        self.recompute = _unless_empty(empty, stage.recompute, partial(StageIO, (), {}))
+        self.backward = _unless_empty(empty, stage.backward, no_gradients)
+        self.backward_weight = _unless_empty(empty, stage.backward_weight, lambda: None)
+
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        if isinstance(x.main, tuple) and not x.main:
+            self._empty.add(microbatch)
+            return StageIO(torch.zeros(()) if target else (), {})
+        return self._stage.forward(x, microbatch, slot, target, recompute)
+
+
+def _unless_empty(
+    empty: Container[int], run: Callable[Concatenate[int, P], T], nothing: Callable[[], T]
+) -> Callable[Concatenate[int, P], T]:
+    def passing(microbatch: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return nothing() if microbatch in empty else run(microbatch, *args, **kwargs)
+
+    return passing
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:

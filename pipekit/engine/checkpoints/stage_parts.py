@@ -1,14 +1,17 @@
-"""Writes one worker's part of each checkpoint, without coordination.
+"""Writes one worker's part of each checkpoint, without coordination, and restores stages from them.
 
 The table tells every worker where a batch boundary lies in its own list (PipeDream, section 4: each
 stage locally decides to dump its parameters).  At a boundary the pipeline stays full.  A part
 therefore holds, besides the newest weights, the older versions that later microbatches read, and
 running statistics from the moment when they had counted exactly the batches before the boundary.
+
+A run that is taken up again goes through its table, and computes again all microbatches after the
+boundary: the random numbers of a layer depend on the microbatch alone.
 """
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, Self
 
@@ -16,14 +19,14 @@ from torch import Tensor, nn
 
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.resume_point import Tensors
-from pipekit.engine.config import RunConfig
+from pipekit.engine.checkpoints.resume_point import Tensors, read_part
+from pipekit.engine.config import ResumeConfig, RunConfig
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.transport import StopPoint
-from pipekit.layers.module_state import named_buffers
-from pipekit.partition.recording.stage import extra_states
+from pipekit.layers.module_state import named_buffers, set_buffers
+from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.boundaries import Boundary, older_versions
 from pipekit.trees import differentiable
@@ -41,16 +44,7 @@ class _Counted(NamedTuple):
 
 
 class CheckpointWriter(Observer):
-    """Writes the parts of all stages of one worker, at every boundary.
-
-    Args:
-        stages: the worker's.
-        assignment: likewise.
-        config: of the run.
-        losses: of the worker, as they come.
-        stop_point: the known end of the run.
-        errors: that have ended it early on this worker.
-    """
+    """Writes the parts of all stages of one worker, at every boundary."""
 
     def __init__(
         self,
@@ -213,3 +207,59 @@ class _PartWriter:
 
 def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
+
+
+def restoring(
+    execute: Callable[[Step], None],
+    resume: ResumeConfig,
+    worker: int,
+    stages: Mapping[int, Stage],
+    losses: LossLog,
+) -> Callable[[Step], None]:
+    """Return what executes a worker's steps, of which those before the boundary are restored."""
+    restored = {
+        number: _Restored(stage, number, resume, worker, losses) for number, stage in stages.items()
+    }
+
+    def run(step: Step) -> None:
+        if step.task.microbatch < resume.boundary.microbatches:
+            restored[step.task.stage].repeat(step)
+        else:
+            execute(step)
+
+    return run
+
+
+class _Restored:
+    """A stage as it was at a boundary, restored step by step."""
+
+    def __init__(
+        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
+    ) -> None:
+        self._stage = stage
+        parts = checkpoints.parts_of(config.checkpoint)
+        content = read_part(next(part for part in parts if part[:2] == (index, worker)))
+        set_buffers(stage.weights.newest, content["buffers"])
+        for layers in stage.weights.modules:
+            set_extra_states(layers, content["extra_states"])
+        if stage.scaler:
+            stage.scaler.take_up(content["scales"])
+        for microbatch, loss in content["losses"]:
+            losses.add(microbatch, loss)
+        newest = config.boundary.versions[index]
+        self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
+        self._restore(0, 0)
+
+    def repeat(self, step: Step) -> None:
+        """Restore the results of a task that was done before the boundary."""
+        op, _, _, version = step.task
+        if op.adds_gradient:
+            # Other gradients in that slot are set aside, and summed as they were.
+            self._stage.weights.accumulate(step.slot, step.update)
+        elif op is Op.UPDATE:
+            self._stage.weights.gradients(version)
+            self._restore(version, step.slot)
+
+    def _restore(self, version: int, slot: int) -> None:
+        if version in self._versions:
+            self._stage.weights.restore(slot, self._versions.pop(version), version)

@@ -1,23 +1,22 @@
 """The parts of a pipeline, put together from what a user passes, which is checked here."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import nn
 
 from pipekit.choices import require_choice
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
+from pipekit.engine.assignment import Runner
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.options import Execution, Updates, require_callable, require_loss
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.runs import Runs
-from pipekit.engine.runs.tables import Tables
-from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports.runner import Runner
+from pipekit.engine.runs.tables import checked, delays
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
@@ -29,7 +28,33 @@ from pipekit.partition.checks import require_balance, require_data, require_no_t
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Schedule
-from pipekit.staleness import Mitigation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a pipeline is made of, and no run changes.
+
+    Attributes:
+        model: its stages, whose weights runs change.
+        schedule: checked.
+        loss, updates, execution, transport, seed: as given; ``recompute`` names each stage's mode.
+        devices: of each worker.
+        runner: runs the workers.
+        reader: reads the user's batches.
+        used: its features, of :mod:`pipekit.engine.combinations`.
+    """
+
+    model: ModelStages
+    schedule: Schedule
+    loss: Loss
+    updates: Updates
+    execution: Execution
+    transport: str
+    seed: int | str | None
+    devices: Sequence[torch.device]
+    runner: Runner
+    reader: BatchReader
+    used: set[str]
 
 
 def assembled(
@@ -42,8 +67,8 @@ def assembled(
     seed: int | str | None,
     updates: Updates,
     execution: Execution,
-) -> Runs:
-    """Return a pipeline's runs; arguments and errors are those of :class:`pipekit.Pipeline`."""
+) -> Parts:
+    """Return a pipeline's parts; arguments and errors are those of :class:`pipekit.Pipeline`."""
     require_data(layers)
     skips.require_matched(list(layers))
     require_no_tensor_hooks(layers)
@@ -52,7 +77,7 @@ def assembled(
         require_choice("seed", seed, ["torch"])
     require_callable(optimizer=optimizer)
     require_loss(loss=loss)
-    tables = Tables(schedule)
+    checked(schedule)
     if schedule.chunks > 1:
         require_chunkable(layers)
     recompute = execution.recompute
@@ -72,26 +97,29 @@ def assembled(
     devices = resolve_for_workers(execution.devices, schedule.worker_count)
     used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
     combinations.require_compatible(used)
+    late = delays(schedule) if updates.rule else []
     configure = partial(
         StageConfig.of,
         optimizer=optimizer,
         updates=updates,
         execution=execution,
-        mitigations=_placed(updates.rule, tables),
+        mitigations=[
+            StageMitigation(updates.rule, stage, schedule.stages, delay, schedule.stashing)
+            for stage, delay in enumerate(late)
+            if updates.rule
+        ],
     )
     trained = as_trained(copied(layers))
-    model = ModelStages(layers, trained, schedule.stages, balance, configure)
-    runner: Runner = TRANSPORTS.load(transport)(devices)
-    workers = Workers(tables, model, runner, devices, loss, updates, execution)
-    return Runs(tables, model, workers, runner, used, transport, seed, reader)
-
-
-def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
-    """Return how each stage mitigates stale weights; empty without a rule."""
-    if rule is None:
-        return []
-    stages, stashing = tables.schedule.stages, tables.schedule.stashing
-    return [
-        StageMitigation(rule, stage, stages, delay, stashing)
-        for stage, delay in enumerate(tables.delays())
-    ]
+    return Parts(
+        model=ModelStages(layers, trained, schedule.stages, balance, configure),
+        schedule=schedule,
+        loss=loss,
+        updates=updates,
+        execution=execution,
+        transport=transport,
+        seed=seed,
+        devices=devices,
+        runner=TRANSPORTS.load(transport)(devices),
+        reader=reader,
+        used=used,
+    )

@@ -1,25 +1,38 @@
-"""The data of processes under torchrun, each of which reads all batches itself: the same ones.
+"""Processes under torchrun: whether they read the same data, and what they tell of a failure.
 
-The first stage takes a batch's input in one process, the last stage its target in another.  So
-whoever sends the first activation of a batch over a link sends checksums before it, at the first
-batch and then every few, of each batch so far: of its rows, and of all that the loss gets beside
-the model's input, which in each process may be augmented otherwise.
+Each reads all batches itself.  The first stage takes a batch's input in one process, the last stage
+its target in another.  So whoever sends the first activation of a batch over a link sends checksums
+before it, at the first batch and then every few, of each batch so far: of its rows, and of all that
+the loss gets beside the model's input, which in each process may be augmented otherwise.
+
+Something that goes wrong is told to one another through torchrun's store, to torchrun through its
+file of errors, and to the user in few lines.  Nothing is written while all is well.
 """
 
+import json
+import os
+import sys
+import time
 import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils import _pytree as pytree
 
 from pipekit.devices import is_accelerator
-from pipekit.engine.batches import Batch, End
+from pipekit.engine.batches import Batch
+from pipekit.engine.feed import End
+from pipekit.engine.transport import Aborted
 from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
 
@@ -38,13 +51,8 @@ _REMEDY = (
 class OwnData:
     """The batches of this process, as they are read.
 
-    Args:
-        batches: the run's.
-        reading: is entered while a batch is read.
-        end: is called with the number of batches once they have ended before the run's table.
-
-    Attributes:
-        count: batches that were read.
+    ``reading`` is entered while a batch is read; ``end`` is called with the number of batches once
+    they have ended before the run's table.
     """
 
     def __init__(
@@ -61,6 +69,7 @@ class OwnData:
 
     @property
     def count(self) -> int:
+        """Batches that were read."""
         return len(self._stops)
 
     def __iter__(self) -> Iterator[Batch | End]:
@@ -161,3 +170,117 @@ def _bytes(entry: Any) -> Any:
             return rows[:, :LOOKED_AT].tobytes() + rows[:, middle : middle + LOOKED_AT].tobytes()
         return rows.tobytes()
     return repr(entry).encode() if isinstance(entry, (str, bytes, int, float)) else b""
+
+
+GRACE_S = 3.0  # for the cause to arrive after its consequences
+_LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
+
+_AT, _ENDED, _FAILED = "at", "ended", "failed"
+
+
+class Noticeboard:
+    """The notes of all workers of a run, as one of them sees them."""
+
+    def __init__(self, run: int, worker: int, workers: int) -> None:
+        self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
+        self._worker, self._workers, self._stands = worker, range(workers), False
+        self._ended: int | None = None
+
+    def ended(self, count: int) -> None:
+        """Note that this process's data have ended after so many batches, before the table."""
+        self._ended = count
+        self._put(_ENDED, str(count))
+
+    def failed(self, error: BaseException) -> None:
+        """Note what has ended the run here."""
+        self._put(_FAILED, in_one_line(error))
+
+    def cause(self) -> str:
+        """Return what ended the run in another process, once it is known."""
+        end = time.monotonic() + GRACE_S
+        while not (found := self._all(_FAILED)) and time.monotonic() < end:
+            time.sleep(0.05)
+        for worker, said in found.items():
+            return f"worker {worker} has failed: {said}"
+        return "another worker's process has ended without a word; torchrun says below how"
+
+    def look(self, lines: Sequence[str] | None, count: int) -> None:
+        """Note what this worker is at while it gets no further; None: it does.
+
+        Raises ValueError if another's data have ended before a batch that was read here.
+        """
+        if (lines is not None) is not self._stands:
+            self._stands = lines is not None
+            self._put(_AT, "".join(lines or ()))
+        if lines is None:
+            return
+        for worker, ended in self._all(_ENDED).items():
+            if int(ended) < count or self._ended not in (None, int(ended)):
+                mine = f"{count} or more" if self._ended is None else str(count)
+                raise ValueError(unequal({worker: ended, self._worker: mine}))
+
+    def others(self) -> list[str]:
+        """Return what others are at that get no further, either."""
+        return [line for worker, line in self._all(_AT).items() if line and worker != self._worker]
+
+    def _put(self, kind: str, text: str) -> None:
+        with suppress(RuntimeError):  # whoever has the store is gone
+            self._store.set(f"{kind} {self._worker}", text)
+
+    def _all(self, kind: str) -> dict[int, str]:
+        found = {}
+        with suppress(RuntimeError):
+            for worker in self._workers:
+                if self._store.check([key := f"{kind} {worker}"]):
+                    found[worker] = self._store.get(key).decode()
+        return found
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an error's type, words and notes."""
+    notes = getattr(error, "__notes__", [])
+    return " ".join([f"{type(error).__name__}:", *f"{error} {' '.join(notes)}".split()])
+
+
+def tell_torchrun(text: str) -> None:
+    """Have torchrun's summary say what has ended this process."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError):
+            about = {"py_callstack": text, "timestamp": str(int(time.time()))}
+            said = {"message": {"message": text, "extraInfo": about}}
+            Path(path).write_text(json.dumps(said))
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def telling(hook: Hook) -> Hook:
+    """Return a hook for errors that nobody catches: one line for what another process has caused,
+    else the traceback without most lines of torch and pipekit.
+    """
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, Aborted):
+            tell_torchrun(str(error))
+            print(f"pipekit: {error}", file=sys.stderr)
+            return
+        tell_torchrun(in_one_line(error))
+        hook(kind, error, _shortened(trace))
+
+    return tell
+
+
+def _shortened(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback with the lines of others than torch and pipekit, and its last one."""
+    every = []
+    while trace is not None:
+        every.append(trace)
+        trace = trace.tb_next
+    kept = [
+        each
+        for each in every
+        if each is every[-1] or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
+    ]
+    for one, next_one in pairwise(kept):
+        one.tb_next = next_one
+    return kept[0] if kept else None

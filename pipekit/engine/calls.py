@@ -1,0 +1,154 @@
+"""Calls of a pipeline: what they refuse, one at a time, and what an interrupt does to them."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
+from inspect import signature
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
+
+MOVED: dict[str, str] = {
+    field.name: (
+        f"{field.name} is a field of {value.__name__}: pass "
+        f"{argument}={value.__name__}({first}{field.name}=...) to {calls}"
+    )
+    for value, argument, first, calls in (
+        (Updates, "updates", "", "Pipeline()"),
+        (Execution, "execution", "", "Pipeline()"),
+        (Watch, "watch", "", "train() or PipelinedModule()"),
+        (Checkpoints, "checkpoints", "folder, ", "train()"),
+    )
+    for field in fields(value)
+    if field.name != "folder"
+}
+"""What is said of each field that is given to a call by its name alone."""
+
+
+def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function so that a field of a value among its arguments raises the new call."""
+    fields_alone = MOVED.keys() - signature(function).parameters.keys()
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        if moved := fields_alone & kwargs.keys():
+            raise TypeError(MOVED[min(moved)])
+        return function(*args, **kwargs)
+
+    return called
+
+
+class CallLock:
+    """Gives one call after another its turn, and refuses one that would have to wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: int | None = None  # of the first turn, whose workers others do not have
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Have a turn.
+
+        Raises:
+            RuntimeError: another call has it, or had one in the process that this one is forked of.
+        """
+        if self._process not in (None, os.getpid()):
+            raise RuntimeError(
+                f"the pipeline's workers belong to process {self._process}, of which this one is a "
+                f"fork: build a pipeline in the forked process"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                "a run is under way, whose workers have the stages: call this after train(), "
+                "evaluate() or predict() has returned, from one thread at a time; to do it every "
+                "few batches, call train(batches, steps=...) again and again; to "
+                "save weights on the way, pass train() checkpoints=..."
+            )
+        self._process = os.getpid()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+def one_at_a_time(method: M) -> M:
+    """Return a method that takes the turn of its object's ``_calls``; raises as :meth:`taken`."""
+
+    @wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._calls.taken():
+            return method(self, *args, **kwargs)
+
+    return cast(M, called)
+
+
+class Interrupts:
+    """While it is entered, the first interrupt lets a run end where its updates are whole.
+
+    The second one ends it at once, as the first one does outside of the main thread, where
+    somebody else handles interrupts, and where the run cannot end before its table does.
+
+    Attributes:
+        error: what is to be raised once the run has ended, or None.
+    """
+
+    def __init__(self, stop: Callable[[], None] | None) -> None:
+        self._stop, self._mine = stop, False
+        self.error: KeyboardInterrupt | None = None
+
+    def __enter__(self) -> None:
+        here = threading.current_thread() is threading.main_thread()
+        self._mine = (
+            bool(self._stop)
+            and here
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if self._mine:
+            signal.signal(signal.SIGINT, self._interrupted)
+
+    def __exit__(self, *error: object) -> None:
+        if self._mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.error = KeyboardInterrupt()
+        assert self._stop
+        self._stop()
+        print(
+            "pipekit: interrupted: the batches on their way are finished (a second interrupt ends "
+            "the run at once, and its weights are lost)",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Let an interrupt (Ctrl-C, a notebook's stop button) wait for the end of the block.
+
+    One in the midst of starting a process, or of opening a file, would leave it with nobody who
+    knows it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # interrupts come to the main thread only, or to nobody
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[0])

@@ -1,0 +1,291 @@
+"""The batches of a run, from the user's loader to the workers that need their microbatches."""
+
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from pipekit.devices import ThreadStreams, record_events, wait_events
+from pipekit.engine.batches import Batch, Plain, Shapes, copied, parted
+from pipekit.engine.config import PossibleStops
+from pipekit.engine.transport import BeyondStop
+from pipekit.layers.seeded import drawing_undisturbed
+from pipekit.schedules import Op, Step, Steps
+from pipekit.trees import Tree, leaves
+
+Read = Callable[[Any, int, int], Batch]
+"""Checks a batch of the user's, given its microbatches and its number."""
+
+
+class End:
+    """Stands for a batch: the run ends before it, though its table has more."""
+
+
+def stacks(batches: Any) -> bool:
+    """Return whether batches are stacked from rows in new tensors, each time anew."""
+    return isinstance(batches, DataLoader) and batches.collate_fn is default_collate
+
+
+def kept_apart(batches: Any, read: Read) -> Read:
+    """Return what reads batches into memory of their own, if the next ones may overwrite them.
+
+    A loader may fill one buffer again and again, while microbatches of several batches are in
+    flight.  A list has its batches already, and a ``DataLoader`` stacks rows into new tensors.
+    """
+    if stacks(batches) or isinstance(batches, (list, tuple)):
+        return read
+    return lambda batch, parts, number: read(copied(batch), parts, number)
+
+
+class BatchSource:
+    """The batches of a run, which may end before its table.
+
+    ``first`` was read and checked.  ``total`` is their exact number; None: as many as there are.
+    Errors of the data reach the worker that reads, where the run may not end with whole updates.
+
+    Attributes:
+        error: the error of the batch before which the run ends, or the one that stopped it.
+        rows: of each batch that was read.
+    """
+
+    def __init__(
+        self,
+        first: Batch,
+        rest: Iterator[Any],
+        each_batch: Callable[[], Iterator[range]],
+        total: int | None,
+        possible_stops: PossibleStops,
+        read: Read,
+    ) -> None:
+        self._first, self._rest, self.possible_stops = first, rest, possible_stops
+        self.each_batch, self.total = each_batch, total
+        self._read = read
+        self._stopped = False
+        self.error: Exception | None = None
+        self.rows = array("q")
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Read no more batches: the run ends at the next possible stop."""
+        self._stopped, self.error = True, self.error or error
+
+    def __iter__(self) -> Iterator[Batch | End]:
+        """Yield the batches, and an :class:`End` where the run ends early.
+
+        Raises:
+            ValueError: a batch cannot be read, or there are fewer than their length said, where the
+                run may not end.
+        """
+        for number, microbatches in enumerate(self.each_batch()):
+            may_end = microbatches.start in self.possible_stops
+            if number == self.total or (self._stopped and may_end):
+                yield End()
+                return
+            batch = None
+            try:
+                batch = self._next(number, len(microbatches))
+            except Exception as error:
+                if not may_end:
+                    raise
+                self.error = error
+            if batch is None:
+                yield End()
+                return
+            self.rows.append(batch.rows // batch.chunks)
+            yield batch
+
+    def _next(self, number: int, parts: int) -> Batch | None:
+        if number == 0:
+            return self._first
+        try:
+            batch = next(self._rest)
+        except StopIteration:
+            if self.total is None:
+                return None
+            raise ValueError(
+                f"the batches ended after {number}, though their len() is {self.total}"
+            ) from None
+        return self._read(batch, parts, number)
+
+
+class FedTarget(NamedTuple):
+    """The last stage's share of a microbatch: tensors, weight of its loss, other entries."""
+
+    tree: Tree
+    weight: float
+    plain: Plain | None
+
+
+@dataclass(frozen=True)
+class _Microbatches:
+    """Numbers of microbatches, perhaps endless.
+
+    Attributes:
+        head: the first ones.
+        periods: for each list of repeating steps, its number of microbatches, and the remainders
+            modulo that number of the microbatches that follow.
+    """
+
+    head: frozenset[int]
+    periods: tuple[tuple[int, frozenset[int]], ...]
+
+    def __contains__(self, microbatch: object) -> bool:
+        assert isinstance(microbatch, int)
+        return microbatch in self.head or any(
+            microbatch % size in numbers for size, numbers in self.periods
+        )
+
+    @classmethod
+    def of(cls, workers: Sequence[Steps], is_meant: Callable[[Step], bool]) -> Self:
+        """Return the microbatches of the forwards for which ``is_meant`` holds."""
+
+        def numbers(steps: Iterable[Step]) -> list[int]:
+            return [
+                step.task.microbatch
+                for step in steps
+                if step.task.op is Op.FORWARD and is_meant(step)
+            ]
+
+        return cls(
+            frozenset(number for steps in workers for number in numbers(steps.head)),
+            tuple(
+                (steps.microbatches, frozenset(k % steps.microbatches for k in repeated))
+                for steps in workers
+                if (repeated := numbers(steps.period))
+            ),
+        )
+
+
+class Needs(NamedTuple):
+    """The microbatches whose inputs, and whose targets, a worker takes."""
+
+    inputs: Container[int]
+    targets: Container[int]
+
+    @classmethod
+    def of(cls, *workers: Steps) -> Self:
+        """Return the needs of workers: the first stage takes inputs, the last one targets."""
+        return cls(
+            _Microbatches.of(workers, lambda step: not step.receives),
+            _Microbatches.of(workers, lambda step: not step.sends),
+        )
+
+
+EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
+"""The needs of all workers together."""
+
+
+class Feed:
+    """Reads batches one by one; the first worker that needs the next batch reads it.
+
+    ``needs`` are those of the workers here; ``caller`` has the streams, if any, of the thread in
+    which the user made the batches, whose tensors may still be on the way there.  ``count`` counts
+    the entries of a target, if the loss is a mean over these and not over rows.  ``end`` is called
+    with the first microbatch after the run, if it ends early.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Batch | End],
+        needs: Needs,
+        caller: ThreadStreams | None = None,
+        count: Callable[[Tree], float] | None = None,
+        end: Callable[[int], None] | None = None,
+    ) -> None:
+        self._batches = iter(batches)
+        self._needs, self._caller = needs, caller
+        self._count, self._end, self._ended = count, end, False
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+        self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
+        self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
+        self.rows = array("q")
+        self.shapes: list[Shapes] = []
+        self._known_shapes: dict[Shapes, Shapes] = {}
+
+    def input(self, k: int) -> Tree:
+        """Return the input of microbatch ``k``, once; () if it has no rows."""
+        self.read_to(k)
+        tree, made = self._inputs.pop(k)
+        if made:
+            wait_events(leaves(tree), made)
+        return tree if self.rows[k] else ()
+
+    def target(self, k: int) -> FedTarget:
+        """Return the target of microbatch ``k``, once."""
+        self.read_to(k)
+        fed, made = self._targets.pop(k)
+        if made:
+            wait_events(leaves(fed.tree), made)
+        return fed
+
+    def read_to(self, k: int) -> None:
+        """Read batches until microbatch ``k`` is here.
+
+        Raises:
+            BeyondStop: the batches end before it.
+            Exception: the error of reading them, to every worker that asks for more.
+        """
+        while not self.knows(k):
+            with self._lock:
+                if self.knows(k):  # another has read it meanwhile, and maybe the end as well
+                    return
+                if self._ended:
+                    raise BeyondStop
+                if self._error:  # the batches are at their end then, and would say no more
+                    raise self._error
+                try:
+                    self._read()
+                except Exception as error:
+                    self._error = error
+                    raise
+
+    def knows(self, k: int) -> bool:
+        """Return whether microbatch ``k`` was read."""
+        return len(self.rows) > k
+
+    def _read(self) -> None:
+        # A data loader that shuffles or augments draws from the generator that layers borrow.  It
+        # takes turns with them, and not the whole time: it may run layers itself, in threads.
+        caller = self._caller
+        with drawing_undisturbed(), caller.entered() if caller else nullcontext():
+            batch = next(self._batches)
+            if isinstance(batch, End):
+                self._ended = True
+                if self._end:
+                    self._end(len(self.rows))
+                return
+            tensors = leaves([tree for tree in batch[:2] if tree is not None])
+            made = record_events(tensors) if caller else ()
+        rows, first = batch.microbatch_rows, len(self.rows)
+        here = range(first, first + batch.parts)
+        if any(k in self._needs.inputs for k in here):
+            for k, part in zip(here, batch.cut_input(), strict=True):
+                if k in self._needs.inputs:
+                    self._inputs[k] = part, made
+        if any(k in self._needs.targets for k in here):
+            with caller.entered() if caller else nullcontext():
+                weights = self._weights(batch)
+            for k, target, weight in zip(here, batch.cut_target(), weights, strict=True):
+                if k in self._needs.targets:
+                    tensors, plain = parted(target)
+                    self._targets[k] = FedTarget(tensors, weight, plain), made
+        found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
+        self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
+        self.rows.extend(rows)
+
+    def _weights(self, batch: Batch) -> list[float]:
+        """Return the factor of each microbatch's loss in the loss of the batch."""
+        if self._count is None:
+            return [rows / batch.rows for rows in batch.microbatch_rows]
+        counted = self._count(batch.whole_target)
+        if not counted:
+            raise ValueError(
+                "a batch has nothing that the loss counts: leave it out, its mean is undefined"
+            )
+        return [1 / counted] * batch.parts
