@@ -147,9 +147,8 @@ class Replay(Walk):
         if capacity is not None:
             for number, other in _blocked_by(graph, capacity):
                 needs[number] += ((other, 0.0),)
-        self._met: dict[
-            int, list[tuple[int, Task]]
-        ] = {}  # what each meeting waits for, and its name
+        # What each meeting waits for, with its name.
+        self._met: dict[int, list[tuple[int, Task]]] = {}
         if joint_updates:
             self._let_meet(lists, needs)
         super().__init__(lists, [0.0] * len(needs), needs)
@@ -228,9 +227,8 @@ class Replay(Walk):
         summed = [*graph.updates[stage]]
         summed.append(range(summed[-1].stop if summed else 0, graph.microbatches))
         return [
-            (number, self._named(number, Task(Op.BACKWARD, stage, microbatch, update)))
-            for microbatch in (summed[update - 1] if update <= len(summed) else ())
-            for number in (graph.adders[stage][microbatch],)
+            self._named(graph.adders[stage][k], Task(Op.BACKWARD, stage, k, update))
+            for k in (summed[update - 1] if update <= len(summed) else ())
         ]
 
     def _deadlock(self) -> ScheduleError:
@@ -258,41 +256,41 @@ class Replay(Walk):
 
     def _missing(self, thing: int) -> Task | None:
         """Return a task that a worker's next thing still waits for, or None."""
+        return next((name for n, name in self._awaited(thing) if self.ends[n] < 0), None)
+
+    def _awaited(self, thing: int) -> Iterator[tuple[int, Task]]:
+        """Yield all that a thing waits for, each with its name."""
+        graph = self.graph
         if thing in self._met:
-            waits = self._met[thing]
+            yield from self._met[thing]
         elif due := self._due(thing):
-            task = self.graph.tasks[thing]
-            if self._met:
-                busy = _busy(self.graph, self.lists)
-                all_of_them = zip(busy, self.needs[thing], strict=True)
-                absent = next(worker for worker, (n, _) in all_of_them if self.ends[n] < 0)
-                stage = self.graph.tasks[self.graph.first[absent]].stage
-                return task._replace(version=due, stage=stage)
-            waits = self._summed(task.stage, due)
+            task = graph.tasks[thing]
+            if not self._met:
+                yield from self._summed(task.stage, due)
+                return
+            busy = _busy(graph, self.lists)
+            for worker, (number, _) in zip(busy, self.needs[thing], strict=True):
+                stage = graph.tasks[graph.first[worker]].stage
+                yield number, task._replace(version=due, stage=stage)
         else:
-            missing, partner = self._missing_data(thing), self.graph.partner[thing]
-            return missing or (self._missing_data(partner) if partner > thing else None)
-        return next(name for number, name in waits if self.ends[number] < 0)
+            yield from self._data(thing)
+            if graph.partner[thing] > thing:
+                yield from self._data(graph.partner[thing])
 
-    def _missing_data(self, number: int) -> Task | None:
-        """Return a task whose output a pass still waits for, or None."""
-        own, source = self.graph.own[number], self.graph.source[number]
-        task = self.graph.tasks[number]
-        op = task.op
-        if self.ends[own] < 0:
-            assert op.own
-            return self._named(own, task._replace(op=op.own))
-        if self.ends[source] < 0:
-            payload = op.receives
-            assert payload
+    def _data(self, number: int) -> Iterator[tuple[int, Task]]:
+        """Yield the tasks whose output a pass needs, each with its name."""
+        graph, task = self.graph, self.graph.tasks[number]
+        if own := task.op.own:
+            yield self._named(graph.own[number], task._replace(op=own))
+        if payload := task.op.receives:
             stage = task.stage - payload.step
-            return self._named(source, task._replace(op=senders(payload)[0], stage=stage))
-        others = self.graph.others.get(number, ())
-        return next((self._named(n, task) for n in others if self.ends[n] < 0), None)
+            sent = task._replace(op=senders(payload)[0], stage=stage)
+            yield self._named(graph.source[number], sent)
+        yield from (self._named(other, task) for other in graph.others.get(number, ()))
 
-    def _named(self, number: int, otherwise: Task) -> Task:
-        """Return the task of a number; of NOBODY, what it would be."""
-        return otherwise if number == NOBODY else self.graph.tasks[number]
+    def _named(self, number: int, otherwise: Task) -> tuple[int, Task]:
+        """Return the number of a task and its name; that of NOBODY is what it would be."""
+        return number, otherwise if number == NOBODY else self.graph.tasks[number]
 
     def _owner(self, wanted: Task) -> int | None:
         """Return the worker that has a task, whichever version it reads."""
@@ -343,19 +341,20 @@ def slots(
     needs = graph_needs(graph)
     if overlap is not None:
         together(graph, seconds, needs, overlap)
-    clock = Walk(graph.lists, seconds, needs).run()
-    if not clock.is_done:
-        Replay(graph).require_done()  # says who waits for whom
+    clock = timed(graph, seconds, needs)
     times = np.array([clock.starts, clock.ends[: len(seconds)]]).T
     return np.split(times, graph.first[1:-1]) if graph.first[1:] else []
 
 
-def together(
-    graph: Dependencies,
-    seconds: list[float],
-    needs: list[Need],
-    overlap: float,
-) -> None:
+def timed(graph: Dependencies, seconds: Sequence[float], needs: Sequence[Need]) -> Walk:
+    """Return the clock of a table's tasks; raise ScheduleError if they can never finish."""
+    clock = Walk(graph.lists, seconds, needs).run()
+    if not clock.is_done:
+        Replay(graph).require_done()  # says who waits for whom
+    return clock
+
+
+def together(graph: Dependencies, seconds: list[float], needs: list[Need], overlap: float) -> None:
     """Let pairs of tasks begin when the data of both is there, and give theirs at their end."""
     later = [max(number, partner) for number, partner in enumerate(graph.partner)]
     for number, each in enumerate(needs):

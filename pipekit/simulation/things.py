@@ -13,41 +13,25 @@ from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, rout
 
 
 class Messages(NamedTuple):
-    """All messages between workers in the order of the tasks that send them, an entry each.
+    """All messages between workers in the order of the tasks that send them, an entry each."""
 
-    Attributes:
-        route: its number among :func:`pipekit.simulation.loads.routes`.
-        microbatch: that it is of.
-        sender: the number of the task that sends it.
-        receiver: likewise.
-        source, destination: the workers of these.
-        size: in bytes.
-    """
-
-    route: Numbers
-    microbatch: Numbers
-    sender: Numbers
-    receiver: Numbers
-    source: Numbers
+    route: Numbers  # its number among :func:`pipekit.simulation.loads.routes`
+    microbatch: Numbers  # that it is of
+    sender: Numbers  # the number of the task that sends it
+    receiver: Numbers  # likewise
+    source: Numbers  # the workers of these
     destination: Numbers
-    size: Seconds
+    size: Seconds  # in bytes
 
 
 class Sum(NamedTuple):
-    """A sum of gradients over workers.
+    """A sum of gradients over workers."""
 
-    Attributes:
-        members: the workers.
-        bytes: of the gradients.
-        stage: that has the weights; of several, the first.
-        microbatch: the last that is summed.
-        sent: sender, receiver and bytes; empty: as an all-reduce sends them.
-    """
-
-    members: tuple[int, ...]
-    bytes: float
-    stage: int
-    microbatch: int
+    members: tuple[int, ...]  # the workers
+    bytes: float  # of the gradients
+    stage: int  # that has the weights; of several, the first
+    microbatch: int  # the last that is summed
+    # sender, receiver and bytes; empty: as an all-reduce sends them
     sent: Sequence[tuple[int, int, float]] = ()
 
 
