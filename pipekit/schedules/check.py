@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 

@@ -102,9 +102,6 @@ class _Followed:
         self._able: list[tuple[float, bool, int]] = []
 
     def run(self) -> None:
-        for number in self._things.sums:
-            if not self._left[number]:
-                self._let(number)
         able, traffic = self._able, self._traffic
         self._go_on()
         while able or traffic.soonest < math.inf:

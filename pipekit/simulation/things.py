@@ -24,7 +24,7 @@ class Messages(NamedTuple):
     size: Seconds  # in bytes
 
 
-class Sum(NamedTuple):
+class GradientSum(NamedTuple):
     """A sum of gradients over workers."""
 
     members: tuple[int, ...]  # the workers
@@ -56,7 +56,7 @@ class Things:
         for number, others in graph.others.items():
             self.needs[number] = tuple((n, 0.0) for n in others)
         self.lists: list[list[int]] = [*map(list, graph.lists)]
-        self.sums: dict[int, Sum] = {}
+        self.sums: dict[int, GradientSum] = {}
         self._before = np.full(len(self.seconds), -1)
         repeated = np.flatnonzero(~np.isnan(load.again))
         if len(repeated):
@@ -70,7 +70,7 @@ class Things:
         self.needs += needs or [()] * len(seconds)
         return range(first, len(self.seconds))
 
-    def add_sum(self, made: Sum, needs: Need) -> int:
+    def add_sum(self, made: GradientSum, needs: Need) -> int:
         """Add a sum, which takes as long as links say, and return its number."""
         (number,) = self.add(np.zeros(1), [needs])
         self.sums[number] = made

@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.clock import Replay, Walk
+from pipekit.schedules.clock import Walk
 from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.replay import Replay
 from pipekit.traces.record import COLUMNS
 
 Times = NDArray[np.float64]

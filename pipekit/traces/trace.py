@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.clock import PAPER_SLOTS, slots
+from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
+from pipekit.schedules.replay import slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, parse
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.replay import Replay
 from tests.schedules.examples import replay
 from tests.schedules.reference import Key, halves, key, needs
 from tests.schedules.strategies import methods

@@ -6,8 +6,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pipekit.schedules.beginning import beginning, periods_under_way
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.lowering.recurring import Recurring, plus, same
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError
 

@@ -12,10 +12,10 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from pipekit.choices import require_choice
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.ops import Payload
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 

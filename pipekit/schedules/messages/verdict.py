@@ -7,7 +7,7 @@ from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
 
-from pipekit.schedules.clock import PAPER_SLOTS, Walk, graph_needs, timed
+from pipekit.schedules.clock import PAPER_SLOTS, Walk, graph_needs
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.events import Events
@@ -22,6 +22,7 @@ from pipekit.schedules.messages.program import (
     message_out_of,
 )
 from pipekit.schedules.ops import Op
+from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
