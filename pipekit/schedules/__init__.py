@@ -1,7 +1,6 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
 from pipekit.schedules.check import Report, check
-from pipekit.schedules.clock import slots
 from pipekit.schedules.formats.text import draw
 from pipekit.schedules.lowering.lower import lower
 from pipekit.schedules.lowering.steps import Message, Step, Steps
@@ -27,6 +26,7 @@ from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
 from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
 from pipekit.schedules.ops import OPS, Item, Op, Payload
+from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.schedules.transfers import DISCARD, GATHER, LOAD, OFFLOAD, SUM

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
-from pipekit.schedules.lowering.weight_slots import weight_slots
+from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -140,12 +140,8 @@ def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Re
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, capacity, joint_updates).require_done()
-    in_flight, slots = [], []
-    for worker, tasks in enumerate(schedule.workers):
-        in_flight.append(_check_worker(schedule, worker))
-        slots.append(weight_slots(tasks, stashing=schedule.stashing))
-    schedule.known["slots"] = tuple(slots)
-    versions = (np.array(each.alive, dtype=np.int32) for each in slots)
+    in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
+    versions = (np.array(each.alive, dtype=np.int32) for each in slots_of(schedule))
     return Report(tuple(versions), tuple(in_flight))
 
 

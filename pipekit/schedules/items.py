@@ -11,16 +11,11 @@ _Key = tuple[Item, int, int | None, int | None]
 
 
 class Missing(NamedTuple):
-    """An item that is not there when a task needs it.
+    """An item that is not there when a task needs it."""
 
-    Attributes:
-        number: of the task.
-        item: that it needs.
-        before: the task that has taken it, or given an older version; None: none ever gave it.
-    """
-
-    number: int
-    item: Item
+    number: int  # of the task
+    item: Item  # that it needs
+    # the task that has taken it, or given an older version; None: none ever gave it
     before: int | None
 
 

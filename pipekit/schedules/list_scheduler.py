@@ -18,48 +18,34 @@ _Choice = tuple[float, int, int, int]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a free worker takes first; each attribute but one has an entry a worker.
+    """What a free worker takes first; each attribute but one has an entry a worker."""
 
-    Attributes:
-        depth: of each stage, microbatches that have gone forward and not all the way back, at most;
-            infinite: as many as there is room for.
-        waiting: parts for the weights that may wait before one comes first.
-        patience: for how long it waits for a pass that others need, in place of a part for the
-            weights, as a share of that part.
-        forwards_first: whether a forward comes before a part for the input.
-    """
-
+    # of each stage, microbatches that have gone forward and not all the way back, at most;
+    # infinite: as many as there is room for
     depth: tuple[float, ...]
-    waiting: tuple[float, ...]
+    waiting: tuple[float, ...]  # parts for the weights that may wait before one comes first
+    # for how long it waits for a pass that others need, in place of a part for the weights, as a
+    # share of that part
     patience: tuple[float, ...]
-    forwards_first: tuple[bool, ...]
+    forwards_first: tuple[bool, ...]  # whether a forward comes before a part for the input
 
 
 @dataclass(frozen=True)
 class BatchPasses:
-    """A batch's passes, in two parts each way back, and the room for them.
+    """A batch's passes, in two parts each way back, and the room for them."""
 
-    Attributes:
-        homes: the worker of each stage.
-        microbatches: how many.
-        seconds: of each op of SPLIT, by stage.
-        delays: seconds from a stage to the next one, and back.
-        kept: bytes of activations that a worker keeps more after each op of SPLIT, by stage.
-        gradients: bytes of each stage's gradients, from its first part for the weights on.
-        reserve: bytes that have to stay free until then.
-        room: bytes of each worker.
-        summed: for each stage and microbatch, how many microbatches' gradients the weights have
-            summed that its forward reads; None: there is a single batch.
-    """
-
-    homes: Sequence[int]
+    homes: Sequence[int]  # the worker of each stage
     microbatches: int
-    seconds: Sequence[Sequence[float]]
-    delays: Sequence[float]
+    seconds: Sequence[Sequence[float]]  # of each op of SPLIT, by stage
+    delays: Sequence[float]  # seconds from a stage to the next one, and back
+    # bytes of activations that a worker keeps more after each op of SPLIT, by stage
     kept: Sequence[Sequence[float]]
+    # bytes of each stage's gradients, from its first part for the weights on
     gradients: Sequence[float]
-    reserve: Sequence[float]
-    room: Sequence[float]
+    reserve: Sequence[float]  # bytes that have to stay free until then
+    room: Sequence[float]  # bytes of each worker
+    # for each stage and microbatch, how many microbatches' gradients the weights have summed that
+    # its forward reads; None: there is a single batch
     summed: Sequence[Sequence[int]] | None = None
 
 

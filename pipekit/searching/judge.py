@@ -22,17 +22,11 @@ from pipekit.traces.memory import PARTS
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule, and what it takes.
+    """A schedule, and what it takes."""
 
-    Attributes:
-        schedule: the table.
-        makespan_s: simulated.
-        peak_bytes: simulated, of each worker, when the optimizer has its state.
-    """
-
-    schedule: Schedule
-    makespan_s: float
-    peak_bytes: tuple[float, ...]
+    schedule: Schedule  # the table
+    makespan_s: float  # simulated
+    peak_bytes: tuple[float, ...]  # simulated, of each worker, when the optimizer has its state
 
 
 class Judge:

@@ -52,8 +52,8 @@ class TabuSearch:
         self._needs, self._followers = problem.needs, _followers(problem)
         self._tabu: dict[tuple[int, int], int] = {}  # until which move a pair keeps its order
         self._moves = self._last = 0  # in all, and up to the last good one
-        self._begin(_copied(orders))
-        self.orders, self.makespan = _copied(orders), self._timing.makespan
+        self._begin([*map(list, orders)])
+        self.orders, self.makespan = [*map(list, orders)], self._timing.makespan
         self._least = bound(problem) * CLOSE
 
     @property
@@ -68,12 +68,12 @@ class TabuSearch:
             self._exchange()
         elif self._moves - self._last > _PATIENCE or not self._step():
             self._tabu.clear()
-            self._begin(_copied(self.orders))
+            self._begin([*map(list, self.orders)])
             for _ in range(self._chance.randint(1, 8)):
                 self._shake()
             self._last = self._moves
         if self._timing.makespan < self.makespan / CLOSE:
-            self.orders, self.makespan = _copied(self._current), self._timing.makespan
+            self.orders, self.makespan = [*map(list, self._current)], self._timing.makespan
             self._last = self._moves
 
     def _begin(self, orders: Orders) -> None:
@@ -286,10 +286,6 @@ class TabuSearch:
         complete = [stage for stage, at in self._complete[worker].items() if at < low]
         most = self.problem.most_held(segment, self._held[worker][low], complete)
         return most <= self.problem.room[worker] * (1 + 1e-12)
-
-
-def _copied(orders: Orders) -> Orders:
-    return [order.copy() for order in orders]
 
 
 def _followers(problem: Problem) -> list[list[tuple[int, float]]]:

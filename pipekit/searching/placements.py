@@ -11,8 +11,19 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from pipekit.searching.policies import LENGTHS, Choice, greedy, policy_of
+from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.searching.problem import Orders, Problem
+
+Choice = tuple[int, ...]
+"""Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
+_DEPTHS = (math.inf, 2.0, 1.5, 1.0, 0.5)
+"""By how many 1F1B has in flight on a straight pipeline of so many workers."""
+_WAITING = (math.inf, 1.0, 0.5, 0.0)
+"""By how many workers there are."""
+_PATIENCES = (0.5, 0.0, 1.0)
+_FORWARDS_FIRST = (False, True)
+LENGTHS: Choice = tuple(map(len, (_DEPTHS, _WAITING, _PATIENCES, _FORWARDS_FIRST)))
+"""How many there are to choose from."""
 
 Placement = tuple[int, ...]
 """The worker of each stage."""
@@ -41,16 +52,11 @@ class _Solution(NamedTuple):
 
 
 class Space(NamedTuple):
-    """The placements that are searched.
+    """The placements that are searched."""
 
-    Attributes:
-        problem: returns the problem of one.
-        bound: returns a time that no orders of that are shorter than.
-        near: returns one like another; None: the placement is given.
-    """
-
-    problem: Callable[[Placement], Problem]
-    bound: Callable[[Placement], float]
+    problem: Callable[[Placement], Problem]  # returns the problem of one
+    bound: Callable[[Placement], float]  # returns a time that no orders of that are shorter than
+    # returns one like another; None: the placement is given
     near: Callable[[Placement, random.Random], Placement] | None
 
 
@@ -106,6 +112,37 @@ def shortest(problem: Problem, orders: Orders) -> Candidate | None:
     timed = (Candidate(problem, each, problem.timing(each).makespan) for each in able)
     best = min(timed, key=lambda each: each.makespan, default=None)
     return best if best and best.makespan < math.inf else None
+
+
+def policy_of(choice: Choice, problem: Problem) -> Policy:
+    """Return a policy in which all workers do alike."""
+    depth, waiting, patience, forwards = choice
+    workers, stages = problem.workers, problem.stages
+    straight = [(stages - stage) * workers / stages for stage in range(stages)]
+    return Policy(
+        tuple(max(1.0, _DEPTHS[depth] * count) for count in straight),
+        (_WAITING[waiting] * workers,) * workers,
+        (_PATIENCES[patience],) * workers,
+        (_FORWARDS_FIRST[forwards],) * workers,
+    )
+
+
+def greedy(problem: Problem, policy: Policy) -> Orders:
+    """Return the orders that a policy leads to."""
+    weights = 2
+    freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
+    passes = BatchPasses(
+        [row[0] for row in problem.homes],
+        problem.microbatches,
+        problem.seconds,
+        [row[0] for row in problem.delays],
+        problem.kept,
+        problem.gradients,
+        [max(height, gradients + kept) for height, gradients, kept in freed],
+        problem.room,
+        problem.reads.summed if problem.reads else None,
+    )
+    return [[problem.number(*each) for each in row] for row in choose(passes, policy)]
 
 
 def neighbours(

@@ -34,20 +34,14 @@ def homes_of(schedule: Schedule) -> Homes:
 
 @dataclass(frozen=True)
 class Timing:
-    """When orders have their passes, by the passes' numbers.
+    """When orders have their passes, by the passes' numbers."""
 
-    Attributes:
-        starts: of each pass; infinite if it never runs, or is part of a whole backward.
-        ends: likewise; -1 if it never runs, since workers wait for one another.  Both parts of a
-            whole backward end with it.
-        makespan: when the last update behind them ends; infinite if a pass never runs.
-        sequence: the passes, each behind those that it waits for.
-    """
-
-    starts: list[float]
+    starts: list[float]  # of each pass; infinite if it never runs, or is part of a whole backward
+    # likewise; -1 if it never runs, since workers wait for one another.  Both parts of a whole
+    # backward end with it
     ends: list[float]
-    makespan: float
-    sequence: list[int]
+    makespan: float  # when the last update behind them ends; infinite if a pass never runs
+    sequence: list[int]  # the passes, each behind those that it waits for
 
 
 @dataclass(frozen=True)
@@ -55,31 +49,26 @@ class Problem:
     """Seconds and bytes of every pass, and where it runs.
 
     A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
-
-    Attributes:
-        homes: where they are.
-        seconds: of each op of KINDS and stage, ``seconds[place][stage]``.
-        kept: bytes of activations that a worker keeps more after each op of KINDS and stage.
-        delays: seconds from a stage's forward's end until the next one has its activation, and from
-            that one's gradient's until the stage has it: ``delays[stage][microbatch]``.
-        gradients: bytes of each stage's gradients, which are there from its first pass on that adds
-            to them until the update.
-        heights: bytes by which such a first pass of each op of KINDS rises above what was there
-            before it, at most, ``heights[place][stage]``.
-        room: bytes that each worker has for activations and gradients.
-        after: seconds of the updates behind each worker's passes.
-        reads: which weights are read where batches follow one another without a flush; each stage
-            then adds its gradients in the order of the microbatches.  None: a single batch.
     """
 
-    homes: Homes
+    homes: Homes  # where they are
+    # of each op of KINDS and stage, ``seconds[place][stage]``
     seconds: tuple[tuple[float, ...], ...]
+    # bytes of activations that a worker keeps more after each op of KINDS and stage
     kept: tuple[tuple[float, ...], ...]
+    # seconds from a stage's forward's end until the next one has its activation, and from that
+    # one's gradient's until the stage has it: ``delays[stage][microbatch]``
     delays: tuple[tuple[float, ...], ...]
+    # bytes of each stage's gradients, which are there from its first pass on that adds to them
+    # until the update
     gradients: tuple[float, ...]
+    # bytes by which such a first pass of each op of KINDS rises above what was there before it, at
+    # most, ``heights[place][stage]``
     heights: tuple[tuple[float, ...], ...]
-    room: tuple[float, ...]
-    after: tuple[float, ...]
+    room: tuple[float, ...]  # bytes that each worker has for activations and gradients
+    after: tuple[float, ...]  # seconds of the updates behind each worker's passes
+    # which weights are read where batches follow one another without a flush; each stage then adds
+    # its gradients in the order of the microbatches.  None: a single batch
     reads: WeightReads | None = None
 
     @classmethod

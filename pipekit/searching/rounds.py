@@ -4,13 +4,13 @@ What a round does is counted in steps and not in seconds, so that a longer searc
 shorter one does, and never ends worse.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 from pipekit.searching.bound import bound
-from pipekit.searching.budget import Budget
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.local_search import CLOSE, TabuSearch
 from pipekit.searching.placements import (
@@ -34,21 +34,43 @@ _LEAST_STARTS = 150
 _Orders = TypeVar("_Orders", Candidate, TabuSearch)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is searched for.
+class Budget:
+    """Counts steps, and says whether there is time for them.
+
+    Time is the thread's on a core, so that a busy machine makes no search worse.  It only ends a
+    search and never leads it: with more, the same steps are taken first.
 
     Attributes:
-        named: the named methods that are answers, simulated.
-        microbatches: how many, of all batches.
-        reads: which weights are read, of several batches; None: a single one.
-        placement: the worker of each stage; None: that is searched for, too.
+        steps: taken so far.
     """
 
-    named: Sequence[Found]
-    microbatches: int
-    reads: WeightReads | None
-    placement: Placement | None
+    def __init__(self) -> None:
+        self.steps, self._begin = 0, time.thread_time()
+        self._end = self._begin
+
+    def allow(self, share: float, seconds: float) -> None:
+        """Let the steps from here on take a share of what is left of so many seconds in all."""
+        now = time.thread_time()
+        self._end = now + max(0.0, self._begin + seconds - now) * share
+
+    def step(self) -> bool:
+        """Count a step; return whether there is time for it."""
+        self.steps += 1
+        return time.thread_time() < self._end
+
+    def elapsed_s(self) -> float:
+        """Return the seconds of the search so far."""
+        return time.thread_time() - self._begin
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for."""
+
+    named: Sequence[Found]  # the named methods that are answers, simulated
+    microbatches: int  # how many, of all batches
+    reads: WeightReads | None  # which weights are read, of several batches; None: a single one
+    placement: Placement | None  # the worker of each stage; None: that is searched for, too
 
 
 class SearchRounds:

@@ -17,15 +17,11 @@ PipeDream's, with an update a minibatch, and stage s reading W_s(t-d_s+1), d_s b
 
 
 class WeightReads(NamedTuple):
-    """Which weights are read.
+    """Which weights are read."""
 
-    Attributes:
-        summed: for each stage and microbatch, how many microbatches' gradients they have summed.
-        microbatches: that an update sums.
-    """
-
+    # for each stage and microbatch, how many microbatches' gradients they have summed
     summed: tuple[tuple[int, ...], ...]
-    microbatches: int
+    microbatches: int  # that an update sums
 
     @property
     def copies(self) -> list[int]:

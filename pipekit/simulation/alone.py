@@ -8,7 +8,6 @@ Whether messages have met is seen afterwards, from when each was under way.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,8 @@ from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
-from pipekit.simulation.loads import Loads, Numbers, Route, Seconds, Times, routes
+from pipekit.simulation.loads import Loads, Numbers, Seconds, Times
+from pipekit.simulation.things import Things
 from pipekit.units import MOST
 
 
@@ -64,86 +64,19 @@ class Host:
                 )
 
 
-class _Messages(NamedTuple):
-    """All messages between workers in the order of the tasks that send them, an entry each.
-
-    Attributes:
-        route: its number among :func:`pipekit.simulation.loads.routes`.
-        microbatch: that it is of.
-        sender: the number of the task that sends it.
-        receiver: likewise.
-        source, destination: the workers of these.
-        size: in bytes.
-    """
-
-    route: Numbers
-    microbatch: Numbers
-    sender: Numbers
-    receiver: Numbers
-    source: Numbers
-    destination: Numbers
-    size: Seconds
-
-
-class _Things:
-    """What takes time, by number: tasks first, then what is added.
-
-    Attributes:
-        lists: of each worker.
-        seconds: of each thing.
-        needs: likewise.
-    """
-
-    def __init__(self, schedule: Schedule, load: Loads) -> None:
-        graph = schedule.dependencies
-        self.seconds: list[float] = load.seconds.tolist()
-        self.needs: list[Need] = [()] * len(self.seconds)
-        for number, others in graph.others.items():
-            self.needs[number] = tuple((n, 0.0) for n in others)
-        self.lists: list[list[int]] = [*map(list, graph.lists)]
-        self._graph, self._before = graph, np.full(len(self.seconds), -1)
-        repeated = np.flatnonzero(~np.isnan(load.again))
-        if len(repeated):
-            self._before[repeated] = range(len(self.seconds), len(self.seconds) + len(repeated))
-            self.add(load.again[repeated])
-            self.put(self._before)
-
-    def add(self, seconds: Seconds, needs: Sequence[Need] = ()) -> range:
-        """Add things, and return their numbers."""
-        first = len(self.seconds)
-        self.seconds += seconds.tolist()
-        self.needs += needs or [()] * len(seconds)
-        return range(first, len(self.seconds))
-
-    def put(self, before: Numbers) -> None:
-        """Let workers run things before tasks; -1 where there is none."""
-        size = len(before)
-        self.lists = [
-            [each for n in own for each in ((before[n], n) if n < size else (n,)) if each >= 0]
-            for own in self.lists
-        ]
-
-    def times(self, clock: Walk, transfers: pd.DataFrame) -> Times:
-        """Return when all tasks ran."""
-        size = len(self._before)
-        starts, ends = np.array(clock.starts), np.array(clock.ends[:size])
-        again = np.where(self._before >= 0, starts[self._before], np.nan)
-        return Times(starts[:size], ends, again, transfers)
-
-
 def run(
     schedule: Schedule, costs: Sequence[StageCosts], load: Loads, cluster: Cluster | None = None
 ) -> Times | None:
     """Return when everything happens, or None if messages meet on a link and share it."""
-    sent = routes(schedule, costs)
-    messages, things = _messages(schedule, sent), _Things(schedule, load)
+    things = Things(schedule, costs, load)
+    messages = things.messages
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
     if cluster is None:
         for sender, receiver in zip(senders, receivers, strict=True):
             things.needs[receiver] += ((sender, 0.0),)
         clock = Walk(things.lists, things.seconds, things.needs).run()
         left = came = np.array(clock.ends)[messages.sender]
-        return things.times(clock, _transfers(messages, sent, left, came, left))
+        return things.times(clock.starts, clock.ends, things.transfers(left, came, left))
     # Messages from one worker to another are on one connection, and follow one another there.
     paths, line = _connections(cluster, messages.source, messages.destination)
     rates = [(path.flow, path.alone, path.latency_s) for path in paths]
@@ -158,7 +91,7 @@ def run(
     if _meet(paths, line, left, came):
         return None
     leaves = np.array(clock.ends)[messages.sender]
-    return things.times(clock, _transfers(messages, sent, left, came, leaves))
+    return things.times(clock.starts, clock.ends, things.transfers(left, came, leaves))
 
 
 def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, host: Host) -> Times:
@@ -169,10 +102,12 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
             "measured: leave "
             "host out, or simulate without replicas and ties"
         )
-    graph, sent = schedule.dependencies, routes(schedule, costs)
-    task, messages = graph.columns, _messages(schedule, sent)
+    graph = schedule.dependencies
+    task = graph.columns
     is_pass = task.whose(lambda op: op.is_pass)
-    things = _Things(schedule, load._replace(seconds=load.seconds + host.pass_s * is_pass))
+    load = load._replace(seconds=load.seconds + host.pass_s * is_pass)
+    things = Things(schedule, costs, load)
+    messages = things.messages
     handing = things.add(host.send_s + host.send_byte_s * messages.size)
     # Before each task a worker takes its messages, and reads a batch.
     taking = np.full(len(graph.tasks), host.task_s)
@@ -195,42 +130,7 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     clock = Walk(lists, things.seconds, things.needs, wake=host.wake_s).run()
     when = slice(handing.start, handing.stop)
     left, came = np.array(clock.starts[when]), np.array(clock.ends[when])
-    return things.times(clock, _transfers(messages, sent, left, came, left))
-
-
-def _messages(schedule: Schedule, sent: Sequence[Route]) -> _Messages:
-    graph = schedule.dependencies
-    worker_of = graph.columns.worker
-    found = [np.empty((4, 0), np.int64)]
-    for number, route in enumerate(sent):
-        senders = np.array(graph.senders[route.payload][route.source])
-        receivers = np.array(graph.receivers[route.payload][route.destination])
-        away = np.flatnonzero(worker_of[senders] != worker_of[receivers])
-        found.append(np.array([np.full(len(away), number), away, senders[away], receivers[away]]))
-    every = np.concatenate(found, axis=1)
-    route, microbatch, sender, receiver = every[:, np.argsort(every[2], kind="stable")]
-    sizes = np.array([float(route.size) for route in sent])
-    workers = worker_of[sender], worker_of[receiver]
-    return _Messages(route, microbatch, sender, receiver, *workers, sizes[route])
-
-
-def _transfers(
-    messages: _Messages, sent: Sequence[Route], left: Seconds, came: Seconds, leaves: Seconds
-) -> pd.DataFrame:
-    """Return the messages as a trace has them, in the order in which they could leave."""
-    order = np.lexsort((messages.source, leaves))
-    purposes = np.array([route.purpose for route in sent], object)
-    columns = {
-        "source": messages.source,
-        "destination": messages.destination,
-        "purpose": purposes[messages.route],
-        "stage": np.array([route.source for route in sent], np.int64)[messages.route],
-        "microbatch": messages.microbatch,
-        "start_s": left,
-        "end_s": came,
-        "bytes": messages.size,
-    }
-    return pd.DataFrame({name: column[order] for name, column in columns.items()})
+    return things.times(clock.starts, clock.ends, things.transfers(left, came, left))
 
 
 def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:

@@ -31,21 +31,13 @@ _Size = Callable[[Op, StageCosts], float]
 
 
 class _Changes(NamedTuple):
-    """An entry each.
+    """An entry each."""
 
-    Attributes:
-        worker: whose memory changes.
-        order: of two changes at one time the one with less comes first.
-        part: a place in PARTS.
-        when: in seconds.
-        bytes: more.
-    """
-
-    worker: Numbers
-    order: Numbers
-    part: Numbers
-    when: NDArray[np.float64]
-    bytes: NDArray[np.float64]
+    worker: Numbers  # whose memory changes
+    order: Numbers  # of two changes at one time the one with less comes first
+    part: Numbers  # a place in PARTS
+    when: NDArray[np.float64]  # in seconds
+    bytes: NDArray[np.float64]  # more
 
 
 def memory(

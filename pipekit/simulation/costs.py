@@ -115,15 +115,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Shards:
-    """Workers that share the weights of a stage, each a part (Zhao et al., arXiv 2304.11277).
+    """Workers that share the weights of a stage, each a part (Zhao et al., arXiv 2304.11277)."""
 
-    Attributes:
-        workers: how many; they stand for one worker of the table.
-        bytes_per_s: at which each of them receives the parts of the others.
-    """
-
-    workers: int
-    bytes_per_s: float
+    workers: int  # how many; they stand for one worker of the table
+    bytes_per_s: float  # at which each of them receives the parts of the others
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not 0 < self.bytes_per_s <= MOST:
@@ -137,32 +132,20 @@ class Shards:
 
 @dataclass(frozen=True)
 class StageCosts:
-    """One stage's costs for a microbatch.
+    """One stage's costs for a microbatch."""
 
-    Attributes:
-        whole: its layers as one.
-        layers: one by one, in order.
-        input_bytes: bytes that enter it from the stage before.
-        recompute: which microbatches of a batch are recomputed.
-        workers: those that have a copy of it.
-        pops: the skip connections from other stages that end here, by number; their ends are
-            stages.
-        stashes: those to other stages that begin here.
-        ties: the weights that it shares with other stages, by number; for layers they have stages.
-        copied_bytes: of those of which an earlier stage has a copy, too.
-        has_bytes: whether any layer of the profile has bytes of weights.
-    """
-
-    whole: LayerProfile
-    layers: Sequence[LayerProfile]
-    input_bytes: float
-    recompute: Recompute
-    workers: tuple[int, ...]
+    whole: LayerProfile  # its layers as one
+    layers: Sequence[LayerProfile]  # one by one, in order
+    input_bytes: float  # bytes that enter it from the stage before
+    recompute: Recompute  # which microbatches of a batch are recomputed
+    workers: tuple[int, ...]  # those that have a copy of it
+    # the skip connections from other stages that end here, by number; their ends are stages
     pops: Mapping[int, SkipProfile]
-    stashes: Mapping[int, SkipProfile]
+    stashes: Mapping[int, SkipProfile]  # those to other stages that begin here
+    # the weights that it shares with other stages, by number; for layers they have stages
     ties: Mapping[int, TieProfile]
-    copied_bytes: float
-    has_bytes: bool
+    copied_bytes: float  # of those of which an earlier stage has a copy, too
+    has_bytes: bool  # whether any layer of the profile has bytes of weights
 
     @cached_property
     def received_bytes(self) -> float:

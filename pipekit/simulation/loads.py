@@ -25,51 +25,31 @@ WEIGHTS = "weights"
 
 
 class Loads(NamedTuple):
-    """Of each task, by its number in the schedule's graph.
+    """Of each task, by its number in the schedule's graph."""
 
-    Attributes:
-        seconds: that it computes; a forward that runs again before it is not in them.
-        again: those of a forward that runs again before it; NaN if none does.
-        times: how many times the seconds of the profile those are.
-    """
-
-    seconds: Seconds
-    again: Seconds
-    times: Seconds
+    seconds: Seconds  # that it computes; a forward that runs again before it is not in them
+    again: Seconds  # those of a forward that runs again before it; NaN if none does
+    times: Seconds  # how many times the seconds of the profile those are
 
 
 class Times(NamedTuple):
-    """What happened when, in seconds.
+    """What happened when, in seconds."""
 
-    Attributes:
-        starts: of each task, by its number, when it began to compute.
-        ends: likewise, when it had computed.
-        again: likewise, when the forward that runs again before it began, or NaN.
-        transfers: as in :attr:`pipekit.traces.Trace.transfers`.
-    """
-
-    starts: Seconds
-    ends: Seconds
-    again: Seconds
-    transfers: pd.DataFrame
+    starts: Seconds  # of each task, by its number, when it began to compute
+    ends: Seconds  # likewise, when it had computed
+    again: Seconds  # likewise, when the forward that runs again before it began, or NaN
+    transfers: pd.DataFrame  # as in :attr:`pipekit.traces.Trace.transfers`
 
 
 class Route(NamedTuple):
-    """What the tasks of one stage send of one payload to those of another.
+    """What the tasks of one stage send of one payload to those of another."""
 
-    Attributes:
-        payload: an activation, or its gradient; that of weights that stages share goes with it.
-        source: the stage that sends.
-        destination: the stage that receives.
-        size: bytes of a microbatch.
-        purpose: as in :attr:`pipekit.traces.Trace.transfers`.
-    """
-
+    # an activation, or its gradient; that of weights that stages share goes with it
     payload: Payload
-    source: int
-    destination: int
-    size: float
-    purpose: str
+    source: int  # the stage that sends
+    destination: int  # the stage that receives
+    size: float  # bytes of a microbatch
+    purpose: str  # as in :attr:`pipekit.traces.Trace.transfers`
 
 
 def loads(

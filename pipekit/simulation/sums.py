@@ -1,118 +1,138 @@
-"""When workers sum gradients: a stage's over its copies, and of weights that stages share.
+"""What updates wait for: sums of gradients over workers, shared weights, and all other workers."""
 
-As the engine does it (:mod:`pipekit.engine.updates.all_reduce`), every worker of a tie
-waits, before its first update of a version, until all of them have come to theirs, and has its ties
-one after the other.
-"""
-
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import NamedTuple
 
+import numpy as np
+
+from pipekit.schedules import Schedule
+from pipekit.schedules.clock import Need
+from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.simulation.costs import StageCosts, ties_of
+from pipekit.simulation.loads import Loads
+from pipekit.simulation.things import GradientSum, Things
+
+_Update = tuple[int, int]
+"""A worker, or a stage, and the version that its updates make."""
 
 
-class SumsInOrder:
-    """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
+def add_sums(
+    things: Things,
+    schedule: Schedule,
+    costs: Sequence[StageCosts],
+    load: Loads,
+    waits: Mapping[int, int],
+) -> None:
+    """Let updates wait for all sums that they need.
 
-    Attributes:
-        ready: (update, bucket) of those that can be summed.
-        running: likewise, that is being summed.
-        done: when each update's were all summed; version 0 needs none.
+    ``waits`` names the update to which all workers have come before a task begins.
     """
+    graph = schedule.dependencies
+    updates = graph.of(lambda op: not op.is_pass)
+    firsts: dict[_Update, int] = {}  # each worker's first update of each version
+    for number in updates:
+        firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)
+    summed = _sums_of_stages(things, schedule, costs, load)
+    shared = _sums_of_ties(things, schedule, costs, firsts, summed)
+    sharing = {worker for worker, _ in shared}
+    needs = dict[int, Need]()
+    for number in updates:
+        worker, (_, stage, _, version) = graph.worker_of[number], graph.tasks[number]
+        needs[number] = _over(summed, costs[stage].buckets, stage, version)
+        needs[number] += _over(shared, worker in sharing, worker, version)
+        things.needs[number] += needs[number]
+    if waits:
+        of_firsts = {update: needs[number] for update, number in firsts.items()}
+        met = _meetings(things, graph, of_firsts, firsts)
+        busy = [worker for worker, tasks in enumerate(schedule.workers) if tasks]
+        for number, version in waits.items():
+            things.needs[number] += tuple((met.get((w, version), NOBODY), 0.0) for w in busy)
 
-    def __init__(self, cost: StageCosts) -> None:
-        self._buckets = len(cost.buckets)
-        self.ready: set[tuple[int, int]] = set()
-        self.running: tuple[int, int] | None = None
-        self.done = [0.0]
-        self._bucket = 0
 
-    def following(self) -> tuple[int, int]:
-        """Return (update, bucket) of the next sum."""
-        return len(self.done), self._bucket
-
-    def finished(self, now: float) -> None:
-        """Note that a sum is done."""
-        self._bucket += 1
-        if self._bucket == self._buckets:
-            self._bucket = 0
-            self.done.append(now)
+def _over(sums: Mapping[_Update, int], concerned: object, who: int, version: int) -> Need:
+    """Return the need of a sum, if it concerns an update."""
+    return ((sums.get((who, version), NOBODY), 0.0),) if concerned else ()
 
 
-class SharedSum(NamedTuple):
-    """What one tie sends at an update.
+def _sums_of_stages(
+    things: Things, schedule: Schedule, costs: Sequence[StageCosts], load: Loads
+) -> dict[_Update, int]:
+    """Add the sums of stages on several workers; return the last of each stage and update.
 
-    Attributes:
-        stage: the first that has the weights, and the sum of their gradients.
-        members: the workers that have a copy.
-        bytes: of the weights.
-        sent: bytes by sender and receiver.
+    They are made bucket by bucket, one at a time, in an order that all workers keep to.
     """
+    graph, found = schedule.dependencies, dict[_Update, int]()
+    for stage, cost in enumerate(costs):
+        before: Need = ()
+        for version, summed in enumerate(schedule.updates[stage] if cost.buckets else (), start=1):
+            last: dict[int, int] = {}  # of each worker, that adds a gradient
+            for number in graph.adders[stage][summed.start : summed.stop]:
+                worker = graph.worker_of[number]
+                last[worker] = max(number, last.get(worker, number))
+            for bucket in cost.buckets:
+                to_come = cost.layers[: bucket[-1]]  # behind the last of the bucket
+                each = tuple(
+                    (n, -sum(x.seconds(graph.tasks[n].op) for x in to_come) * load.times[n])
+                    for n in last.values()
+                )
+                size = cost.bucket_bytes(bucket)
+                made = GradientSum(cost.workers, size, stage, summed[-1])
+                before = ((things.add_sum(made, before + each), 0.0),)
+            found[stage, version] = before[0][0]
+    return found
 
-    stage: int
-    members: tuple[int, ...]
-    bytes: float
-    sent: Mapping[tuple[int, int], float]
 
+def _sums_of_ties(
+    things: Things,
+    schedule: Schedule,
+    costs: Sequence[StageCosts],
+    firsts: Mapping[_Update, int],
+    summed: Mapping[_Update, int],
+) -> dict[_Update, int]:
+    """Add the sums of weights that stages share; return the last of each worker and update.
 
-class TiedSums:
-    """Which ties' gradients are being shared.
-
-    Attributes:
-        ties: by number; none whose copies are all on one worker.
-        done: when a worker had all that it shares for an update, by (worker, update).
+    As the engine does it (:mod:`pipekit.engine.updates.all_reduce`), every worker of a tie waits,
+    before its first update of a version, until all of them have come to theirs, and has its ties
+    one after the other.
     """
-
-    def __init__(self, costs: Sequence[StageCosts]) -> None:
-        self.ties: list[SharedSum] = []
-        for tie in ties_of(costs):
-            workers = [worker for stage in tie.layers for worker in costs[stage].workers]
-            members = tuple(dict.fromkeys(workers))
-            if len(members) > 1:
-                sent = _sent(members, tie.bytes)
-                self.ties.append(SharedSum(tie.layers[0], members, tie.bytes, sent))
-        self._of_worker: dict[int, list[int]] = defaultdict(list)
-        for number, shared in enumerate(self.ties):
-            for worker in shared.members:
-                self._of_worker[worker].append(number)
-        self.done: dict[tuple[int, int], float] = {}
-        # How many of its ties a worker has had for an update; who waits for one.
-        self._place: dict[tuple[int, int], int] = {}
-        self._present: dict[tuple[int, int], int] = defaultdict(int)
-
-    def concern(self, worker: int) -> bool:
-        """Return whether a worker shares anything with others."""
-        return worker in self._of_worker
-
-    def come(self, worker: int, update: int, now: float) -> Iterator[int]:
-        """Note that a worker has come to an update; yield the tie for which it was the last."""
-        if (worker, update) not in self._place:
-            self._place[worker, update] = 0
-            yield from self._next(worker, update, now)
-
-    def shared(self, number: int, update: int, now: float) -> Iterator[int]:
-        """Note that all members have a tie's gradients; yield the ties that can be shared now."""
-        for worker in self.ties[number].members:
-            self._place[worker, update] += 1
-            yield from self._next(worker, update, now)
-
-    def _next(self, worker: int, update: int, now: float) -> Iterator[int]:
-        place, numbers = self._place[worker, update], self._of_worker[worker]
-        if place == len(numbers):
-            self.done[worker, update] = now
-            return
-        number = numbers[place]
-        self._present[number, update] += 1
-        if self._present[number, update] == len(self.ties[number].members):
-            yield number
+    graph, ties = schedule.dependencies, []
+    for tie in ties_of(costs):
+        workers = [worker for stage in tie.layers for worker in costs[stage].workers]
+        if len(members := tuple(dict.fromkeys(workers))) > 1:
+            ties.append((tie, members))
+    sharing = {worker for _, members in ties for worker in members}
+    came = dict[_Update, Need]()
+    for (worker, version), number in firsts.items():
+        if worker in sharing:
+            stage = graph.tasks[number].stage
+            came[worker, version] = _over(summed, costs[stage].buckets, stage, version)
+    last = _meetings(things, graph, came, firsts)
+    for version in sorted({version for _, version in last}):
+        for tie, members in ties:
+            needs = tuple((last.get((worker, version), NOBODY), 0.0) for worker in members)
+            stage = tie.layers[0]
+            microbatch = schedule.updates[stage][:version][-1][-1]
+            made = GradientSum(members, tie.bytes, stage, microbatch, _sent(members, tie.bytes))
+            last |= dict.fromkeys(((w, version) for w in members), things.add_sum(made, needs))
+    return last
 
 
-def _sent(members: tuple[int, ...], size: float) -> dict[tuple[int, int], float]:
+def _meetings(
+    things: Things,
+    graph: Dependencies,
+    needs: Mapping[_Update, Need],
+    firsts: Mapping[_Update, int],
+) -> dict[_Update, int]:
+    """Let workers come to their updates: things without length, each before the first update."""
+    before = np.full(len(graph.tasks), NOBODY)
+    numbers = things.add(np.zeros(len(needs)), [*needs.values()])
+    before[[firsts[update] for update in needs]] = numbers
+    if len(numbers):
+        things.put(before)
+    return dict(zip(needs, numbers, strict=True))
+
+
+def _sent(members: tuple[int, ...], size: float) -> list[tuple[int, int, float]]:
     """Return who sends whom how many bytes: the first its sum by parts, and each then its part."""
     part = size / len(members)
-    return {
-        (source, destination): part * (2 if source == members[0] else 1)
-        for source, destination in permutations(members, 2)
-    }
+    return [(a, b, part * (2 if a == members[0] else 1)) for a, b in permutations(members, 2)]

@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.clock import Replay, Walk
+from pipekit.schedules.clock import Walk
 from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.replay import Replay
 from pipekit.traces.record import COLUMNS
 
 Times = NDArray[np.float64]
@@ -20,20 +21,13 @@ REMEMBERED = 4
 
 
 class EventGraph(NamedTuple):
-    """A trace's events in an order in which they can run, and what each waits for.
+    """A trace's events in an order in which they can run, and what each waits for."""
 
-    Attributes:
-        frame: the events.
-        rows: of each, its row in the trace's own frame.
-        before: the event before it on its worker, or NOTHING.
-        needs: the events whose output it needs.
-        foreign: whether some of these are on other workers, so that it waits for messages.
-    """
-
-    frame: pd.DataFrame
-    rows: list[int]
-    before: list[int]
-    needs: list[list[int]]
+    frame: pd.DataFrame  # the events
+    rows: list[int]  # of each, its row in the trace's own frame
+    before: list[int]  # the event before it on its worker, or NOTHING
+    needs: list[list[int]]  # the events whose output it needs
+    # whether some of these are on other workers, so that it waits for messages
     foreign: NDArray[np.bool_]
 
     def waits(self) -> Iterator[list[int]]:

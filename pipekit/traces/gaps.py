@@ -1,14 +1,16 @@
 """Why a worker computes nothing: each gap between its events, its cause, and whom it waits for."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
+from operator import itemgetter
 
 import pandas as pd
 
 from pipekit.schedules import Op
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.ops import Payload
+from pipekit.schedules.ops import Item, Payload
 from pipekit.traces.event_graph import EventGraph
 
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
@@ -53,16 +55,19 @@ def _waiting_for(op: Op) -> Cause:
     return Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
 
 
-def gaps(graph: EventGraph, workers: int, span_s: tuple[float, float]) -> pd.DataFrame:
+def gaps(
+    graph: EventGraph, beside: pd.DataFrame, workers: int, span_s: tuple[float, float]
+) -> pd.DataFrame:
     """Return when workers compute nothing between the two ends of a run, and why.
 
-    See :meth:`pipekit.traces.Trace.gaps`.
+    ``beside`` has the tasks of other streams; see :meth:`pipekit.traces.Trace.gaps`.
     """
-    run = _TracedRun(graph, span_s)
+    run = _TracedRun(graph, beside, span_s)
     found = [gap for worker in range(workers) for gap in run.gaps_of(worker)]
     worker, start, end, cause, source, before = zip(*found, strict=True) if found else [()] * 6
     # NOTHING is the last place.
-    labels, workers_of, rows = [*run.labels(), ""], [*run.worker, NOTHING], [*graph.rows, NOTHING]
+    labels, workers_of = [*run.labels(), ""], [*run.worker, *run.worker_beside, NOTHING]
+    rows = [*graph.rows, *[NOTHING] * (1 + len(beside))]
     named = {each: each.value for each in Cause}
     columns = [
         *(worker, start, end),
@@ -94,7 +99,9 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
 class _TracedRun:
     """A trace's events as lists, each in an order in which they can run."""
 
-    def __init__(self, graph: EventGraph, span_s: tuple[float, float]) -> None:
+    def __init__(
+        self, graph: EventGraph, beside: pd.DataFrame, span_s: tuple[float, float]
+    ) -> None:
         self.needs, self.rows = graph.needs, graph.rows
         numbers = ["worker", "stage", "microbatch", "version"]
         # Whole numbers may have become floats, where frames were joined.
@@ -110,6 +117,20 @@ class _TracedRun:
         self.first, self.last = span_s
         self.least = _LEAST * (self.last - self.first)
         self.stops = dict(self._stops(version))
+        # What tasks of other streams give, by worker, stage and microbatch: each with its number,
+        # behind those of the events, and when it is there.
+        self.given: dict[tuple[Item, int, int, int], list[tuple[int, float]]] = defaultdict(list)
+        self.beside = [*beside.itertuples(index=False)]
+        self.worker_beside = [
+            row.source if Op.named(row.purpose.upper()).leaves else row.destination
+            for row in self.beside
+        ]
+        for number, (row, worker) in enumerate(
+            zip(self.beside, self.worker_beside, strict=True), len(self.op)
+        ):
+            for item in Op.named(row.purpose.upper()).gives:
+                key = _key(item, worker, row.stage, row.microbatch)
+                self.given[key].append((number, row.end_s))
 
     def _stops(self, version: list[int]) -> Iterator[tuple[int, int]]:
         """Yield each update that all stages make together, and the last pass that they wait for."""
@@ -144,7 +165,8 @@ class _TracedRun:
     def _before(self, number: int, until: float, latest: int, is_first: bool) -> Iterator[Gap]:
         """Yield the gap before an event: until what it needs is computed, and until it begins."""
         worker, start = self.worker[number], self.start[number]
-        if is_first:
+        moved, there = self._moved(number)
+        if is_first and (latest != NOTHING or moved == NOTHING):
             yield worker, until, start, Cause.WARM_UP, latest, number
             return
         computed = until
@@ -155,17 +177,34 @@ class _TracedRun:
         if stop != NOTHING and self.end[stop] > computed + self.least:
             yield worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number
             computed = self.end[stop]
+        late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
+        if there > computed + self.least:
+            yield worker, computed, there, late, moved, number
+            computed = there
         if start > computed + self.least:
             if latest != NOTHING and self.worker[latest] != worker:
-                late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
                 yield worker, computed, start, late, latest, number
             else:
                 rest = Cause.OTHER if stop == NOTHING else Cause.GLOBAL_STOP
                 yield worker, computed, start, rest, NOTHING, number
 
+    def _moved(self, number: int) -> tuple[int, float]:
+        """Return the last task of another stream that gives what an event needs, and its end."""
+        op, place = Op.named(self.op[number]), (self.stage[number], self.microbatch[number])
+        keys = (_key(item, self.worker[number], *place) for item in (*op.needs, *op.takes))
+        until = self.start[number] + self.least
+        found = [each for key in keys for each in self.given.get(key, ()) if each[1] <= until]
+        moved, end = max(found, key=itemgetter(1), default=(NOTHING, -math.inf))
+        return moved, min(end, self.start[number])
+
     def labels(self) -> list[str]:
-        """Return each event's name as a picture has it, with its stage."""
-        named = zip(self.op, self.microbatch, self.stage, strict=True)
+        """Return each task's name as a picture has it, with its stage."""
+        named = [*zip(self.op, self.microbatch, self.stage, strict=True)]
+        named += [(row.purpose.upper(), row.microbatch, row.stage) for row in self.beside]
         return [
             f"{Op.named(op).letter}{microbatch} of stage {stage}" for op, microbatch, stage in named
         ]
+
+
+def _key(item: Item, worker: int, stage: int, microbatch: int) -> tuple[Item, int, int, int]:
+    return item, worker, stage, microbatch if item.each == "microbatch" else NOTHING

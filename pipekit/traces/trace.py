@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.clock import PAPER_SLOTS, slots
+from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
+from pipekit.schedules.replay import slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
@@ -213,8 +214,9 @@ class Trace(TraceRecord):
         A gap before a worker's first event is ``warm-up``, one after its last ``drain``.  Another
         gap lasts until what the next event needs is computed, and is named by that: an
         ``activation``, a ``gradient``, or the passes that an update sums (``sum``).  What is left
-        until the event begins is a ``transfer`` if that was computed by another worker (for an
-        update still the ``sum``), and ``other`` if the worker had all that it needs.  An update
+        until the event begins is a ``transfer`` if that was computed by another worker or comes by
+        a task beside it, as a load or a gather of weights does (for an update still the ``sum``),
+        and ``other`` if the worker had all that it needs.  An update
         that no stage makes before all have computed their gradients (:class:`Pipeline`'s
         ``clip_norm`` and ``loss_scale``, and shared weights) waits for these: a ``global stop``.
 
@@ -229,7 +231,7 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return pd.DataFrame(columns=[*GAPS, *ROWS])
-        return gaps(self._graph, self.workers, self.span_s)
+        return gaps(self._graph, tasks_of(self.transfers), self.workers, self.span_s)
 
     def waited_for(self) -> NDArray[np.int32]:
         """Return what each event waited for, as rows of ``frame``: why it did not begin sooner.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipekit.schedules import Op, Schedule, Task, parse
-from pipekit.schedules.clock import Replay
+from pipekit.schedules.replay import Replay
 
 SPLIT_PICTURE = """\
 # split backward

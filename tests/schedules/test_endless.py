@@ -231,7 +231,7 @@ def test_it_is_refused_just_if_some_number_of_batches_is(
     assert (refusal(lambda: check(schedule, capacity)) is None) == (not any(refused))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(st.one_of(endless_methods, any_in_flight), st.sampled_from(SLIPS), st.booleans(), st.data())
 def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
     schedule: Schedule, slip: Slip, in_period: bool, data: st.DataObject

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipekit.searching import budget
+from pipekit.searching import rounds
 
 LOOK_S = 1e-3
 """By which the clock moves: some moves of the local search take as long."""
@@ -16,4 +16,4 @@ LOOK_S = 1e-3
 def _counted_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[int] = count()
     clock = SimpleNamespace(thread_time=lambda: next(looks) * LOOK_S)
-    monkeypatch.setattr(budget, "time", clock)
+    monkeypatch.setattr(rounds, "time", clock)

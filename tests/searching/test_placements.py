@@ -51,7 +51,7 @@ def test_it_places_stages_as_well_as_a_person() -> None:
 
 
 def test_more_time_is_never_worse_and_the_bound_holds() -> None:
-    each = [searched(seconds=seconds, seed=3) for seconds in (0.05, 0.1, 0.2, 0.4)]
+    each = [searched(seconds=seconds, seed=3) for seconds in (0.05, 0.1, 0.2)]
     times = [found.makespan_s for found in each]
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0]
@@ -77,7 +77,7 @@ def test_a_named_method_is_found_in_step_0() -> None:
     assert "found by name" in str(found)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_no_schedule_on_any_placement_is_shorter_than_the_bound(seed: int) -> None:
     chance = random.Random(seed)

@@ -16,7 +16,7 @@ from pipekit.schedules.list_scheduler import Policy
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Judge
 from pipekit.searching.local_search import TabuSearch
-from pipekit.searching.policies import LENGTHS, greedy, policy_of
+from pipekit.searching.placements import LENGTHS, greedy, policy_of
 from pipekit.searching.problem import Problem, homes_of
 
 SCHEDULES = [

@@ -21,7 +21,7 @@ CASES = [("2bw", 3, 3, 4, 4), ("2bw", 4, 2, 3, 4), ("pipedream", 3, 3, 1, 10)]
 def found(
     versions: str, stages: int, workers: int, microbatches: int, batches: int, **options: Any
 ) -> Schedule:
-    options = {"memory_cap": None, "seconds": 0.2, "cluster": flat(workers, 20.0)} | options
+    options = {"memory_cap": None, "seconds": 0.1, "cluster": flat(workers, 20.0)} | options
     return pk.search(
         unequal(stages, 1),
         Plan.by_hand([1] * stages),
@@ -98,7 +98,7 @@ def test_a_second_version_is_kept_where_there_is_memory_for_it() -> None:
             microbatches=4,
             batches=4,
             versions=("1", "2bw"),
-            seconds=0.2,
+            seconds=0.1,
         )
         return set(check(made.schedule).peak_versions)
 

@@ -4,7 +4,7 @@ import math
 from typing import get_args
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from pipekit import Plan, Profile, ScheduleError, schedules, simulate
@@ -68,6 +68,7 @@ def test_whole_seconds_are_those_of_all_tasks(schedule: Schedule, data: st.DataO
     assert compared(schedule, data, st.integers(1, 9)) == 0
 
 
+@settings(max_examples=10)
 @given(endless, st.data())
 def test_other_seconds_are_those_of_all_tasks_but_for_rounding(
     schedule: Schedule, data: st.DataObject

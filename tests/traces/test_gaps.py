@@ -140,3 +140,12 @@ def test_a_gap_names_the_rows_of_its_events() -> None:
             event = trace.frame.iloc[row]
             label = f"{event['op'][0]}{event['microbatch']} of stage {event['stage']}"
             assert name == (label if row >= 0 else "")
+
+
+def test_a_worker_that_waits_for_a_load_or_a_gather_waits_for_a_transfer() -> None:
+    loaded = Schedule.from_torch_csv("0UNSHARD,0F0,0B0,\n", "gathers")
+    assert told(Trace.from_schedule(loaded)) == [(0, 0, 1, "transfer", "G0 of stage 0")]
+    away = schedules.parse("worker 0 | F0 F1/O0 F2 B1 - B2/L0 - B0 - -^2")
+    trace = Trace.from_schedule(away, {schedules.LOAD: 5})
+    assert told(trace) == [(0, 7, 12, "transfer", "L0 of stage 0")]
+    assert trace.gaps()["waits_for_row"].tolist() == [-1]

@@ -18,8 +18,9 @@ when F4 ends: it runs beside what follows (``O3>2``: to or from worker 2).
 import re
 from collections.abc import Iterable, Mapping
 
-from pipekit.schedules.clock import PAPER_SLOTS, slots
+from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.replay import slots
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 

@@ -16,16 +16,11 @@ from pipekit.schedules.task import Task
 
 
 class Boundary(NamedTuple):
-    """A cut between two batches.
+    """A cut between two batches."""
 
-    Attributes:
-        batches: those before it.
-        microbatches: theirs.
-        versions: for each stage, the weights that they have made: updates before the boundary.
-    """
-
-    batches: int
-    microbatches: int
+    batches: int  # those before it
+    microbatches: int  # theirs
+    # for each stage, the weights that they have made: updates before the boundary
     versions: tuple[int, ...]
 
 

@@ -9,7 +9,7 @@ from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
-from pipekit.schedules.lowering.weight_slots import weight_slots
+from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload, receivers, senders
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
@@ -79,9 +79,8 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
     into, out_of = _ways(schedule, skips, ties)
     update_of = schedule.update_of
     lowered: list[tuple[Step, ...]] = []
-    for tasks in schedule.workers:
+    for tasks, (slots, _) in zip(schedule.workers, slots_of(schedule), strict=True):
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
-        slots = weight_slots(tasks).slots
         again = {(stage, k) for op, stage, k, _ in tasks if op is Op.RECOMPUTE}
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, slots, strict=True)):

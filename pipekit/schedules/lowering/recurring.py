@@ -20,16 +20,11 @@ def plus(number: int, times: int, *, step: int) -> int:
 
 @dataclass(frozen=True)
 class Recurring(Generic[T]):
-    """Items of a head, and then those of a period again and again.
+    """Items of a head, and then those of a period again and again."""
 
-    Attributes:
-        head: the first ones.
-        period: those behind them; empty: the list is finite.
-        later: returns an item of the period as it is so many periods later.
-    """
-
-    head: tuple[T, ...]
-    period: tuple[T, ...] = ()
+    head: tuple[T, ...]  # the first ones
+    period: tuple[T, ...] = ()  # those behind them; empty: the list is finite
+    # returns an item of the period as it is so many periods later
     later: Callable[[T, int], T] = same
 
     def __getitem__(self, place: int) -> T:

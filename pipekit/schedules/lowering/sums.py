@@ -6,8 +6,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pipekit.schedules.beginning import beginning, periods_under_way
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.lowering.recurring import Recurring, plus, same
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError
 
@@ -17,15 +17,10 @@ Turn = tuple[int, int]
 
 
 class Sum(NamedTuple):
-    """What an update sums, where its stage is on several workers.
+    """What an update sums, where its stage is on several workers."""
 
-    Attributes:
-        contributors: the workers that add a gradient for it, in their order.
-        batches: how many batches its microbatches are from.
-    """
-
-    contributors: tuple[int, ...]
-    batches: int
+    contributors: tuple[int, ...]  # the workers that add a gradient for it, in their order
+    batches: int  # how many batches its microbatches are from
 
 
 def of_updates(

@@ -8,9 +8,9 @@ Bubble Pipeline Parallelism", section 4).  The engine waits; the simulator predi
 
 from collections.abc import Sequence
 
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.ops import Op
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 
 

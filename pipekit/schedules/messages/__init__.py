@@ -1,12 +1,16 @@
 """Messages between workers: frameworks' orders, channels' semantics, proofs that nothing hangs."""
 
 from pipekit.schedules.messages.channel import MessageChannel
-from pipekit.schedules.messages.policies import POLICIES, with_messages
-from pipekit.schedules.messages.program import MessageProgram, Transfer, TransferKind
-from pipekit.schedules.messages.repair import repair
+from pipekit.schedules.messages.program import (
+    POLICIES,
+    MessageProgram,
+    Transfer,
+    TransferKind,
+    with_messages,
+)
 from pipekit.schedules.messages.torch_comms import read as read_torch_comms
 from pipekit.schedules.messages.torch_comms import write as write_torch_comms
-from pipekit.schedules.messages.verdict import MessageVerdict, check_messages
+from pipekit.schedules.messages.verdict import MessageVerdict, check_messages, repair
 
 __all__ = [
     "POLICIES",

@@ -4,14 +4,18 @@ A table leaves the order of messages open, since they follow from its tasks.  A 
 it, and so decides whether workers can come to wait for one another.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
+from pipekit.choices import require_choice
+from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.ops import Payload
+from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -24,18 +28,12 @@ class TransferKind(Enum):
 
 
 class Transfer(NamedTuple):
-    """A worker's call to send a message or to receive it.
+    """A worker's call to send a message or to receive it."""
 
-    Attributes:
-        way: which of both.
-        message: between two stages.
-        peer: the worker at the other end.
-        is_shape: whether it carries the shapes of the message's tensors, and not the tensors.
-    """
-
-    way: TransferKind
-    message: Message
-    peer: int
+    way: TransferKind  # which of both
+    message: Message  # between two stages
+    peer: int  # the worker at the other end
+    # whether it carries the shapes of the message's tensors, and not the tensors
     is_shape: bool = False
 
     @property
@@ -64,17 +62,11 @@ def alone(actions: Iterable[Action]) -> list[Group]:
 
 @dataclass(frozen=True)
 class MessageProgram:
-    """What every worker calls, in its order.
+    """What every worker calls, in its order."""
 
-    Attributes:
-        table: of the tasks.
-        workers: ``workers[w]`` are the groups of worker ``w``.
-        policy: by which the messages were put in, for titles only.
-    """
-
-    table: Schedule
-    workers: tuple[tuple[Group, ...], ...]
-    policy: str = ""
+    table: Schedule  # of the tasks
+    workers: tuple[tuple[Group, ...], ...]  # ``workers[w]`` are the groups of worker ``w``
+    policy: str = ""  # by which the messages were put in, for titles only
 
     @property
     def has_messages(self) -> bool:
@@ -150,3 +142,109 @@ def message_out_of(task: Task) -> Message | None:
     """Return the message that a task sends to a neighbouring stage, likewise."""
     payload = task.op.sends
     return Message(payload, task.stage + payload.step, task.microbatch) if payload else None
+
+
+POSTED_AHEAD = 4
+"""Receives that our engine has posted from each sender (engine/transports/distributed.py)."""
+
+
+def with_messages(
+    schedule: Schedule, policy: str = "in_order", batches: int | None = None
+) -> MessageProgram:
+    """Return a schedule's tasks with the sends and receives of a framework.
+
+    Args:
+        schedule: one that :func:`pipekit.schedules.check` accepts.
+        policy: "in_order": a worker receives before a task and sends after it.  "batched": as
+            "in_order", but a send and the receives behind it are one group, as in Megatron-LM's
+            1F1B (``send_forward_recv_backward``).  "torch": a receive stands where its sender has
+            come to (torch.distributed.pipelining's ``_add_send_recv``).  "pipekit": our own engine
+            over torch.distributed, which posts four receives from each sender ahead.
+            Tasks of other streams are left out: they exchange no activations and gradients.
+        batches: of the schedule; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
+
+    Raises:
+        ValueError: there is no such policy.
+        ScheduleError: the tasks themselves can never finish.
+    """
+    require_choice("policy", policy, tuple(POLICIES))
+    table = schedule.excerpt(batches)
+    Replay(table.dependencies).require_done()
+    if table.dependencies.of(lambda op: op.stream):
+        own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
+        table = replace(table, head=tuple(own))
+    lists = POLICIES[policy](table)
+    return MessageProgram(table, tuple(map(tuple, lists)), policy)
+
+
+def _in_order(table: Schedule) -> list[list[Group]]:
+    graph = table.dependencies
+    lists: list[list[Group]] = [[] for _ in table.workers]
+    both = zip(graph.tasks, graph.worker_of, receives_of(table), sends_of(table), strict=True)
+    for task, worker, receives, sends in both:
+        lists[worker] += alone((*receives, task, *sends))
+    return lists
+
+
+def _batched(table: Schedule) -> list[list[Group]]:
+    lists: list[list[Group]] = []
+    for groups in _in_order(table):
+        runs = groupby(chain(*groups), lambda action: isinstance(action, Task))
+        grouped: list[Group] = []
+        for are_tasks, run in runs:
+            grouped += alone(run) if are_tasks else [tuple(run)]
+        lists.append(grouped)
+    return lists
+
+
+def _torch(table: Schedule) -> list[list[Group]]:
+    """Let workers go on in turn by one task, each with a send behind it.
+
+    The receive goes behind all that its worker has so far, which knows of a message only from then
+    on.  Tasks that run together are one.
+    """
+    graph, sends = table.dependencies, sends_of(table)
+    lists: list[list[Group]] = [[] for _ in table.workers]
+    position, done = [*graph.first[:-1]], {NOTHING}
+    while position != graph.first[1:]:
+        for worker, number in enumerate(position):
+            if number == graph.first[worker + 1]:
+                continue
+            both = [number, number + 1] if graph.partner[number] > number else [number]
+            if not done.issuperset(graph.source[each] for each in both):
+                continue
+            lists[worker] += alone(graph.tasks[each] for each in both)
+            for send in chain(*(sends[each] for each in both)):
+                lists[worker].append((send,))
+                lists[send.peer].append((send._replace(way=TransferKind.RECEIVE, peer=worker),))
+            done.update(both)
+            position[worker] += len(both)
+    return lists
+
+
+def _pipekit(table: Schedule) -> list[list[Group]]:
+    """Post receives in their senders' order, each four messages before its task needs it."""
+    graph, sends, receives = table.dependencies, sends_of(table), receives_of(table)
+    sent: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
+    for worker, each in zip(graph.worker_of, sends, strict=True):
+        for send in each:
+            sent[worker, send.peer].append(send._replace(way=TransferKind.RECEIVE, peer=worker))
+    lists: list[list[Group]] = [[] for _ in table.workers]
+    posted: dict[tuple[int, int], int] = defaultdict(int)
+    for number, (task, worker) in enumerate(zip(graph.tasks, graph.worker_of, strict=True)):
+        for receive in receives[number]:
+            link = receive.peer, worker
+            stop = max(posted[link], sent[link].index(receive) + POSTED_AHEAD)
+            lists[worker] += alone(sent[link][posted[link] : stop])
+            posted[link] = stop
+        lists[worker] += alone((task, *sends[number]))
+    return lists
+
+
+POLICIES: Mapping[str, Callable[[Schedule], Sequence[Sequence[Group]]]] = {
+    "in_order": _in_order,
+    "batched": _batched,
+    "torch": _torch,
+    "pipekit": _pipekit,
+}
+"""The named orders; see :func:`with_messages`."""

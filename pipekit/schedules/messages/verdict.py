@@ -1,25 +1,30 @@
-"""Whether a program hangs on a channel, and what its order of messages costs."""
+"""Whether a program hangs on a channel, what its order of messages costs, and a better order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby, product
 from operator import itemgetter
+from typing import Any
 
-from pipekit.schedules.clock import PAPER_SLOTS, Replay, Walk, graph_needs
+from pipekit.schedules.clock import PAPER_SLOTS, Walk, graph_needs
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.channel import MessageChannel
 from pipekit.schedules.messages.events import Events
 from pipekit.schedules.messages.program import (
     Action,
+    Group,
     MessageProgram,
     Transfer,
     TransferKind,
+    alone,
+    message_into,
     message_out_of,
 )
 from pipekit.schedules.ops import Op
+from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 @dataclass(frozen=True)
@@ -112,13 +117,7 @@ def check_messages(
 
 
 def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Walk:
-    """Return the clock of a table in which nothing waits for messages but the tasks that do.
-
-    Args:
-        table: the tasks.
-        durations: slots of each op; those that are not named are its own.
-        link: slots that a message from another worker takes.
-    """
+    """Return the clock of a table in which only tasks wait for messages, of ``link`` slots."""
     graph = table.dependencies
     needs = graph_needs(graph)
     for number, source in enumerate(graph.source):
@@ -126,11 +125,7 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
             needs[number] = tuple(
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
-    seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
-    clock = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
-    if not clock.is_done:
-        Replay(graph).require_done()  # says who waits for whom
-    return clock
+    return timed(graph, [op.slots_in(durations) for op, *_ in graph.tasks], needs)
 
 
 def _latest(events: Events) -> tuple[tuple[int, Transfer] | None, float]:
@@ -165,3 +160,66 @@ def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:
         if len(run) > 1:
             stays[number] += f", which comes after its {run[-1][1]}"
     return "; that waits for ".join([*stays, f"worker {runs[0][0][0]}'s {runs[0][0][1]}"])
+
+
+def repair(
+    program: MessageProgram,
+    channel: MessageChannel,
+    durations: Mapping[Op, float] = PAPER_SLOTS,
+    link: float = 0.0,
+) -> MessageVerdict:
+    """Return the verdict on the best of some orders: the given one, and four that never hang.
+
+    In these four all workers call their transfers in the order of one list of all messages, so that
+    the first message that is not through can always go on.  The list has each message where it is
+    sent, or where it is needed, in a replay in which nothing waits for messages; what a worker
+    calls between two tasks is one group, or one call after another.
+
+    Returns:
+        The verdict on the order with the fewest slots; ``verdict.program`` is the order, and
+        ``verdict.slots / verdict.least`` says how far at most it is from the best.
+
+    Raises:
+        ScheduleError: none of them is sound on this channel.
+    """
+    clock = replayed(program.table, durations, link)
+    orders = [program]
+    for late, grouped in product((False, True), repeat=2):
+        orders.append(_in_one_order(program, clock, late, grouped))
+    tried = [check_messages(order, channel, durations, link) for order in orders]
+    sound = [verdict for verdict in tried if verdict.slots is not None]
+    if not sound:
+        raise ScheduleError(f"no order was found that never hangs: {tried[-1]}")
+    return min(sound, key=lambda verdict: verdict.slots or 0.0)
+
+
+def _in_one_order(
+    program: MessageProgram, clock: Walk, late: bool, grouped: bool
+) -> MessageProgram:
+    """Return a program whose workers all call their transfers in one order.
+
+    A message stands before the task that needs it if ``late``, else behind its sender; transfers
+    between two tasks may be ``grouped``.  Nothing waits for messages in the ``clock``.
+    """
+    tasks = program.table.dependencies.tasks
+    place: dict[Task | Message | None, tuple[Any, ...]] = {}
+    for position, number in enumerate(clock.sequence):
+        task, start = tasks[number], clock.starts[number]
+        place[task] = own = start, 1, position
+        if late:
+            place[message_into(task)] = start, 0, position
+        else:
+            place[message_out_of(task)] = max((clock.ends[number], 0, position), (*own, 1))
+
+    def key(action: Action) -> tuple[Any, ...]:
+        return place[action.message if isinstance(action, Transfer) else action]
+
+    workers: list[tuple[Group, ...]] = []
+    for each in program.workers:
+        actions = sorted((action for group in each for action in group), key=key)
+        groups: list[Group] = []
+        for are_tasks, run in groupby(actions, lambda action: isinstance(action, Task)):
+            between = [*run]
+            groups += [tuple(between)] if grouped and not are_tasks else alone(between)
+        workers.append(tuple(groups))
+    return MessageProgram(program.table, tuple(workers), "repaired")

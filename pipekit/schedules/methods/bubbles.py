@@ -4,9 +4,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from pipekit.schedules.clock import PAPER_SLOTS, slots
+from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.methods.flushed import each_list
 from pipekit.schedules.ops import Op
+from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import ScheduleError, Task

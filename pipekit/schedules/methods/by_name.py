@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import cast
 
 from pipekit import names
 from pipekit.schedules import Schedule, ScheduleError, replicate
 from pipekit.schedules.methods.flushed import require_positive
 
 
-class NamedMethod(Protocol):
+@dataclass(frozen=True)
+class NamedMethod:
     """A method of :data:`pipekit.names.TABLES`, whichever it is."""
+
+    name: str
 
     def __call__(
         self,
@@ -31,46 +34,39 @@ class NamedMethod(Protocol):
         Raises:
             ScheduleError: the method has no such schedule; the message says what to use.
         """
-
-
-def _made(
-    name: str,
-    stages: int | Sequence[int] | None = None,
-    microbatches: int = 1,
-    *,
-    workers: int | None = None,
-) -> Schedule:
-    """Return a method's schedule; see :class:`NamedMethod`."""
-    entry = names.TABLES[name]
-    if workers is not None:
-        require_positive(workers=workers)
-    if stages is None:
-        stages = (workers or 1) * entry.stages_a_worker
-    if isinstance(stages, int):
-        require_positive(stages=stages)
-    replicas = [1] * stages if isinstance(stages, int) else list(stages)
-    if entry.replicas == "stages":
-        return _on(workers, cast(Schedule, entry.load()(stages)))
-    copies = max(replicas, default=1)
-    if entry.replicas == "none" and copies > 1:
-        raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
-    if len(set(replicas)) > 1:
-        raise ScheduleError(
-            f"only PipeDream has stages on different numbers of workers: use "
-            f"{'-'.join(['2'] * len(replicas))}, say, in place of {'-'.join(map(str, replicas))}"
-        )
-    counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
-    if not entry.takes_workers:
-        schedule: Schedule = entry.load()(*counts)
-    else:
-        share, more = divmod(len(replicas), entry.stages_a_worker)
-        if workers is None and more:
+        entry = names.TABLES[self.name]
+        if workers is not None:
+            require_positive(workers=workers)
+        if stages is None:
+            stages = (workers or 1) * entry.stages_a_worker
+        if isinstance(stages, int):
+            require_positive(stages=stages)
+        replicas = [1] * stages if isinstance(stages, int) else list(stages)
+        if entry.replicas == "stages":
+            return _on(workers, cast(Schedule, entry.load()(stages)))
+        copies = max(replicas, default=1)
+        if entry.replicas == "none" and copies > 1:
             raise ScheduleError(
-                f"{name} has two stages a worker: use an even number of stages, not "
-                f"{len(replicas)}, or say how many workers there are"
+                f"{self.name} has each stage on one worker: use stages in place of them"
             )
-        schedule = entry.load()(*counts, workers=workers // copies if workers else share)
-    return _on(workers, schedule if copies == 1 else replicate(schedule, copies))
+        if len(set(replicas)) > 1:
+            alike, given = "-".join(["2"] * len(replicas)), "-".join(map(str, replicas))
+            raise ScheduleError(
+                f"only PipeDream has stages on different numbers of workers: use {alike}, say, in "
+                f"place of {given}"
+            )
+        counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
+        if not entry.takes_workers:
+            schedule: Schedule = entry.load()(*counts)
+        else:
+            share, more = divmod(len(replicas), entry.stages_a_worker)
+            if workers is None and more:
+                raise ScheduleError(
+                    f"{self.name} has two stages a worker: use an even number of stages, not "
+                    f"{len(replicas)}, or say how many workers there are"
+                )
+            schedule = entry.load()(*counts, workers=workers // copies if workers else share)
+        return _on(workers, schedule if copies == 1 else replicate(schedule, copies))
 
 
 def _on(workers: int | None, schedule: Schedule) -> Schedule:
@@ -83,10 +79,10 @@ def _on(workers: int | None, schedule: Schedule) -> Schedule:
     return schedule
 
 
-METHODS: dict[str, NamedMethod] = {name: partial(_made, name) for name in names.METHODS}
+METHODS: dict[str, NamedMethod] = {name: NamedMethod(name) for name in names.METHODS}
 """Every method that can be asked for by name, and that an engine trains."""
 
-TABLES: dict[str, NamedMethod] = {name: partial(_made, name) for name in names.TABLES}
+TABLES: dict[str, NamedMethod] = {name: NamedMethod(name) for name in names.TABLES}
 """All of them."""
 
 PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not each.microbatches)

@@ -14,10 +14,8 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
 
     Every microbatch of batch ``t`` reads version ``t``.  Backwards run in the order of the
     forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own Figure 2c draws them reversed,
-    which idles no less and sums the same gradients.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    which idles no less and sums the same gradients.  Each of the ``stages`` has a worker, each
+    batch ``microbatches``.
     """
     require_positive(stages=stages, microbatches=microbatches)
     order = [(op, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]

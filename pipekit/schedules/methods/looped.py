@@ -24,11 +24,8 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
 
     A worker runs some microbatches through its first stage, then the same ones through its next,
     and so on.  There these are ``workers`` at a time, which must divide ``microbatches``; here any
-    number is cut into even rounds of so many or more.
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    number is cut into even rounds of so many or more.  The ``workers`` have two or more of the
+    ``stages`` each, each batch has ``microbatches``.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
@@ -43,11 +40,8 @@ def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
     Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
     time is left for messages.  It is as long, with as many passes in flight as there are stages,
     where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
-    2503.01328).
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    2503.01328).  The ``workers`` have two or more of the ``stages`` each, each batch has
+    ``microbatches``.
     """
     return flushed("GIS", generalized(stages, microbatches, workers, workers))
 
@@ -60,11 +54,8 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
     github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
     workers in such a round, so that backwards are in two parts, of which the one for the input is
-    waited for.
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    waited for.  The ``workers`` have two or more of the ``stages`` each, each batch has
+    ``microbatches``.
     """
     each = generalized(stages, microbatches, workers, -(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
@@ -114,9 +105,7 @@ def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> 
     - steady: F I W, each W that of the pass ``w`` before;
     - drain: I W, and ``w`` times W.
 
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    The ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
     each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
@@ -133,11 +122,8 @@ def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
     arXiv 2211.05953).  So a stage's weights are needed in one piece of time, and all of its
     gradients come early.  The bubble is that of interleaved 1F1B; all activations are kept.
     ``torch.distributed.pipelining`` runs the backwards of a stage in reversed order, which idles no
-    less, and sums gradients in that order.
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    less, and sums gradients in that order.  The ``workers`` have two or more of the ``stages``
+    each, each batch has ``microbatches``.
     """
 
     def passes(own: range) -> list[Pass]:

@@ -24,9 +24,7 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
     1F1B's first worker has ``p`` (Kim et al., BPipe, ICML 2023).  Of a pair one transfer is under
     way at a time as long as it takes no longer than a forward: an eviction beside a backward, or a
     forward of the warm-up; a load beside a forward.  The newest are evicted, which are needed last.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
 
     def change(tasks: Tasks) -> Iterator[Task]:

@@ -36,10 +36,8 @@ def eager(stages: int, microbatches: int) -> Schedule:
     Parallelism, MLSys 2023, arXiv 2211.05322; in its code, github.com/alpa-projects/alpa,
     ``OverlapFriendlyPipeDreamSchedule``).  Without links it is as long; with slow ones, a message
     on its way there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker
-    ``w`` has ``2 (p - w) - 1`` microbatches in flight.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    ``w`` has ``2 (p - w) - 1`` microbatches in flight.  Each of the ``stages`` has a worker, each
+    batch ``microbatches``.
     """
     return _in_flight("eager 1F1B", stages, microbatches, lambda w: 2 * (stages - w) - 1)
 
@@ -56,10 +54,8 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
     - drain: I W, and ``w`` times W.
 
     With F, I and W the time of each pass, one batch takes m (F + I + W) + (p - 1) (F + I - W) if W
-    is not longer than F or I; else more.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    is not longer than F or I; else more.  Each of the ``stages`` has a worker, each batch
+    ``microbatches``.
     """
     return _in_flight("ZB-H1", stages, microbatches, lambda w: stages - w, lambda w: w)
 
@@ -78,10 +74,7 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
     With passes that take equally long, no worker idles between its first task and its last.  All
     begin and stop one after the other, so that the makespan of a single batch is that of
     :func:`zb_h1`; the gain shows when batches follow one another, and no update waits for other
-    workers.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    workers.  Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
     in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
     return _in_flight("ZB-H2", stages, microbatches, *in_flight)

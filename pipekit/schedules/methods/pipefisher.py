@@ -30,10 +30,8 @@ def pipefisher(stages: int, microbatches: int) -> Schedule:
 
     Preconditioning counts as part of an update.  The memory of factors, and of the inputs and
     gradients that wait for their curvature, is in no table of costs.  What the two ops take,
-    ``Costs(ops={CURVATURE: ..., INVERSION: ...})`` says; here one slot and two.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+    ``Costs(ops={CURVATURE: ..., INVERSION: ...})`` says; here one slot and two.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or there is a single stage, which has no bubble.

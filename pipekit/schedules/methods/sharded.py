@@ -45,11 +45,8 @@ def sharded_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
 
     Each stage's weights are gathered twice a batch, however many microbatches it has, beside the
     passes of the stage before, and its gradients are summed beside those of the next one
-    (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv 2211.05953).
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
+    (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv 2211.05953).  The
+    ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
     """
     return sharded(looped_bfs(stages, microbatches, workers=workers), gathered=2)
 

@@ -25,11 +25,8 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
     each has at most ``2 p`` passes' activations, as much as ``p`` microbatches of 1F1B.
 
     The order is that of ``torch.distributed.pipelining``'s ``ScheduleZBVZeroBubble``, also for
-    fewer microbatches than fill the pipeline.  (The paper's own code searches an order for
-    measured costs, greedily.)
-
-    Args:
-        stages, microbatches: how many stages, two a worker, and microbatches a batch.
+    fewer microbatches than fill the pipeline.  (The paper's own code searches an order for measured
+    costs, greedily.)  Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     each = (_passes(worker, workers, microbatches) for worker in range(workers))
@@ -93,10 +90,8 @@ def v_half(stages: int, microbatches: int) -> Schedule:
     comes to the next worker every other slot, on the way back every slot, so that the workers'
     activations are equally many: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
     Table 1).  The slots are those of the authors' code
-    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).
-
-    Args:
-        stages, microbatches: how many stages, two a worker, and microbatches a batch.
+    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).  Each worker has two of
+    the ``stages``, each batch ``microbatches``.
     """
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
@@ -113,9 +108,7 @@ def v_min(stages: int, microbatches: int) -> Schedule:
     worker in the next slot, both ways, so that its activations live as shortly as they can: at most
     floor((p + 4) / 3) whole microbatches' at once (section 3.2 and Table 1).  In return, passes
     that do not take equally long make workers wait.  The slots are those of the authors' code.
-
-    Args:
-        stages, microbatches: how many stages, two a worker, and microbatches a batch.
+    Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot

@@ -7,8 +7,8 @@ from itertools import pairwise, product
 from pipekit.clusters import V100, Cluster, Level
 from pipekit.explore.puzzles.levels import Puzzle
 from pipekit.profiling import Profile
-from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import Dependencies
+from pipekit.schedules.replay import Replay
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
 
