@@ -7,13 +7,13 @@ stages, schedules or processes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipekit.oracle.shared_weights import with_copies
-from pipekit.parity.suite import IGNORED, Batch, Case, count
+from pipekit.parity.suite import IGNORED, Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
 Rows = tuple[int, ...]
@@ -32,9 +32,13 @@ class Pass:
         backward: likewise its backward; None: the same.
         order: the layers as they run; None: each once.
         auxiliary: the weight of the auxiliary loss, in a model that has one.
-        targets: by how many rows, and by how many tokens, targets are shifted against inputs.
+        smoothing: of the labels, from 0 to 1.
+        shifted: by how many rows, and by how many tokens, targets are late.
+        carried: whether late rows come from the batch before, not from this one's end.
+        ignored: the label that stands for ignored ones.
         handed: a layer; by how many rows its inputs are shifted, and their gradients.
         cut: a layer, and the number of the tensor of its input whose gradient is lost.
+        training: whether layers are in training mode.
     """
 
     step: int
@@ -43,9 +47,13 @@ class Pass:
     backward: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
     auxiliary: float = 1.0
-    targets: tuple[int, int] = (0, 0)
+    smoothing: float = 0.0
+    shifted: tuple[int, int] = (0, 0)
+    carried: bool = False
+    ignored: int = IGNORED
     handed: tuple[int, int, int] | None = None
     cut: tuple[int, int] | None = None
+    training: bool = True
 
     def input(self, layer: int, value: Any) -> Any:
         """Return what a layer gets of the one before."""
@@ -56,18 +64,20 @@ class Pass:
             return back + (shifted - back).detach()
         return value
 
-    def target(self, target: Tensor) -> Tensor:
-        """Return the targets that the loss gets."""
-        rows, tokens = self.targets
-        target = target.roll(rows, 0)
+    def target(self, target: Tensor, before: Tensor) -> Tensor:
+        """Return the targets that the loss gets, given those of the batch before."""
+        rows, tokens = self.shifted
+        if self.carried:
+            target = torch.cat([before[-rows:], target[:-rows]])
+        elif rows:
+            target = target.roll(rows, 0)
         if tokens:
             target = target.roll(-tokens, 1)
             target[:, -tokens:] = IGNORED
-        return target
+        return target.masked_fill(target == IGNORED, self.ignored)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """What a pass gives: its mean loss, each use's gradient, and the buffers afterwards."""
 
     loss: float
@@ -76,30 +86,29 @@ class Found:
 
 
 class PlainLoop:
-    """Computes in float64 what any trainer's update may be compared with.
+    """A model in float64 with its batches; each of its passes reads the weights that it is given.
 
-    A weight that several layers share is there once a use: each has a gradient of its own.
+    Attributes:
+        uses: all names of the weight that has a name.
+        frozen: the names of parameters that are not trained.
+        weights: by version and name; the caller adds those that a trainer has reached.
+        buffers: likewise.
+        depth: how many layers there are.
     """
 
     def __init__(self, case: Case, batches: Sequence[Batch]) -> None:
         self.case, self.batches, model = case, batches, case.model()
         self._model = with_copies(model, [1] * len(model)).double()
         self._layers = list(self._model)
+        self.depth = len(model)
         shared: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             shared.setdefault(id(parameter), []).append(name)
         self.uses = {name: tuple(names) for names in shared.values() for name in names}
-        """All names of the weight that has a name."""
         self.frozen = {n for n, p in self._model.named_parameters() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._model.named_parameters()}]
-        """By version, and by name; the caller adds those that a trainer has reached."""
         self.buffers = [self._buffers()]
         self._found: dict[Pass, Found] = {}
-
-    @property
-    def depth(self) -> int:
-        """How many layers there are."""
-        return len(self._layers)
 
     def layer(self, name: str) -> int:
         """Return the layer of a parameter."""
@@ -120,16 +129,19 @@ class PlainLoop:
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        gradients = self.weighted(step, self.cut(step, microbatches))
+        gradients = self.weighted(self.whole(step), self.cut(step, microbatches))
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def weighted(self, step: int, parts: Sequence[Rows], like: Pass | None = None) -> Tensors:
-        """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
-        like = like or self.whole(step)
+    def weighted(self, like: Pass, parts: Sequence[Rows], use: str | None = None) -> Tensors:
+        """Return the sum of the parts' gradients, each by its share of the terms of the mean.
+
+        With ``use`` it is the gradient of this one use of a shared weight, for all of its names.
+        """
         return total(
-            (self.share(step, rows), self.summed(replace(like, rows=rows))) for rows in parts
+            (self.share(like.step, rows), self.summed(replace(like, rows=rows), use=use))
+            for rows in parts
         )
 
     def terms(self, step: int) -> int:
@@ -153,30 +165,20 @@ class PlainLoop:
         ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
 
-    def summed(self, what: Pass, weights: Tensors | None = None) -> Tensors:
+    def summed(self, what: Pass, weights: Tensors | None = None, use: str | None = None) -> Tensors:
         """Return the gradients of a pass, of a shared weight the sum over its uses.
 
         With ``weights`` it reads these, in place of those that the trainer had.
         """
         found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
-        return {n: torch.stack([found[use] for use in self.uses[n]]).sum(0) for n in found}
+        if use is not None:
+            return dict.fromkeys(self.uses[use], found[use])
+        return {n: torch.stack([found[same] for same in self.uses[n]]).sum(0) for n in found}
 
-    def of_use(self, step: int, parts: Sequence[Rows], use: str) -> Tensor:
-        """Return the parts' gradient of one use of a weight, as :meth:`weighted` of all."""
-        found = [self.run(replace(self.whole(step), rows=rows)).gradients[use] for rows in parts]
-        shares = [self.share(step, rows) for rows in parts]
-        return torch.stack([s * g for s, g in zip(shares, found, strict=True)]).sum(0)
-
-    def drawn(
-        self, step: int, parts: Sequence[Rows], dropout: bool = True
-    ) -> tuple[float, Tensors]:
+    def drawn(self, like: Pass, parts: Sequence[Rows]) -> tuple[float, Tensors]:
         """Return a batch's loss and gradient, with masks drawn now, in the order of its parts."""
-        self._model.train(dropout)
-        shares = [self.share(step, rows) for rows in parts]
-        found = [
-            self._run(replace(self.whole(step), rows=rows), weights=self.weights[step])
-            for rows in parts
-        ]
+        shares = [self.share(like.step, rows) for rows in parts]
+        found = [self._run(replace(like, rows=rows)) for rows in parts]
         loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
         return loss, total((s, each.gradients) for s, each in zip(shares, found, strict=True))
 
@@ -204,22 +206,24 @@ class PlainLoop:
         self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
     ) -> Found:
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
+        before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
+        self._model.train(what.training)
         self._load(what.forward, weights)
         for name, buffer in self._model.named_buffers():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
         for layer in range(self.depth) if what.order is None else what.order:
             value = self._layers[layer](what.input(layer, value))
-        loss = self.case.loss(value, what.target(target))
+        value_of = loss(value, what.target(target, before), what.smoothing)
         if isinstance(value, tuple):
-            loss = loss + (what.auxiliary - 1) * value[1].mean()
+            value_of = value_of + (what.auxiliary - 1) * value[1].mean()
         if what.backward is not None:
             self._load(what.backward)
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, [p for _, p in own], allow_unused=True)
+        found = torch.autograd.grad(value_of, [p for _, p in own], allow_unused=True)
         gradients = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
         gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
-        return Found(loss.item(), gradients, self._buffers())
+        return Found(value_of.item(), gradients, self._buffers())
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.

@@ -131,12 +131,12 @@ class Begin(nn.Module):
         return x, x[:, :1] * 0
 
 
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED)
-
-
-def _with_auxiliary(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-    return _cross_entropy(output[0], target) + output[1].mean()
+def loss(output: Any, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the mean cross entropy, and the auxiliary loss where there is one."""
+    logits, *auxiliary = output if isinstance(output, tuple) else (output,)
+    labels, scores = target.flatten(), logits.flatten(0, -2)
+    loss = F.cross_entropy(scores, labels, ignore_index=IGNORED, label_smoothing=smoothing)
+    return sum((each.mean() for each in auxiliary), loss)
 
 
 def _model(*inside: nn.Module, first: nn.Module | None = None, last: Any = None) -> list[nn.Module]:
@@ -178,7 +178,6 @@ class Case:
         odd: whether no number of microbatches divides the rows.
         coupled: whether a row's output depends on the rows beside it, hence on microbatches.
         random: whether it draws random numbers.
-        loss: mean loss of output and target.
     """
 
     layers: Callable[[], list[nn.Module]]
@@ -188,14 +187,13 @@ class Case:
     odd: bool = False
     coupled: bool = False
     random: bool = False
-    loss: Callable[[Any, Tensor], Tensor] = _cross_entropy
 
     def model(self) -> nn.Sequential:
         """Return the model with the judge's weights, the same in every process."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             model = (Layers if self.tuples else nn.Sequential)(*self.layers())
-        model.loss, model.count = self.loss, count  # type: ignore[assignment]
+        model.loss, model.count = loss, count  # type: ignore[assignment]
         return model
 
     def batches(self, steps: int, microbatches: int | None) -> list[Batch]:
@@ -235,7 +233,6 @@ SUITE = {
         ),
         tuples=True,
         coupled=True,
-        loss=_with_auxiliary,
     ),
     "frozen": Case(_frozen),
     "tokens": Case(

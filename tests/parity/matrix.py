@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 
 from pipekit.names import METHODS
+from pipekit.parity.adapter import Job, Record, train
 from pipekit.parity.judge import SEED, STEPS, judged
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
-from pipekit.parity.worker import Job, Record, train
 from tests.engine.gloo import over_gloo
 from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.own import Module, engine_adapter

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.parity import faults
+from pipekit.parity.adapter import Job, train
 from pipekit.parity.judge import SEED, STEPS, judged
-from pipekit.parity.verdict import Verdict
-from pipekit.parity.worker import Job, train
+from pipekit.parity.verdict import Fault, Verdict
 from tests.parity.small import Small
 
 
@@ -31,14 +30,14 @@ def unstated(adapter: type[Small]) -> type:
 
 
 PUBLISHED = {
-    "torchtitan_2972": ("tokens", faults.SUMMED),
-    "torchtitan_1732": ("dense", faults.AVERAGED_TWICE),
-    "torchtitan_963": ("dense", faults.MISSING),
-    "torchtitan_771": ("dense", faults.NEVER),
-    "deepspeed_7773": ("dense", faults.SUMMED),
-    "deepspeed_8154": ("dense", faults.ONCE_A_STAGE),
-    "nemo_automodel_3530": ("dense", faults.ONLY_LAST),
-    "transformer_engine_3437": ("tied", faults.TIED_ONCE),
+    "torchtitan_2972": ("tokens", Fault.SUMMED),
+    "torchtitan_1732": ("dense", Fault.AVERAGED_TWICE),
+    "torchtitan_963": ("dense", Fault.MISSING),
+    "torchtitan_771": ("dense", Fault.NEVER),
+    "deepspeed_7773": ("dense", Fault.SUMMED),
+    "deepspeed_8154": ("dense", Fault.ONCE_A_STAGE),
+    "nemo_automodel_3530": ("dense", Fault.ONLY_LAST),
+    "transformer_engine_3437": ("tied", Fault.TIED_ONCE),
 }
 
 
@@ -287,36 +286,36 @@ class Adam(Small):
 
 
 FOUND: list[tuple[type[Small], str, str]] = [
-    (AveragedTwice, "dense", faults.AVERAGED_TWICE),
-    (TimesStages, "dense", faults.TIMES_STAGES),
-    (OnlyFirst, "dense", faults.ONLY_FIRST),
-    (LostInTheLastMicrobatch, "dense", faults.LOST),
-    (LateInTheLastMicrobatch, "dense", faults.LATE),
-    (LateAltogether, "dense", faults.LATE),
-    (MeanOfMeans, "tokens", faults.PER_MICROBATCH),
-    (MeanOfMeans, "odd", faults.PER_MICROBATCH),
-    (Stale, "dense", faults.STALE.format("1 update")),
-    (ClippedByStage, "dense", faults.CLIPPED_BY_STAGE),
-    (ClippedByStageThoughStated, "dense", faults.CLIPPED_BY_STAGE),
-    (Clipped, "dense", faults.CLIPPED),
-    (TiedTwice, "tied", faults.TIED_TWICE),
-    (TiedAveragedTwice, "tied", faults.AVERAGED_TWICE),
-    (NotCleared, "dense", faults.KEPT),
-    (WithMomentum, "dense", faults.MOMENTUM),
-    (WithDecay, "dense", faults.DECAY),
-    (FallingRate, "dense", faults.RATE),
-    (UpdateEachMicrobatch, "dense", faults.EACH_MICROBATCH),
-    (Repeated, "dense", faults.MICROBATCHES),
-    (OtherTargets, "dense", faults.TARGETS),
-    (Rounded, "dense", faults.ROUNDED),
-    (OtherStart, "dense", faults.START),
-    (BatchBefore, "dense", faults.EARLIER_BATCH),
-    (Thawed, "frozen", faults.FROZEN),
-    (LossOfTheLast, "dense", faults.LOSS),
-    (AuxiliarySummed, "moe", faults.AUXILIARY),
-    (StatisticsTwice, "batch-norm", faults.BATCH_NORM),
-    (WholeBatchNormalised, "batch-norm", faults.BATCH_NORM),
-    (Adam, "dense", faults.OPTIMIZER),
+    (AveragedTwice, "dense", Fault.AVERAGED_TWICE),
+    (TimesStages, "dense", Fault.TIMES_STAGES),
+    (OnlyFirst, "dense", Fault.ONLY_FIRST),
+    (LostInTheLastMicrobatch, "dense", Fault.LOST),
+    (LateInTheLastMicrobatch, "dense", Fault.LATE),
+    (LateAltogether, "dense", Fault.LATE),
+    (MeanOfMeans, "tokens", Fault.PER_MICROBATCH),
+    (MeanOfMeans, "odd", Fault.PER_MICROBATCH),
+    (Stale, "dense", Fault.STALE.format("1 update")),
+    (ClippedByStage, "dense", Fault.CLIPPED_BY_STAGE),
+    (ClippedByStageThoughStated, "dense", Fault.CLIPPED_BY_STAGE),
+    (Clipped, "dense", Fault.CLIPPED),
+    (TiedTwice, "tied", Fault.TIED_TWICE),
+    (TiedAveragedTwice, "tied", Fault.AVERAGED_TWICE),
+    (NotCleared, "dense", Fault.KEPT),
+    (WithMomentum, "dense", Fault.MOMENTUM),
+    (WithDecay, "dense", Fault.DECAY),
+    (FallingRate, "dense", Fault.RATE),
+    (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
+    (Repeated, "dense", Fault.MICROBATCHES),
+    (OtherTargets, "dense", Fault.TARGETS),
+    (Rounded, "dense", Fault.ROUNDED),
+    (OtherStart, "dense", Fault.START),
+    (BatchBefore, "dense", Fault.EARLIER_BATCH),
+    (Thawed, "frozen", Fault.FROZEN),
+    (LossOfTheLast, "dense", Fault.LOSS),
+    (AuxiliarySummed, "moe", Fault.AUXILIARY),
+    (StatisticsTwice, "batch-norm", Fault.BATCH_NORM),
+    (WholeBatchNormalised, "batch-norm", Fault.BATCH_NORM),
+    (Adam, "dense", Fault.OPTIMIZER),
 ]
 
 
@@ -337,7 +336,7 @@ def test_what_an_adapter_states_is_no_fault(adapter: type[Small]) -> None:
 
 def test_factors_that_cannot_be_told_apart_are_all_named() -> None:
     verdict = verdict_on(unstated(TimesStages))
-    assert verdict.findings[0].classes == (faults.SUMMED, faults.TIMES_STAGES)
+    assert verdict.findings[0].classes == (Fault.SUMMED, Fault.TIMES_STAGES)
     assert "these cannot be told apart here" in verdict.text
 
 
@@ -346,7 +345,7 @@ def test_a_stage_that_is_nowhere_is_missing() -> None:
         def parameters(self) -> Any:
             return dict(self.parts[0].named_parameters())
 
-    assert verdict_on(Nowhere).findings[0].classes == (faults.MISSING,)
+    assert verdict_on(Nowhere).findings[0].classes == (Fault.MISSING,)
 
 
 def test_ranks_whose_copies_differ_are_a_fault() -> None:
@@ -364,5 +363,5 @@ def test_ranks_whose_copies_differ_are_a_fault() -> None:
 
     ranks = [train(Job(own, "dense", STEPS, SEED), lambda _: None) for own in (Half, OtherHalf)]
     classes = judged("dense", ranks).classes
-    assert faults.RANKS in classes
-    assert faults.LOST in classes  # two of four microbatches in each
+    assert Fault.RANKS in classes
+    assert Fault.LOST in classes  # two of four microbatches in each

@@ -2,38 +2,38 @@
 
 import pytest
 
-from pipekit.parity import faults
+from pipekit.parity.verdict import Fault
 from tests.parity import unlisted
 from tests.parity.small import Small
 from tests.parity.test_faults import verdict_on
 
 FOUND: list[tuple[type[Small], str, str]] = [
-    (unlisted.TokensOfReplicas, "tokens", faults.PER_MICROBATCH),
-    (unlisted.IgnoredTokensCount, "tokens", faults.TERMS),
-    (unlisted.LabelsShiftedTwice, "tokens", faults.TARGETS),
-    (unlisted.LastRowsDropped, "odd", faults.LOST),
-    (unlisted.DividedByWorld, "dense", faults.TIMES_STAGES),
-    (unlisted.ReducedEachMicrobatch, "dense", faults.MICROBATCHES),
-    (unlisted.ReducedOverStages, "dense", faults.MIXED),
-    (unlisted.TiedCountTwiceInTheNorm, "tied", faults.CLIPPED),
-    (unlisted.DecayOfOneStage, "dense", faults.DECAY),
-    (unlisted.UpdateBeforeTheLastBackward, "dense", faults.LOST),
-    (unlisted.InputDetached, "dense", faults.NEVER),
-    (unlisted.StageFrozen, "dense", faults.NEVER),
-    (unlisted.SecondTensorLost, "skips", faults.CUT),
-    (unlisted.SecondTensorLost, "moe", faults.CUT),
-    (unlisted.OtherMasksInRecomputation, "dropout", faults.DROPOUT),
-    (unlisted.SumsInBfloat16, "dense", faults.ROUNDED),
-    (unlisted.WeightsInBfloat16, "dense", faults.ROUNDED),
-    (unlisted.Nesterov, "dense", faults.OPTIMIZER),
-    (unlisted.EverySecondBatch, "dense", faults.SEVERAL_BATCHES),
-    (unlisted.GradientOfANeighbour, "dense", faults.HANDED),
-    (unlisted.InputOfANeighbour, "dense", faults.HANDED),
-    (unlisted.StagesInAnotherOrder, "dense", faults.ORDER),
-    (unlisted.StageTwice, "dense", faults.ORDER),
-    (unlisted.ShardNotReduced, "dense", faults.LOST),
-    (unlisted.TiedScaledInTheMiddle, "tied", faults.AVERAGED_TWICE),
-    (unlisted.NoSuchClass, "dense", faults.UNKNOWN),
+    (unlisted.TokensOfReplicas, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.IgnoredTokensCount, "tokens", Fault.TERMS),
+    (unlisted.LabelsShiftedTwice, "tokens", Fault.TARGETS),
+    (unlisted.LastRowsDropped, "odd", Fault.LOST),
+    (unlisted.DividedByWorld, "dense", Fault.TIMES_STAGES),
+    (unlisted.ReducedEachMicrobatch, "dense", Fault.MICROBATCHES),
+    (unlisted.ReducedOverStages, "dense", Fault.MIXED),
+    (unlisted.TiedCountTwiceInTheNorm, "tied", Fault.CLIPPED),
+    (unlisted.DecayOfOneStage, "dense", Fault.DECAY),
+    (unlisted.UpdateBeforeTheLastBackward, "dense", Fault.LOST),
+    (unlisted.InputDetached, "dense", Fault.NEVER),
+    (unlisted.StageFrozen, "dense", Fault.NEVER),
+    (unlisted.SecondTensorLost, "skips", Fault.CUT),
+    (unlisted.SecondTensorLost, "moe", Fault.CUT),
+    (unlisted.OtherMasksInRecomputation, "dropout", Fault.DROPOUT),
+    (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.Nesterov, "dense", Fault.OPTIMIZER),
+    (unlisted.EverySecondBatch, "dense", Fault.SEVERAL_BATCHES),
+    (unlisted.GradientOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.InputOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.StagesInAnotherOrder, "dense", Fault.ORDER),
+    (unlisted.StageTwice, "dense", Fault.ORDER),
+    (unlisted.ShardNotReduced, "dense", Fault.LOST),
+    (unlisted.TiedScaledInTheMiddle, "tied", Fault.AVERAGED_TWICE),
+    (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 
 
