@@ -15,6 +15,8 @@ from pipekit.parity.suite import SUITE, Batch
 from pipekit.references import load
 
 MOST_MICROBATCHES = 1024
+STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
+SEED = 7
 
 
 class Adapter(Protocol):
@@ -34,21 +36,13 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True)
 class Stated:
-    """What an adapter may state by attributes of these names.
+    """What an adapter may state by attributes of these names."""
 
-    Attributes:
-        microbatches: of a batch; without it all divisors of the rows are tried.
-        stages: of the pipeline; without it the ranks count.
-        balance: how many of the model's layers each stage has.
-        stale: the most updates that gradients are behind by design.
-        clip_norm: the norm of all gradients to which the trainer clips by design.
-    """
-
-    microbatches: int | None = None
-    stages: int | None = None
-    balance: tuple[int, ...] | None = None
-    stale: int = 0
-    clip_norm: float | None = None
+    microbatches: int | None = None  # of a batch; without it all divisors of the rows are tried
+    stages: int | None = None  # of the pipeline; without it the ranks count
+    balance: tuple[int, ...] | None = None  # how many of the model's layers each stage has
+    stale: int = 0  # the most updates that gradients are behind by design
+    clip_norm: float | None = None  # the norm of all gradients to which the trainer clips by design
 
     @classmethod
     def by(cls, adapter: Any, layers: int) -> "Stated":
@@ -78,23 +72,6 @@ class Stated:
         return cls(**found)
 
 
-@dataclass(frozen=True)
-class Job:
-    """What every process does.
-
-    Attributes:
-        adapter: a reference, or the class itself.
-        model: its name in the suite.
-        steps: how many batches it trains on.
-        seed: of torch's random numbers before each step.
-    """
-
-    adapter: Any
-    model: str
-    steps: int
-    seed: int
-
-
 @dataclass
 class Record:
     """What one rank has: what it states and, after 0, 1, 2, ... updates, its tensors.
@@ -108,38 +85,45 @@ class Record:
     losses: list[float | None] = field(default_factory=list)
 
 
-def train(job: Job, at: Callable[[str], object] = lambda _: None) -> Record:
-    """Return what this process's adapter does; ``at`` is told what comes next.
+def train(
+    adapter: str | Callable[[], Any],
+    model: str,
+    seed: int = SEED,
+    at: Callable[[str], object] = lambda _: None,
+) -> Record:
+    """Return what this process's adapter, a reference or a class, does on a model of the suite.
+
+    ``seed`` is that of torch's random numbers before each step; ``at`` is told what comes next.
 
     Raises:
         TypeError, ValueError: the adapter returns what the model could not have.
     """
     at("loading the adapter")
-    case = SUITE[job.model]
-    adapter: Any = (load(job.adapter) if isinstance(job.adapter, str) else job.adapter)()
+    case = SUITE[model]
+    made: Any = (load(adapter) if isinstance(adapter, str) else adapter)()
     at("build()")
-    torch.manual_seed(job.seed)
-    model = case.model()
-    known = dict(model.state_dict())
-    trained = {n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    adapter.build(model, partial(torch.optim.SGD, lr=LEARNING_RATE))
-    record = Record(Stated.by(adapter, len(model)))
+    torch.manual_seed(seed)
+    own = case.model()
+    known = dict(own.state_dict())
+    trained = {n for n, p in own.named_parameters(remove_duplicate=False) if p.requires_grad}
+    made.build(own, partial(torch.optim.SGD, lr=LEARNING_RATE))
+    record = Record(Stated.by(made, len(own)))
     try:
-        record.parameters.append(_tensors("parameters()", adapter.parameters(), known))
+        record.parameters.append(_tensors("parameters()", made.parameters(), known))
     except Exception:  # it is asked for them after a step only, by its contract
         record.parameters.append({})
-    if hasattr(adapter, "gradients"):
+    if hasattr(made, "gradients"):
         record.gradients = []
-    for step, batch in enumerate(case.batches(job.steps, record.stated.microbatches)):
+    for step, batch in enumerate(case.batches(STEPS, record.stated.microbatches)):
         at(f"step() of batch {step + 1}")
-        torch.manual_seed(job.seed + step)
-        record.losses.append(_loss(adapter.step(batch)))
-        held = _tensors("parameters()", adapter.parameters(), known)
+        torch.manual_seed(seed + step)
+        record.losses.append(_loss(made.step(batch)))
+        held = _tensors("parameters()", made.parameters(), known)
         if step and held.keys() != record.parameters[-1].keys():
             raise ValueError("parameters() has other names than after the step before: return all")
         record.parameters.append(held)
         if record.gradients is not None:
-            record.gradients.append(_tensors("gradients()", adapter.gradients(), known))
+            record.gradients.append(_tensors("gradients()", made.gradients(), known))
             _require_all(record.gradients[-1], trained & held.keys())
         if not step:
             _require_finite("parameters()", held)

@@ -9,7 +9,7 @@ import torch
 
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, scaled
-from pipekit.parity.plain_loop import PlainLoop, Tensors, along
+from pipekit.parity.plain_loop import Found, PlainLoop, along
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
 DRAWS = 24  # of masks
@@ -18,7 +18,7 @@ STEPS = 3
 MOST = 16  # microbatches that are tried
 REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
-Draw = Callable[[int], tuple[float, Tensors]]
+Draw = Callable[[int], Found]
 """A step's loss and gradients with some masks."""
 
 
@@ -33,9 +33,9 @@ def judged_with_dropout(model: str, e: Observed, seed: int) -> Verdict:
     for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
         drawn = cache(partial(_with_seed, e.loop, seed, count))
         if _agrees(e, drawn):
-            off = {n.name: e.off(n, lambda step, of=drawn: of(step)[1]) for n in e.entries}  # type: ignore[misc]
+            off = {n.name: e.off(n, lambda step, of=drawn: of(step).gradients) for n in e.entries}  # type: ignore[misc]
             return Verdict(model, {n: Ratio(1.0, 1.0, ulps, True) for n, ulps in off.items()})
-        losses = [(drawn(step)[0], e.losses(step)) for step in range(e.steps)]
+        losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
         if all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
             return Verdict(model, _rows(e), (_with_these_masks(e, drawn),), (REMARK,))
     rows = _rows(e)
@@ -47,7 +47,7 @@ def judged_with_dropout(model: str, e: Observed, seed: int) -> Verdict:
 
 def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
     """Return what is wrong where forwards have the plain loop's masks."""
-    e.raw = e.right = lambda step: drawn(step)[1]
+    e.raw = e.right = lambda step: drawn(step).gradients
     e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
     known = [k for hypothesis in scaled(e) for k in hypothesis.known(e)]
     whole = [(k.fault, k.said) for k in known if len(k.covers) == len(e.wrong)]
@@ -56,23 +56,23 @@ def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
     return Finding(classes, said, tuple(entry.name for entry in e.wrong))
 
 
-def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> tuple[float, Tensors]:
+def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> Found:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + step)
-        return loop.drawn(loop.whole(step), loop.cut(step, count))
+        return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
 
 
-def _drawn(loop: PlainLoop, step: int, training: bool = True) -> tuple[float, Tensors]:
-    return loop.drawn(replace(loop.whole(step), training=training), loop.cut(step, 1))
+def _drawn(loop: PlainLoop, step: int, training: bool = True) -> Found:
+    return loop.run_anew(replace(loop.whole(step), training=training))
 
 
 def _agrees(e: Observed, drawn: Draw) -> bool:
-    return all(e.agrees(entry, lambda step: drawn(step)[1]) for entry in e.entries)
+    return all(e.agrees(entry, lambda step: drawn(step).gradients) for entry in e.entries)
 
 
 def _rows(e: Observed) -> dict[str, Ratio]:
     """Return the ratios along the mean of many draws; right if they are within their spread."""
-    draws = [[_drawn(e.loop, step)[1] for _ in range(DRAWS)] for step in range(STEPS)]
+    draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(STEPS)]
     rows = {}
     for entry in e.entries:
         of_steps = [torch.stack([draw[entry.name] for draw in drawn]) for drawn in draws]

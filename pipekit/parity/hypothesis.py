@@ -42,23 +42,14 @@ class Known:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Gradients that may add up to the trainer's, and what their factors are called.
+    """Gradients that may add up to the trainer's, and what their factors are called."""
 
-    Attributes:
-        basis: the gradients of each step, each for all parameters that it is about.
-        named: what the factors of the entries that are explained mean.
-        together: whether all entries, else those of a layer, have the same factors.
-        each_step: whether each step has factors of its own, one step's after the other's.
-        rough: whether a prediction need only be near.
-        first: the step from which it is compared.
-    """
-
-    basis: Basis
-    named: Callable[[Fits], Iterator[Known]]
-    together: bool = False
-    each_step: bool = False
-    rough: bool = False
-    first: int = 0
+    basis: Basis  # the gradients of each step, each for all parameters that it is about
+    named: Callable[[Fits], Iterator[Known]]  # what the factors mean
+    together: bool = False  # whether all entries, else those of a layer, have the same factors
+    each_step: bool = False  # whether each step has factors of its own, one after the other
+    rough: bool = False  # whether a prediction need only be near
+    first: int = 0  # the step from which it is compared
 
     def known(self, e: Observed) -> list[Known]:
         """Return what this explains."""

@@ -9,7 +9,7 @@ import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
-from pipekit.parity.adapter import Adapter, Job, Record
+from pipekit.parity.adapter import SEED, STEPS, Adapter, Record
 from pipekit.parity.dropout import judged_with_dropout
 from pipekit.parity.hypothesis import Source, explained
 from pipekit.parity.launch import run
@@ -29,8 +29,6 @@ from pipekit.parity.plain_loop import PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
-STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
-SEED = 7
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (tied, frozen, left_out),
     (scaled,),
@@ -67,10 +65,9 @@ def parity(
     if isinstance(adapter, type) and adapter.__module__ != "__main__":
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
-    job = Job(adapter, model, STEPS, SEED)
-    verdict = judged(model, records := run(job, processes, timeout))
+    verdict = judged(model, records := run(adapter, model, processes, timeout))
     if Fault.UNKNOWN in verdict.classes and not SUITE[model].random:
-        again = run(replace(job, seed=SEED + 1), processes, timeout)
+        again = run(adapter, model, processes, timeout, SEED + 1)
         if not _same(records, again):
             said = (Fault.DROPOUT,), ("another seed gives other weights",)
             unknown = (Fault.UNKNOWN,)
@@ -135,7 +132,7 @@ def _wrong_buffers(e: Observed) -> list[str]:
 def _loss(e: Observed) -> Iterator[Finding]:
     """Yield what is wrong with the losses that the ranks report."""
     ratios = [
-        loss / e.loop.loss(step, e.microbatches or 1)
+        loss / e.loop.batch(e.loop.whole(step), e.parts(step)).loss
         for step in range(e.steps)
         for loss in e.losses(step)
     ]

@@ -18,24 +18,25 @@ import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.host.parent import end_with_parent
-from pipekit.parity.adapter import Job, Record, train
+from pipekit.parity.adapter import SEED, Record, train
 
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
 GRACE_S = 5.0  # for all to leave by themselves
 
 
-def run(job: Job, processes: int, timeout: float) -> list[Record]:
-    """Return every rank's record.
+def run(adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED) -> list[Record]:
+    """Return every rank's record of an adapter, a reference or a class, on a model of the suite.
 
     Raises:
         ValueError: a process has failed or left, or the time is over; it says which, and its last
             messages.
     """
     environment, ranks = _environment(processes), list[_Rank]()
+    job = cloudpickle.dumps((adapter, model, seed))
     try:
         for rank in range(processes):
-            ranks.append(_Rank(cloudpickle.dumps(job), rank, environment))
+            ranks.append(_Rank(job, rank, environment))
         records = _records(ranks, timeout)
         for each in ranks:
             each.leave()
@@ -152,7 +153,8 @@ def _main(
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     printing.close()
     try:
-        record = train(cloudpickle.loads(job), lambda at: news.send(("at", at)))
+        adapter, model, seed = cloudpickle.loads(job)
+        record = train(adapter, model, seed, lambda at: news.send(("at", at)))
         news.send(("record", cloudpickle.dumps(record)))
     except BaseException as error:
         traceback.print_exc()

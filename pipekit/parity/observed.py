@@ -82,13 +82,10 @@ class Observed:
         count, expected = self.microbatches or 1, self.loop.expected
         self.raw = cache(partial(expected, microbatches=count))
         self.right = cache(partial(expected, microbatches=count, clip_norm=self.stated.clip_norm))
-        sizes = [max(float(g.abs().max()) for g in self.right(s).values()) for s in self._range()]
+        sizes = [_largest(self.right(step)) for step in range(self.steps)]
         self.steps = next((s for s, z in enumerate(sizes) if z > DIVERGED * sizes[0]), self.steps)
         self.entries = entries
         self.wrong = [entry for entry in entries if not self.agrees(entry, self.right)]
-
-    def _range(self) -> range:
-        return range(self.steps)
 
     def losses(self, step: int) -> list[float]:
         """Return the losses of a batch that ranks have reported."""
@@ -106,7 +103,7 @@ class Observed:
         """Return the largest difference of an entry from a prediction, in ulps."""
         return max(
             self.ulps(step, entry.name, entry.values[step], predicted(step)[entry.name])
-            for step in self._range()
+            for step in range(self.steps)
         )
 
     def ulps(self, step: int, name: str, one: Tensor, other: Tensor) -> float:
@@ -183,6 +180,10 @@ class Observed:
         if any(a[1] >= b[0] for a, b in pairwise(ends)):
             return None  # several stages a rank
         return [sum(first <= layer for first, _ in ends[1:]) for layer in range(depth)]
+
+
+def _largest(gradients: Tensors) -> float:
+    return max(float(gradient.abs().max()) for gradient in gradients.values())
 
 
 def _likeness(entries: Sequence[Entry], right: Tensors) -> float:

@@ -53,7 +53,7 @@ def _means(e: Observed, count: int, cut: Cut) -> Hypothesis:
 
     def summed(step: int) -> list[Tensors]:
         passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
-        return [total((1.0, e.loop.summed(one)) for one in passes)]
+        return [total((1.0, e.loop.run(one).gradients) for one in passes)]
 
     def name(factors: Factors) -> Named:
         (factor,) = factors
@@ -70,7 +70,7 @@ def _one_by_one(e: Observed, count: int, factor: float, step: int) -> list[Tenso
     """Return what the updates of a batch add up to, one after each microbatch."""
     before = weights = e.loop.weights[step]
     for rows in e.loop.cut(step, count):
-        own = e.loop.summed(replace(e.loop.whole(step), rows=rows), weights)
+        own = e.loop.run_anew(replace(e.loop.whole(step), rows=rows), weights=weights).gradients
         weights = {n: w - LEARNING_RATE * factor * own[n] for n, w in weights.items()}
     return [{n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}]
 
@@ -153,7 +153,8 @@ def tied(e: Observed, count: int = 1) -> Iterator[Hypothesis]:
 
 def _each_use(e: Observed, uses: tuple[str, ...], count: int, step: int) -> list[Tensors]:
     parts = [[rows] for rows in e.loop.cut(step, count)] if count > 1 else [e.parts(step)]
-    return [e.loop.weighted(e.loop.whole(step), p, use) for use in uses for p in parts]
+    found = [e.loop.batch(e.loop.whole(step), part).of_use for part in parts]
+    return [dict.fromkeys(uses, of_use[use]) for use in uses for of_use in found]
 
 
 def _of_uses(uses: Sequence[str], count: int, factors: Factors) -> Named:

@@ -205,8 +205,8 @@ def in_part(e: Observed) -> Iterator[Hypothesis]:
     wrong = {name: there for name, there in wrong.items() if not there.all()}
 
     def parts(step: int) -> list[Tensors]:
-        raw = e.raw(step)
-        return [{n: raw[n] * part for n, part in kept.items()} for kept in (_not(wrong), wrong)]
+        own = {n: e.raw(step)[n] * there for n, there in wrong.items()}
+        return [{n: e.raw(step)[n] - g for n, g in own.items()}, own]
 
     def name(factors: Factors) -> Named:
         if same(factors[0], 1.0):
@@ -220,10 +220,6 @@ def in_part(e: Observed) -> Iterator[Hypothesis]:
     yield Hypothesis(moved, times(Fault.LAYOUT, "transposed, or shards exchanged"))
 
 
-def _not(masks: Tensors) -> Tensors:
-    return {name: ~mask for name, mask in masks.items()}
-
-
 def _like_order(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return the same numbers, the largest where the largest of the other ones is, and so on."""
     moved = torch.empty_like(numbers).flatten()
@@ -234,10 +230,8 @@ def _like_order(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _wrong_numbers(e: Observed, entry: Entry) -> torch.Tensor:
     """Return which numbers of a parameter are wrong in some step."""
     name, steps = entry.name, range(e.steps)
-    off = [(entry.values[step] - e.raw(step)[name]).abs() for step in steps]
-    return torch.stack(
-        [o > TOLERANCE * e.ulp(s, name) for s, o in zip(steps, off, strict=True)]
-    ).any(0)
+    off = [(entry.values[step] - e.raw(step)[name]).abs() / e.ulp(step, name) for step in steps]
+    return (torch.stack(off) > TOLERANCE).any(0)
 
 
 def rounded(e: Observed) -> Iterator[Hypothesis]:

@@ -23,37 +23,21 @@ LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small s
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward of some rows, right or as a fault has it.
+    """One forward and backward of some rows, right or as a fault has it."""
 
-    Attributes:
-        step: whose batch it is of.
-        rows: of the batch.
-        forward: the weight version that each layer's forward reads, by layer.
-        backward: likewise its backward; None: the same.
-        order: the layers as they run; None: each once.
-        auxiliary: the weight of the auxiliary loss, in a model that has one.
-        smoothing: of the labels, from 0 to 1.
-        shifted: by how many rows, and by how many tokens, targets are late.
-        carried: whether late rows come from the batch before, not from this one's end.
-        ignored: the label that stands for ignored ones.
-        handed: a layer; by how many rows its inputs are shifted, and their gradients.
-        cut: a layer, and the number of the tensor of its input whose gradient is lost.
-        training: whether layers are in training mode.
-    """
-
-    step: int
-    rows: Rows
-    forward: tuple[int, ...]
-    backward: tuple[int, ...] | None = None
-    order: tuple[int, ...] | None = None
-    auxiliary: float = 1.0
-    smoothing: float = 0.0
-    shifted: tuple[int, int] = (0, 0)
-    carried: bool = False
-    ignored: int = IGNORED
-    handed: tuple[int, int, int] | None = None
-    cut: tuple[int, int] | None = None
-    training: bool = True
+    step: int  # whose batch it is of
+    rows: Rows  # of the batch
+    forward: tuple[int, ...]  # the weight version that each layer's forward reads, by layer
+    backward: tuple[int, ...] | None = None  # likewise its backward; None: the same
+    order: tuple[int, ...] | None = None  # the layers as they run; None: each once
+    auxiliary: float = 1.0  # the weight of the auxiliary loss, in a model that has one
+    smoothing: float = 0.0  # of the labels, from 0 to 1
+    shifted: tuple[int, int] = (0, 0)  # by how many rows, and by how many tokens, targets are late
+    carried: bool = False  # whether late rows come from the batch before, not from this one's end
+    ignored: int = IGNORED  # the label that stands for ignored ones
+    handed: tuple[int, int, int] | None = None  # a layer; rows by which inputs, gradients are late
+    cut: tuple[int, int] | None = None  # a layer, and which input of it gives no gradient
+    training: bool = True  # whether layers are in training mode
 
     def input(self, layer: int, value: Any) -> Any:
         """Return what a layer gets of the one before."""
@@ -78,11 +62,12 @@ class Pass:
 
 
 class Found(NamedTuple):
-    """What a pass gives: its mean loss, each use's gradient, and the buffers afterwards."""
+    """What passes give."""
 
-    loss: float
-    gradients: Tensors
-    buffers: Tensors
+    loss: float  # a mean
+    gradients: Tensors  # of a shared weight the sum over its uses
+    of_use: Tensors  # of each use alone
+    buffers: Tensors  # afterwards
 
 
 class PlainLoop:
@@ -134,15 +119,24 @@ class PlainLoop:
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def weighted(self, like: Pass, parts: Sequence[Rows], use: str | None = None) -> Tensors:
-        """Return the sum of the parts' gradients, each by its share of the terms of the mean.
+    def weighted(self, like: Pass, parts: Sequence[Rows]) -> Tensors:
+        """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
+        return self.batch(like, parts).gradients
 
-        With ``use`` it is the gradient of this one use of a shared weight, for all of its names.
+    def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> Found:
+        """Return what passes of the parts add up to, each by its share of the terms of the mean.
+
+        ``drawn`` says that random numbers are drawn now, in the order of the parts.
         """
-        return total(
-            (self.share(like.step, rows), self.summed(replace(like, rows=rows), use=use))
-            for rows in parts
+        shares = [self.share(like.step, rows) for rows in parts]
+        passes = [replace(like, rows=rows) for rows in parts]
+        found = [self.run_anew(each) if drawn else self.run(each) for each in passes]
+        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
+        gradients, of_use = (
+            total(zip(shares, each, strict=True))
+            for each in ([f.gradients for f in found], [f.of_use for f in found])
         )
+        return Found(loss, gradients, of_use, found[-1].buffers)
 
     def terms(self, step: int) -> int:
         """Return how many terms the mean over a batch has."""
@@ -165,46 +159,23 @@ class PlainLoop:
         ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
 
-    def summed(self, what: Pass, weights: Tensors | None = None, use: str | None = None) -> Tensors:
-        """Return the gradients of a pass, of a shared weight the sum over its uses.
-
-        With ``weights`` it reads these, in place of those that the trainer had.
-        """
-        found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
-        if use is not None:
-            return dict.fromkeys(self.uses[use], found[use])
-        return {n: torch.stack([found[same] for same in self.uses[n]]).sum(0) for n in found}
-
-    def drawn(self, like: Pass, parts: Sequence[Rows]) -> tuple[float, Tensors]:
-        """Return a batch's loss and gradient, with masks drawn now, in the order of its parts."""
-        shares = [self.share(like.step, rows) for rows in parts]
-        found = [self._run(replace(like, rows=rows)) for rows in parts]
-        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
-        return loss, total((s, each.gradients) for s, each in zip(shares, found, strict=True))
-
     def run(self, what: Pass) -> Found:
         """Return what a pass gives; it is computed once."""
         if what not in self._found:
-            self._found[what] = self._run(what)
+            self._found[what] = self.run_anew(what)
         return self._found[what]
-
-    def loss(self, step: int, microbatches: int) -> float:
-        """Return the loss of a batch before its update."""
-        return sum(
-            self.share(step, rows) * self.run(replace(self.whole(step), rows=rows)).loss
-            for rows in self.cut(step, microbatches)
-        )
 
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
         before = self.buffers[step]
         for rows in self.cut(step, microbatches):
-            before = self._run(replace(self.whole(step), rows=rows), before).buffers
+            before = self.run_anew(replace(self.whole(step), rows=rows), before).buffers
         return before
 
-    def _run(
+    def run_anew(
         self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
     ) -> Found:
+        """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
         before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
         self._model.train(what.training)
@@ -214,16 +185,17 @@ class PlainLoop:
         value = x.double() if x.is_floating_point() else x
         for layer in range(self.depth) if what.order is None else what.order:
             value = self._layers[layer](what.input(layer, value))
-        value_of = loss(value, what.target(target, before), what.smoothing)
+        mean_loss = loss(value, what.target(target, before), what.smoothing)
         if isinstance(value, tuple):
-            value_of = value_of + (what.auxiliary - 1) * value[1].mean()
+            mean_loss = mean_loss + (what.auxiliary - 1) * value[1].mean()
         if what.backward is not None:
             self._load(what.backward)
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
-        found = torch.autograd.grad(value_of, [p for _, p in own], allow_unused=True)
-        gradients = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
-        gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
-        return Found(value_of.item(), gradients, self._buffers())
+        found = torch.autograd.grad(mean_loss, [p for _, p in own], allow_unused=True)
+        of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
+        of_use |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
+        gradients = {n: torch.stack([of_use[u] for u in self.uses[n]]).sum(0) for n in of_use}
+        return Found(mean_loss.item(), gradients, of_use, self._buffers())
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.

@@ -168,25 +168,15 @@ def _frozen() -> list[nn.Module]:
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the suite.
+    """A model of the suite."""
 
-    Attributes:
-        layers: makes its layers.
-        tokens: whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers.
-        ignored: whether labels are ignored, in every row another number of them.
-        tuples: whether some layers hand on two tensors.
-        odd: whether no number of microbatches divides the rows.
-        coupled: whether a row's output depends on the rows beside it, hence on microbatches.
-        random: whether it draws random numbers.
-    """
-
-    layers: Callable[[], list[nn.Module]]
-    tokens: bool = False
-    ignored: bool = False
-    tuples: bool = False
-    odd: bool = False
-    coupled: bool = False
-    random: bool = False
+    layers: Callable[[], list[nn.Module]]  # makes its layers
+    tokens: bool = False  # whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers
+    ignored: bool = False  # whether labels are ignored, in every row another number of them
+    tuples: bool = False  # whether some layers hand on two tensors
+    odd: bool = False  # whether no number of microbatches divides the rows
+    coupled: bool = False  # whether a row's output depends on the rows beside it
+    random: bool = False  # whether it draws random numbers
 
     def model(self) -> nn.Sequential:
         """Return the model with the judge's weights, the same in every process."""

@@ -58,19 +58,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, or several that cannot be told apart.
+    """One fault, or several that cannot be told apart."""
 
-    Attributes:
-        classes: of fault.
-        said: in words, one for each class.
-        parameters: in which it is; empty: in none that has a name.
-        excused: whether it is no fault, since the adapter states that it is meant.
-    """
-
-    classes: tuple[str, ...]
-    said: tuple[str, ...]
-    parameters: tuple[str, ...] = ()
-    excused: bool = False
+    classes: tuple[str, ...]  # of fault
+    said: tuple[str, ...]  # in words, one for each class
+    parameters: tuple[str, ...] = ()  # in which it is; empty: in none that has a name
+    excused: bool = False  # whether it is no fault, since the adapter states that it is meant
 
     def __str__(self) -> str:
         words = [f"{c} ({s})" if s else c for c, s in zip(self.classes, self.said, strict=True)]
@@ -85,19 +78,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A parameter beside the plain loop's.
+    """A parameter beside the plain loop's."""
 
-    Attributes:
-        after_one: how many times the plain loop's change it has changed in one step.
-        after_three: likewise in three.
-        ulps: the largest difference of an update; None: of one that is random.
-        right: whether every update agrees.
-    """
-
-    after_one: float
-    after_three: float
-    ulps: float | None
-    right: bool
+    after_one: float  # how many times the plain loop's change it has changed in one step
+    after_three: float  # likewise in three
+    ulps: float | None  # the largest difference of an update; None: of one that is random
+    right: bool  # whether every update agrees
 
 
 @dataclass(frozen=True)

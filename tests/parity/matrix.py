@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 
 from pipekit.names import METHODS
-from pipekit.parity.adapter import Job, Record, train
-from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.adapter import Record, train
+from pipekit.parity.judge import judged
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
 from tests.engine.gloo import over_gloo
@@ -49,7 +49,7 @@ def train_on(jobs: Jobs) -> dict[Any, Record | str]:
     found: dict[Any, Record | str] = {}
     for key, (adapter, model) in jobs.items():
         try:
-            found[key] = train(Job(adapter, model, STEPS, SEED), lambda _: None)
+            found[key] = train(adapter, model)
         except Exception as error:
             found[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             if dist.is_initialized():

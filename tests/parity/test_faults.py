@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.parity.adapter import Job, train
-from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.adapter import train
+from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault, Verdict
 from tests.parity.small import Small
 
 
 def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
-    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+    return judged(model, [train(adapter, model)])
 
 
 def unstated(adapter: type[Small]) -> type:
@@ -361,7 +361,7 @@ def test_ranks_whose_copies_differ_are_a_fault() -> None:
     class OtherHalf(Half):
         half = 1
 
-    ranks = [train(Job(own, "dense", STEPS, SEED), lambda _: None) for own in (Half, OtherHalf)]
+    ranks = [train(own, "dense") for own in (Half, OtherHalf)]
     classes = judged("dense", ranks).classes
     assert Fault.RANKS in classes
     assert Fault.LOST in classes  # two of four microbatches in each

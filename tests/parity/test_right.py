@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pipekit.names import METHODS
-from pipekit.parity.adapter import Job, train
-from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.adapter import train
+from pipekit.parity.judge import judged
 from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop
-from pipekit.parity.suite import SUITE
+from pipekit.parity.suite import SUITE, loss
 from pipekit.parity.verdict import TOLERANCE, Fault, Verdict
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
@@ -18,7 +18,7 @@ from tests.parity.small import Small
 
 
 def verdict_on(adapter: Any, model: str) -> Verdict:
-    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+    return judged(model, [train(adapter, model)])
 
 
 @pytest.mark.parametrize("model", SUITE)
@@ -55,7 +55,7 @@ def test_the_judges_loop_is_torchs(model: str) -> None:
     for inputs, target in batches:
         optimizer.zero_grad()
         x = inputs.double() if inputs.is_floating_point() else inputs
-        case.loss(plain(x), target).backward()
+        loss(plain(x), target).backward()
         optimizer.step()
     ours = PlainLoop(case, batches).train(3, 4, None)[-1]
     for name, parameter in plain.named_parameters(remove_duplicate=False):

@@ -33,6 +33,18 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (unlisted.StageTwice, "dense", Fault.ORDER),
     (unlisted.ShardNotReduced, "dense", Fault.LOST),
     (unlisted.TiedScaledInTheMiddle, "tied", Fault.AVERAGED_TWICE),
+    (unlisted.TargetsLate, "dense", Fault.TARGETS),
+    (unlisted.LastLostInEverySecondBatch, "dense", Fault.LOST),
+    (unlisted.ClippedBeforeTheSum, "dense", Fault.CLIPPED),
+    (unlisted.InEvaluationMode, "batch-norm", Fault.BATCH_NORM),
+    (unlisted.LastStageStale, "dense", Fault.STALE.format("1 update")),
+    (unlisted.CopyOfTiedLeft, "tied", Fault.NEVER),
+    (unlisted.Transposed, "dense", Fault.LAYOUT),
+    (unlisted.LabelsSmoothed, "dense", Fault.OTHER_LOSS),
+    (unlisted.IgnoredTrained, "tokens", Fault.TERMS),
+    (unlisted.SecondTensorScaled, "skips", Fault.AVERAGED_TWICE),
+    (unlisted.DecoupledDecay, "dense", Fault.DECAY),
+    (unlisted.EachRowsMean, "tokens", Fault.PER_MICROBATCH),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 
