@@ -24,9 +24,9 @@ from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
-from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.schedules import Schedule, asp, pipedream
+from pipekit.workloads import accuracy
 
 VGG16 = TRAININGS["vgg16"]
 

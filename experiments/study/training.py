@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
 from pipekit.host.operator_threads import share_cores
-from pipekit.metrics import accuracy
 from pipekit.schedules import Schedule
 from pipekit.units import plural
+from pipekit.workloads import accuracy
 
 EVALUATION_ROWS = 250
 
