@@ -69,23 +69,25 @@ class Hypothesis:
 
     def _fits(self, e: Observed, basis: Basis, entries: list[Entry]) -> Fits:
         steps = range(self.first, e.steps)
-        of_steps: list[Factors] = []
-        # The last step rules out most, at a part of the cost.
-        for chosen in [[s] for s in reversed(steps)] if self.each_step else [steps[-1:], steps]:
-            factors, near = self._fitted(e, basis, entries, chosen)
-            if factors is not None:
-                of_steps, entries = [factors, *of_steps], near
-            if (factors is None and (self.each_step or len(chosen) == len(steps))) or not entries:
+        if not self.each_step:
+            factors, near = self._fitted(e, basis, entries, steps[-1:])
+            if near or not factors:  # the last step rules out most, at a part of the cost
+                factors, near = self._fitted(e, basis, entries, steps)
+            return dict.fromkeys(near, factors)
+        of_steps: Factors = ()
+        for step in reversed(steps):
+            factors, entries = self._fitted(e, basis, entries, [step])
+            if not entries:
                 return {}
-        factors = tuple(f for each in of_steps for f in each) if self.each_step else of_steps[0]
-        return dict.fromkeys(entries, factors)
+            of_steps = factors + of_steps
+        return dict.fromkeys(entries, of_steps)
 
     def _fitted(
         self, e: Observed, basis: Basis, entries: list[Entry], steps: Sequence[int]
-    ) -> tuple[Factors | None, list[Entry]]:
+    ) -> tuple[Factors, list[Entry]]:
         """Return factors, alike in these steps, and the entries that are explained by them.
 
-        The factors are None if the entries do not determine them.
+        There are none of either if the entries do not determine the factors.
         """
         found = {n: [_columns(n, s, basis(s)) for s in steps] for n in entries}
         pairs = [pair for of in found.values() for pair in of]
@@ -93,7 +95,7 @@ class Hypothesis:
         solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
         factors, size = solved.solution[:, 0], matrix.shape[1]
         if len(matrix) < OVERDETERMINED * size or solved.rank < size:
-            return None, []
+            return (), []
 
         def fits(entry: Entry) -> bool:
             added = [(columns @ factors, value) for columns, value in found[entry]]

@@ -88,7 +88,7 @@ class _Rank:
             self._process.join(GRACE_S)
             self._reader.join(GRACE_S)
             left = f"a process left with exit code {self._process.exitcode}, {self.where()}"
-            self.failed = time.time_ns(), left
+            self.failed = 0, left  # before all errors: others follow what has left without a word
 
     def where(self) -> str:
         """Return what it was doing last, and its last messages."""

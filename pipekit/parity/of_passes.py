@@ -45,55 +45,51 @@ def _with(e: Observed, **fault: Any) -> Callable[[int], Pass]:
 
 def in_time(e: Observed) -> Iterator[Hypothesis]:
     """Yield gradients of other weight versions and of other batches."""
+    layers = range(e.loop.depth)
     for k in range(1, e.steps):
         said = f"every stage reads the weights of {_updates(k)} before"
         said += " or of more" if k == e.steps - 1 else ""
-        yield _stale(e, _updates(k), said, [k] * e.loop.depth)
+        yield _delayed(e, Fault.STALE.format(_updates(k)), said, [k for _ in layers])
     if e.stage_of is not None and e.stages is not None and e.stages > 1:
         delays = [e.stages - 1 - stage for stage in e.stage_of]
         yield from _staggered(e, delays)
         yield from _as_they_come(e, delays)
         for stage, k in product(range(e.stages), (1, 2)):
             said = f"stage {stage} alone reads the weights of {_updates(k)} before"
-            yield _stale(e, _updates(k), said, [k * (own == stage) for own in e.stage_of])
+            own = [k * (e.stage_of[layer] == stage) for layer in layers]
+            yield _delayed(e, Fault.STALE.format(_updates(k)), said, own)
     said = "each update is of the batch before, on the newest weights"
-    newest = lambda s: replace(e.loop.whole(max(s - 1, 0)), forward=(s,) * e.loop.depth)  # noqa: E731
+    newest = lambda s: replace(e.loop.whole(max(s - 1, 0)), forward=(s,) * len(layers))  # noqa: E731
     yield _passing(e, Fault.EARLIER_BATCH, said, newest)
     for use in {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}:
-        first = lambda s, use=use: replace(  # noqa: E731
-            e.loop.whole(s), forward=_versions(s, [s * (n == e.loop.layer(use)) for n in _all(e)])
-        )
-        yield _passing(e, Fault.NEVER, f"the copy of a shared weight that {use} names", first)
-
-
-def _all(e: Observed) -> range:
-    return range(e.loop.depth)
+        said = f"the copy of a shared weight that {use} names"
+        ever = [e.steps * (layer == e.loop.layer(use)) for layer in layers]
+        yield _delayed(e, Fault.NEVER, said, ever)
 
 
 def _updates(k: int) -> str:
     return f"{k} update{'s' * (k > 1)}"
 
 
-def _versions(step: int, delays: Sequence[int]) -> tuple[int, ...]:
-    return tuple(max(step - delay, 0) for delay in delays)
-
-
-def _stale(
-    e: Observed, by: str, said: str, delays: Sequence[int], stashing: bool = True
+def _delayed(
+    e: Observed, fault: str, said: str, delays: Sequence[int], stashing: bool = True
 ) -> Hypothesis:
-    def like(step: int) -> Pass:
-        backward = None if stashing else (step,) * e.loop.depth
-        return replace(e.loop.whole(step), forward=_versions(step, delays), backward=backward)
+    """Return that each layer reads weights of so many updates before, if only in its forward."""
 
-    return _passing(e, Fault.STALE.format(by), said, like, max(delays))
+    def like(step: int) -> Pass:
+        forward = tuple(max(step - delay, 0) for delay in delays)
+        backward = None if stashing else (step,) * e.loop.depth
+        return replace(e.loop.whole(step), forward=forward, backward=backward)
+
+    return _passing(e, fault, said, like, max(delays))
 
 
 def _staggered(e: Observed, delays: Sequence[int]) -> Iterator[Hypothesis]:
     """Yield PipeDream's versions (PipeDream, 3.4), with and without stashing."""
+    fault = Fault.STALE.format(f"up to {_updates(max(delays))}")
     for stashing, read in ((True, "the same"), (False, "the newest")):
         said = "each stage reads one update older than the next in its forward, "
-        said += f"{read} in its backward"
-        yield _stale(e, f"up to {_updates(max(delays))}", said, delays, stashing)
+        yield _delayed(e, fault, f"{said}{read} in its backward", delays, stashing)
 
 
 def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Hypothesis]:
@@ -155,7 +151,7 @@ def left_out(e: Observed) -> Iterator[Hypothesis]:
     absent = {e.loop.layer(n) for n in silent} - {e.loop.layer(n) for n in trained - silent}
     if absent:
         which = ", ".join(map(str, sorted(absent)))
-        order = [layer for layer in _all(e) if layer not in absent]
+        order = [layer for layer in range(e.loop.depth) if layer not in absent]
         yield from _in_order(e, [order], Fault.MISSING, f"as if layers {which} were not there")
 
 
