@@ -9,12 +9,9 @@ from torch import Tensor, nn
 
 from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
-from pipekit.parity.verdict import Fault, Verdict
-from tests.parity.small import Small
-
-
-def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
-    return judged(model, [train(adapter, model)])
+from pipekit.parity.verdict import Fault
+from tests.parity import unlisted
+from tests.parity.small import Small, verdict_on
 
 
 def unstated(adapter: type[Small]) -> type:
@@ -193,12 +190,6 @@ class WithMomentum(Small):
         self.optimizer.param_groups[0]["momentum"] = 0.9
 
 
-class WithDecay(Small):
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.param_groups[0]["weight_decay"] = 0.01
-
-
 class FallingRate(Small):
     def update(self) -> None:
         super().update()
@@ -226,11 +217,6 @@ class OtherTargets(Small):
     def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
         parts = super().cut(batch)
         return [(x, parts[k - 1][1]) for k, (x, _) in enumerate(parts)]
-
-
-class Rounded(Small):
-    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
-        return tuple(None if g is None else g.bfloat16().float() for g in gradient)
 
 
 class OtherStart(Small):
@@ -302,12 +288,10 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (TiedAveragedTwice, "tied", Fault.AVERAGED_TWICE),
     (NotCleared, "dense", Fault.KEPT),
     (WithMomentum, "dense", Fault.MOMENTUM),
-    (WithDecay, "dense", Fault.DECAY),
     (FallingRate, "dense", Fault.RATE),
     (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
     (Repeated, "dense", Fault.MICROBATCHES),
     (OtherTargets, "dense", Fault.TARGETS),
-    (Rounded, "dense", Fault.ROUNDED),
     (OtherStart, "dense", Fault.START),
     (BatchBefore, "dense", Fault.EARLIER_BATCH),
     (Thawed, "frozen", Fault.FROZEN),
@@ -327,6 +311,56 @@ def test_a_fault_is_found_and_nothing_else_is_said(
     verdict = verdict_on(adapter, model)
     assert not verdict.ok
     assert verdict.findings[0].classes == (fault,), verdict.text
+
+
+UNLISTED: list[tuple[type[Small], str, str]] = [
+    (unlisted.TokensOfReplicas, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.IgnoredTokensCount, "tokens", Fault.TERMS),
+    (unlisted.LabelsShiftedTwice, "tokens", Fault.TARGETS),
+    (unlisted.LastRowsDropped, "odd", Fault.LOST),
+    (unlisted.ReducedEachMicrobatch, "dense", Fault.MICROBATCHES),
+    (unlisted.ReducedOverStages, "dense", Fault.MIXED),
+    (unlisted.TiedCountTwiceInTheNorm, "tied", Fault.CLIPPED),
+    (unlisted.DecayOfOneStage, "dense", Fault.DECAY),
+    (unlisted.UpdateBeforeTheLastBackward, "dense", Fault.LOST),
+    (unlisted.InputDetached, "dense", Fault.NEVER),
+    (unlisted.SecondTensorLost, "skips", Fault.CUT),
+    (unlisted.SecondTensorLost, "moe", Fault.CUT),
+    (unlisted.OtherMasksInRecomputation, "dropout", Fault.DROPOUT),
+    (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.Nesterov, "dense", Fault.OPTIMIZER),
+    (unlisted.EverySecondBatch, "dense", Fault.SEVERAL_BATCHES),
+    (unlisted.GradientOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.InputOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.StagesInAnotherOrder, "dense", Fault.ORDER),
+    (unlisted.StageTwice, "dense", Fault.ORDER),
+    (unlisted.ShardNotReduced, "dense", Fault.LOST),
+    (unlisted.TiedScaledInTheMiddle, "tied", Fault.AVERAGED_TWICE),
+    (unlisted.TargetsLate, "dense", Fault.TARGETS),
+    (unlisted.LastLostInEverySecondBatch, "dense", Fault.LOST),
+    (unlisted.ClippedBeforeTheSum, "dense", Fault.CLIPPED),
+    (unlisted.InEvaluationMode, "batch-norm", Fault.BATCH_NORM),
+    (unlisted.LastStageStale, "dense", Fault.STALE.format("1 update")),
+    (unlisted.CopyOfTiedLeft, "tied", Fault.NEVER),
+    (unlisted.Transposed, "dense", Fault.LAYOUT),
+    (unlisted.LabelsSmoothed, "dense", Fault.OTHER_LOSS),
+    (unlisted.IgnoredTrained, "tokens", Fault.TERMS),
+    (unlisted.SecondTensorScaled, "skips", Fault.AVERAGED_TWICE),
+    (unlisted.DecoupledDecay, "dense", Fault.DECAY),
+    (unlisted.EachRowsMean, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("adapter", "model", "fault"), UNLISTED)
+def test_a_fault_that_no_list_has_is_found_and_has_a_class(
+    adapter: type[Small], model: str, fault: str
+) -> None:
+    verdict = verdict_on(adapter, model)
+    assert not verdict.ok
+    assert fault in verdict.findings[0].classes, verdict.text
 
 
 @pytest.mark.parametrize("adapter", [ClippedAsStated, StaleAsStated])

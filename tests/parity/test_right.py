@@ -6,19 +6,13 @@ import pytest
 import torch
 
 from pipekit.names import METHODS
-from pipekit.parity.adapter import train
-from pipekit.parity.judge import judged
 from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop
 from pipekit.parity.suite import SUITE, loss
-from pipekit.parity.verdict import TOLERANCE, Fault, Verdict
+from pipekit.parity.verdict import TOLERANCE, Fault
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
 from tests.parity.faults import deepspeed_7773
-from tests.parity.small import Small
-
-
-def verdict_on(adapter: Any, model: str) -> Verdict:
-    return judged(model, [train(adapter, model)])
+from tests.parity.small import Small, verdict_on
 
 
 @pytest.mark.parametrize("model", SUITE)

@@ -52,13 +52,6 @@ class LastRowsDropped(Small):
         return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
 
 
-class DividedByWorld(Small):
-    """torchtune #2420: divided by all ranks in place of the replicas."""
-
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        return super().loss(output, target) / self.stages
-
-
 class ReducedEachMicrobatch(Small):
     """Paddle #30437: replicas add up their sums after each microbatch again."""
 
@@ -120,14 +113,6 @@ class InputDetached(Small):
     def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
         if stage == self.stages - 1:
             super().backward(stage, k, out, gradient)
-
-
-class StageFrozen(Small):
-    """A stage that should train does not."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        model[8:].requires_grad_(False)
-        super().build(model, optimizer)
 
 
 class SecondTensorLost(Small):
