@@ -113,8 +113,8 @@ def _beside_gradients(e: Observed) -> Iterator[Finding]:
     ):
         if names:
             yield Finding((fault,), (said,), tuple(names))
-    if not e.finite:
-        said = f"after update {e.steps + 1}, where the plain loop's numbers are finite"
+    if e.finite < len(e.loop.batches):
+        said = f"after update {e.finite + 1}, where the plain loop's numbers are finite"
         yield Finding((Fault.NOT_FINITE,), (said,))
 
 

@@ -36,7 +36,8 @@ class Observed:
         entries: of its parameters, by updates; :meth:`by_gradients` has what it returned itself.
         wrong: those that disagree with the plain loop.
         right: what each update should have been given; ``raw``: before clipping.
-        steps: how many are judged, before numbers are infinite or the training diverges.
+        finite: how many updates are before the first that gives numbers which are not finite.
+        steps: how many of these are judged, before the training diverges.
         candidates: the numbers of microbatches that are possible.
         microbatches: as stated or found, or None.
         stages: of the pipeline, or None; ``stage_of`` each layer, where it is known.
@@ -48,8 +49,8 @@ class Observed:
     def __init__(self, loop: PlainLoop, records: Sequence[Record]) -> None:
         self.loop, self.records, self.stated = loop, records, records[0].stated
         all_steps = len(loop.batches)
-        self.steps = next((s for s in range(all_steps) if not self._is_finite(s)), all_steps)
-        self.finite = self.steps == all_steps
+        self.finite = next((s for s in range(all_steps) if not self._is_finite(s)), all_steps)
+        self.steps = self.finite
         start, own = self._joined(0, loop.weights[0]), loop.weights[0]
         self.other_start = [n for n in own if not torch.equal(start[n].float(), own[n].float())]
         loop.weights[0] = start
