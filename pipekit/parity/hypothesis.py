@@ -206,5 +206,7 @@ def _unexplained(e: Observed, entries: list[Entry]) -> Finding:
 
 def shown(factors: Sequence[float]) -> str:
     """Return factors in words; runs of one are counted."""
-    runs = [(value, len([*run])) for value, run in groupby(f"{f + 0.0:.2f}" for f in factors)]
+    runs = [
+        (value, len([*run])) for value, run in groupby(f"{round(f, 2) + 0.0:.2f}" for f in factors)
+    ]
     return ", ".join(f"{n} x {value}" if n > 4 else ", ".join([value] * n) for value, n in runs)

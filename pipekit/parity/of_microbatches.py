@@ -118,14 +118,15 @@ def _of_counts(count: int, factors: Factors) -> Named:
 
 def _of_each_step(count: int, factors: Factors) -> Named:
     """Yield the class of parts whose counts differ from step to step."""
-    if any(abs(factor) > NOTHING for factor in factors):
-        steps = [factors[k : k + count] for k in range(0, len(factors), count)]
-        fault = Fault.CLIPPED
-        if all(abs(factor - round(factor)) < NOTHING for factor in factors):
-            some = any(abs(factor) < NOTHING for factor in factors)
-            fault = Fault.LOST if some else Fault.MICROBATCHES
-        said = "; ".join(shown(step) for step in steps)
-        yield fault, f"of {count} microbatches each counts, step by step, {said} times"
+    steps = [factors[k : k + count] for k in range(0, len(factors), count)]
+    if all(shown(step) == shown(steps[0]) for step in steps):
+        return  # which is said of all steps at once
+    nearest = [round(factor) for factor in factors]
+    fault = Fault.CLIPPED
+    if all(abs(factor - n) < NOTHING for factor, n in zip(factors, nearest, strict=True)):
+        fault = Fault.LOST if {*nearest} <= {0, 1} else Fault.MICROBATCHES
+    said = "; ".join(map(shown, steps))
+    yield fault, f"of {count} microbatches each counts, step by step, {said} times"
 
 
 def _fault(own: Sequence[float], late: Sequence[float]) -> str:
