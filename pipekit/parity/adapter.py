@@ -73,7 +73,7 @@ class Stated:
 
 
 @dataclass
-class Record:
+class RankRecord:
     """What one rank has: what it states and, after 0, 1, 2, ... updates, its tensors.
 
     ``gradients`` and ``losses`` have one entry fewer than ``parameters``.
@@ -90,7 +90,7 @@ def train(
     model: str,
     seed: int = SEED,
     at: Callable[[str], object] = lambda _: None,
-) -> Record:
+) -> RankRecord:
     """Return what this process's adapter, a reference or a class, does on a model of the suite.
 
     ``seed`` is that of torch's random numbers before each step; ``at`` is told what comes next.
@@ -107,7 +107,7 @@ def train(
     known = dict(own.state_dict())
     trained = {n for n, p in own.named_parameters(remove_duplicate=False) if p.requires_grad}
     made.build(own, partial(torch.optim.SGD, lr=LEARNING_RATE))
-    record = Record(Stated.by(made, len(own)))
+    record = RankRecord(Stated.by(made, len(own)))
     try:
         record.parameters.append(_tensors("parameters()", made.parameters(), known))
     except Exception:  # it is asked for them after a step only, by its contract

@@ -9,7 +9,7 @@ import torch
 
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, scaled
-from pipekit.parity.plain_loop import Found, PlainLoop, along
+from pipekit.parity.plain_loop import PassResult, PlainLoop, along
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
 DRAWS = 24  # of masks
@@ -18,7 +18,7 @@ STEPS = 3
 MOST = 16  # microbatches that are tried
 REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
-Draw = Callable[[int], Found]
+Draw = Callable[[int], PassResult]
 """A step's loss and gradients with some masks."""
 
 
@@ -56,13 +56,13 @@ def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
     return Finding(classes, said, tuple(entry.name for entry in e.wrong))
 
 
-def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> Found:
+def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + step)
         return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
 
 
-def _drawn(loop: PlainLoop, step: int, training: bool = True) -> Found:
+def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
     return loop.run_anew(replace(loop.whole(step), training=training))
 
 

@@ -9,7 +9,7 @@ import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
-from pipekit.parity.adapter import SEED, STEPS, Adapter, Record
+from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord
 from pipekit.parity.dropout import judged_with_dropout
 from pipekit.parity.hypothesis import Source, explained
 from pipekit.parity.launch import run
@@ -79,7 +79,7 @@ def parity(
     return verdict
 
 
-def _same(one: Sequence[Record], other: Sequence[Record]) -> bool:
+def _same(one: Sequence[RankRecord], other: Sequence[RankRecord]) -> bool:
     return all(
         torch.equal(tensor, again.parameters[-1][name])
         for record, again in zip(one, other, strict=True)
@@ -87,7 +87,7 @@ def _same(one: Sequence[Record], other: Sequence[Record]) -> bool:
     )
 
 
-def judged(model: str, records: Sequence[Record]) -> Verdict:
+def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
     """Return the verdict on the ranks' records."""
     case = SUITE[model]
     loop = PlainLoop(case, case.batches(STEPS, records[0].stated.microbatches))

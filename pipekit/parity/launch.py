@@ -18,14 +18,16 @@ import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.host.parent import end_with_parent
-from pipekit.parity.adapter import SEED, Record, train
+from pipekit.parity.adapter import SEED, RankRecord, train
 
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
 GRACE_S = 5.0  # for all to leave by themselves
 
 
-def run(adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED) -> list[Record]:
+def run(
+    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
+) -> list[RankRecord]:
     """Return every rank's record of an adapter, a reference or a class, on a model of the suite.
 
     Raises:
@@ -51,7 +53,7 @@ class _Rank:
 
     def __init__(self, job: bytes, rank: int, environment: dict[str, str]) -> None:
         self.rank, self._at = rank, "its start"
-        self.record: Record | None = None
+        self.record: RankRecord | None = None
         self.failed: tuple[int, str] | None = None
         self.news, news = Pipe()
         self._reading, printing = Pipe(duplex=False)
@@ -112,7 +114,7 @@ class _Rank:
         self._reading.close()
 
 
-def _records(ranks: list[_Rank], timeout: float) -> list[Record]:
+def _records(ranks: list[_Rank], timeout: float) -> list[RankRecord]:
     end = time.monotonic() + timeout
     while left := [rank for rank in ranks if rank.record is None]:
         wait([rank.news for rank in left], max(0.0, end - time.monotonic()))

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from pipekit.parity.adapter import Record
+from pipekit.parity.adapter import RankRecord
 from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Rows, Tensors
 from pipekit.parity.verdict import TOLERANCE
 
@@ -46,7 +46,7 @@ class Observed:
     right: Prediction
     raw: Prediction
 
-    def __init__(self, loop: PlainLoop, records: Sequence[Record]) -> None:
+    def __init__(self, loop: PlainLoop, records: Sequence[RankRecord]) -> None:
         self.loop, self.records, self.stated = loop, records, records[0].stated
         all_steps = len(loop.batches)
         self.finite = next((s for s in range(all_steps) if not self._is_finite(s)), all_steps)
@@ -145,7 +145,7 @@ class Observed:
             for v in range(1, self.steps + 1)
         )
 
-    def _entries(self, values_of: Callable[[Record, str], Iterable[Tensor]]) -> list[Entry]:
+    def _entries(self, values_of: Callable[[RankRecord, str], Iterable[Tensor]]) -> list[Entry]:
         entries: dict[tuple[str, int | None], Entry] = {}
         for number, record in enumerate(self.records):
             for name in (n for n in record.parameters[-1] if n in self.loop.uses):
@@ -154,12 +154,12 @@ class Observed:
                     entries[name, rank] = Entry(name, values, (rank, self.loop.layer(name)))
         return list(entries.values())
 
-    def _updates(self, record: Record, name: str) -> Iterable[Tensor]:
+    def _updates(self, record: RankRecord, name: str) -> Iterable[Tensor]:
         start = record.parameters[0].get(name, self.loop.weights[0][name])
         held = [start, *(version[name] for version in record.parameters[1 : self.steps + 1])]
         return ((a.double() - b.double()) / LEARNING_RATE for a, b in pairwise(held))
 
-    def _gradients(self, record: Record, name: str) -> Iterable[Tensor]:
+    def _gradients(self, record: RankRecord, name: str) -> Iterable[Tensor]:
         found = () if name in self.loop.frozen else record.gradients or ()
         return (tensors[name].double() for tensors in found[: self.steps])
 

@@ -61,7 +61,7 @@ class Pass:
         return target.masked_fill(target == IGNORED, self.ignored)
 
 
-class Found(NamedTuple):
+class PassResult(NamedTuple):
     """What passes give."""
 
     loss: float  # a mean
@@ -93,7 +93,7 @@ class PlainLoop:
         self.frozen = {n for n, p in self._model.named_parameters() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._model.named_parameters()}]
         self.buffers = [self._buffers()]
-        self._found: dict[Pass, Found] = {}
+        self._found: dict[Pass, PassResult] = {}
 
     def layer(self, name: str) -> int:
         """Return the layer of a parameter."""
@@ -123,7 +123,7 @@ class PlainLoop:
         """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
         return self.batch(like, parts).gradients
 
-    def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> Found:
+    def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
         """Return what passes of the parts add up to, each by its share of the terms of the mean.
 
         ``drawn`` says that random numbers are drawn now, in the order of the parts.
@@ -136,7 +136,7 @@ class PlainLoop:
             total(zip(shares, each, strict=True))
             for each in ([f.gradients for f in found], [f.of_use for f in found])
         )
-        return Found(loss, gradients, of_use, found[-1].buffers)
+        return PassResult(loss, gradients, of_use, found[-1].buffers)
 
     def terms(self, step: int) -> int:
         """Return how many terms the mean over a batch has."""
@@ -159,7 +159,7 @@ class PlainLoop:
         ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
 
-    def run(self, what: Pass) -> Found:
+    def run(self, what: Pass) -> PassResult:
         """Return what a pass gives; it is computed once."""
         if what not in self._found:
             self._found[what] = self.run_anew(what)
@@ -174,7 +174,7 @@ class PlainLoop:
 
     def run_anew(
         self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
-    ) -> Found:
+    ) -> PassResult:
         """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
         before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
@@ -195,7 +195,7 @@ class PlainLoop:
         of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
         of_use |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
         gradients = {n: torch.stack([of_use[u] for u in self.uses[n]]).sum(0) for n in of_use}
-        return Found(mean_loss.item(), gradients, of_use, self._buffers())
+        return PassResult(mean_loss.item(), gradients, of_use, self._buffers())
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from pipekit.names import METHODS
-from pipekit.parity.adapter import Record, train
+from pipekit.parity.adapter import RankRecord, train
 from pipekit.parity.judge import judged
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
@@ -40,13 +40,13 @@ Jobs = dict[Any, tuple[Any, str]]
 """Adapters and models, by a key."""
 
 
-def train_on(jobs: Jobs) -> dict[Any, Record | str]:
+def train_on(jobs: Jobs) -> dict[Any, RankRecord | str]:
     """Return this rank's record of each job, up to the first that fails, with its error."""
     torch.set_num_threads(1)
     if any(adapter.__module__.endswith("torch_pipelining") for adapter, _ in jobs.values()):
         dist.init_process_group("gloo", timeout=PATIENCE)
         dist.barrier()  # so that none leaves while another one still connects
-    found: dict[Any, Record | str] = {}
+    found: dict[Any, RankRecord | str] = {}
     for key, (adapter, model) in jobs.items():
         try:
             found[key] = train(adapter, model)
