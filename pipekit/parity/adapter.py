@@ -176,8 +176,8 @@ def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
 def _require_all(gradients: Tensors, names: set[str]) -> None:
     if missing := sorted(names - gradients.keys()):
         raise ValueError(
-            f"gradients() has none for {missing[0]!r}, which parameters() has: return it before it "
-            f"is cleared, or leave out the method gradients()"
+            f"gradients() has none for {missing[0]!r}, which its parameters() has: return it "
+            f"before it is cleared, or leave out the method gradients()"
         )
 
 
