@@ -28,10 +28,10 @@ from experiments.study.training import Recipe, Training, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.datasets import Dataset, mnist
 from pipekit.host.provenance import provenance
-from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.schedules import Schedule, asp, pipedream
 from pipekit.traces import Trace
+from pipekit.workloads import accuracy
 
 SGD = "SGD, 1 worker"
 STASHING = "PipeDream 1-1-1-1"

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
 from pipekit.host.operator_threads import share_cores
-from pipekit.metrics import accuracy
 from pipekit.schedules import Schedule
 from pipekit.units import plural
+from pipekit.workloads import accuracy
 
 EVALUATION_ROWS = 250
 

@@ -56,8 +56,8 @@ def demo(
 
     from pipekit import plots
     from pipekit.cli.common.training import first_batches
-    from pipekit.metrics import ACCURACY
     from pipekit.traces import Trace
+    from pipekit.workloads import ACCURACY
 
     runs: list[Run] = []
     for method, how in HOW.items():

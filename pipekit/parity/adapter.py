@@ -1,13 +1,22 @@
-"""The user's adapter: three methods around a trainer, and what it may state about itself."""
+"""The user's adapter: three methods around a trainer; and one process that trains through it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pipekit.parity.suite import Batch
+from pipekit.parity.plain_loop import LEARNING_RATE, Tensors
+from pipekit.parity.suite import SUITE, Batch
+from pipekit.references import load
+
+MOST_MICROBATCHES = 1024
+STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
+SEED = 7
 
 
 class Adapter(Protocol):
@@ -27,33 +36,154 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True)
 class Stated:
-    """What an adapter may state by attributes of these names.
+    """What an adapter may state by attributes of these names."""
 
-    Attributes:
-        microbatches: of a batch; without it all divisors of the rows are tried.
-        stages: of the pipeline; without it the ranks count.
-        balance: how many of the model's layers each stage has.
-        stale: the most updates that gradients are behind by design.
-        clip_norm: the norm of all gradients to which the trainer clips by design.
-    """
-
-    microbatches: int | None = None
-    stages: int | None = None
-    balance: tuple[int, ...] | None = None
-    stale: int = 0
-    clip_norm: float | None = None
+    microbatches: int | None = None  # of a batch; without it all divisors of the rows are tried
+    stages: int | None = None  # of the pipeline; without it the ranks count
+    balance: tuple[int, ...] | None = None  # how many of the model's layers each stage has
+    stale: int = 0  # the most updates that gradients are behind by design
+    clip_norm: float | None = None  # the norm of all gradients to which the trainer clips by design
 
     @classmethod
-    def by(cls, adapter: Any) -> "Stated":
-        """Return what an adapter states; raises ValueError for what is no such number."""
+    def by(cls, adapter: Any, layers: int) -> "Stated":
+        """Return what an adapter states of a model with so many layers.
+
+        Raises:
+            ValueError: for what is no such number.
+        """
         found: dict[str, Any] = {f.name: getattr(adapter, f.name, f.default) for f in fields(cls)}
-        for name in ("microbatches", "stages", "stale"):
-            least = 0 if name == "stale" else 1
-            if found[name] is not None and (type(found[name]) is not int or found[name] < least):
+        ranges = {"microbatches": (1, MOST_MICROBATCHES), "stages": (1, layers), "stale": (0, 99)}
+        for name, (least, most) in ranges.items():
+            value = found[name]
+            if value is not None and (type(value) is not int or not least <= value <= most):
                 raise ValueError(
-                    f"the adapter's {name} is {found[name]!r}: state a whole number from {least}"
+                    f"the adapter's {name} is {value!r}: state a whole number, {least} to {most}"
                 )
-        if found["balance"] is not None:
-            found["balance"] = tuple(found["balance"])
-            found["stages"] = len(found["balance"])
+        clip, balance = found["clip_norm"], found["balance"]
+        if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
+            raise ValueError(f"the adapter's clip_norm is {clip!r}: state a norm above 0")
+        if balance is not None:
+            found["balance"] = balance = tuple(balance)
+            if sum(balance) != layers:
+                raise ValueError(
+                    f"the adapter's balance is {balance!r}: let it add up to {layers} layers"
+                )
+            found["stages"] = len(balance)
         return cls(**found)
+
+
+@dataclass
+class RankRecord:
+    """What one rank has: what it states and, after 0, 1, 2, ... updates, its tensors.
+
+    ``gradients`` and ``losses`` have one entry fewer than ``parameters``.
+    """
+
+    stated: Stated
+    parameters: list[Tensors] = field(default_factory=list)
+    gradients: list[Tensors] | None = None
+    losses: list[float | None] = field(default_factory=list)
+
+
+def train(
+    adapter: str | Callable[[], Any],
+    model: str,
+    seed: int = SEED,
+    at: Callable[[str], object] = lambda _: None,
+) -> RankRecord:
+    """Return what this process's adapter, a reference or a class, does on a model of the suite.
+
+    ``seed`` is that of torch's random numbers before each step; ``at`` is told what comes next.
+
+    Raises:
+        TypeError, ValueError: the adapter returns what the model could not have.
+    """
+    at("loading the adapter")
+    case = SUITE[model]
+    made: Any = (load(adapter) if isinstance(adapter, str) else adapter)()
+    at("build()")
+    torch.manual_seed(seed)
+    own = case.model()
+    known = dict(own.state_dict())
+    trained = {n for n, p in own.named_parameters(remove_duplicate=False) if p.requires_grad}
+    made.build(own, partial(torch.optim.SGD, lr=LEARNING_RATE))
+    record = RankRecord(Stated.by(made, len(own)))
+    try:
+        record.parameters.append(_tensors("parameters()", made.parameters(), known))
+    except Exception:  # it is asked for them after a step only, by its contract
+        record.parameters.append({})
+    if hasattr(made, "gradients"):
+        record.gradients = []
+    for step, batch in enumerate(case.batches(STEPS, record.stated.microbatches)):
+        at(f"step() of batch {step + 1}")
+        torch.manual_seed(seed + step)
+        record.losses.append(_loss(made.step(batch)))
+        held = _tensors("parameters()", made.parameters(), known)
+        if step and held.keys() != record.parameters[-1].keys():
+            raise ValueError("parameters() has other names than after the step before: return all")
+        record.parameters.append(held)
+        if record.gradients is not None:
+            record.gradients.append(_tensors("gradients()", made.gradients(), known))
+            _require_all(record.gradients[-1], trained & held.keys())
+        if not step:
+            _require_finite("parameters()", held)
+            _require_finite("gradients()", record.gradients[-1] if record.gradients else {})
+    return record
+
+
+def _loss(returned: Any) -> float | None:
+    try:
+        return None if returned is None else float(returned)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"step() returns {returned!r}: return the batch's mean loss as a number, or None"
+        ) from None
+
+
+def _tensors(source: str, found: Any, known: Tensors) -> Tensors:
+    """Return copies of tensors that an adapter returns, if the model has such ones."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{source} returns {type(found).__name__}: return a dict of tensors")
+    return {name: _copied(source, name, tensor, known) for name, tensor in found.items()}
+
+
+def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{source} has {type(tensor).__name__} for {name!r}: return tensors, and of no "
+            f"parameter without a gradient"
+        )
+    if tensor.is_meta:
+        raise ValueError(f"{source} has {name!r} on the device 'meta', where no numbers are")
+    if name not in known:
+        close = get_close_matches(name, known, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{source} has {name!r}, and the model no such parameter{meant}")
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()  # of ranks that have a shard each
+    own = known[name]
+    if tensor.shape != own.shape:
+        raise ValueError(
+            f"{source} has {name!r} with the shape {list(tensor.shape)}, and the model's is "
+            f"{list(own.shape)}: return whole tensors"
+        )
+    if tensor.is_floating_point() != own.is_floating_point():
+        raise ValueError(f"{source} has {name!r} as {tensor.dtype}, and the model's is {own.dtype}")
+    copy: Tensor = tensor.detach().cpu().to_dense().clone()
+    return copy
+
+
+def _require_all(gradients: Tensors, names: set[str]) -> None:
+    if missing := sorted(names - gradients.keys()):
+        raise ValueError(
+            f"gradients() has none for {missing[0]!r}, which its parameters() has: return it "
+            f"before it is cleared, or leave out the method gradients()"
+        )
+
+
+def _require_finite(source: str, tensors: Tensors) -> None:
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise ValueError(
+                f"{source} has NaN or infinity in {name!r} after the first update: mend that first"
+            )

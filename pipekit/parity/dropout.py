@@ -1,16 +1,16 @@
 """With dropout on, gradients are random: exact with the plain loop's masks, else in the mean."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from math import isclose
 
 import torch
 
-from pipekit.parity import faults
-from pipekit.parity.evidence import Evidence
-from pipekit.parity.plain_loop import PlainLoop, Tensors, along
-from pipekit.parity.ratios import meanings, scaled
-from pipekit.parity.verdict import LOSS, Finding, Ratio, Verdict
+from pipekit.parity.observed import Observed
+from pipekit.parity.of_updates import meanings, scaled
+from pipekit.parity.plain_loop import PassResult, PlainLoop, along
+from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
 DRAWS = 24  # of masks
 SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
@@ -18,11 +18,11 @@ STEPS = 3
 MOST = 16  # microbatches that are tried
 REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
-Draw = Callable[[int], tuple[float, Tensors]]
+Draw = Callable[[int], PassResult]
 """A step's loss and gradients with some masks."""
 
 
-def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
+def judged_with_dropout(model: str, e: Observed, seed: int) -> Verdict:
     """Return the verdict on a model with dropout.
 
     If the trainer draws the plain loop's masks, seed by seed, its gradients are judged as ever.
@@ -33,52 +33,46 @@ def judged_with_dropout(model: str, e: Evidence, seed: int) -> Verdict:
     for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
         drawn = cache(partial(_with_seed, e.loop, seed, count))
         if _agrees(e, drawn):
-            ratios = {n.name: Ratio(1.0, 1.0, _ulps(e, n.name, drawn), True) for n in e.entries}
-            return Verdict.of((), ratios, (), model)
-        losses = [(drawn(step)[0], of) for step, of in enumerate(e.observed.losses)]
+            off = {n.name: e.off(n, lambda step, of=drawn: of(step).gradients) for n in e.entries}  # type: ignore[misc]
+            return Verdict(model, {n: Ratio(1.0, 1.0, ulps, True) for n, ulps in off.items()})
+        losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
         if all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
-            return Verdict.of(list(_with_these_masks(e, drawn)), _rows(e), (REMARK,), model)
+            return Verdict(model, _rows(e), (_with_these_masks(e, drawn),), (REMARK,))
     rows = _rows(e)
-    findings = [Finding((faults.DROPOUT,), ("none at all",))]
-    if not _agrees(e, cache(partial(_drawn, e.loop, dropout=False))):
+    findings = [Finding((Fault.DROPOUT,), ("none at all",))]
+    if not _agrees(e, cache(partial(_drawn, e.loop, training=False))):
         findings = list(_findings(e, rows))
-    return Verdict.of(findings, rows, (REMARK,), model)
+    return Verdict(model, rows, tuple(findings), (REMARK,))
 
 
-def _with_these_masks(e: Evidence, drawn: Draw) -> Iterator[Finding]:
-    """Yield what is wrong where forwards have the plain loop's masks."""
-    e.raw = e.right = lambda step: drawn(step)[1]
+def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
+    """Return what is wrong where forwards have the plain loop's masks."""
+    e.raw = e.right = lambda step: drawn(step).gradients
     e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
     known = [k for hypothesis in scaled(e) for k in hypothesis.known(e)]
-    names = tuple(entry.name for entry in e.wrong)
-    if whole := [k for k in known if len(k.covers) == len(e.wrong)]:
-        yield Finding(tuple(k.fault for k in whole), tuple(k.said for k in whole), names)
-    else:
-        yield Finding((faults.DROPOUT,), ("other masks in a backward than in its forward",), names)
+    whole = [(k.fault, k.said) for k in known if len(k.covers) == len(e.wrong)]
+    other = (Fault.DROPOUT, "other masks in a backward than in its forward")
+    classes, said = zip(*(whole or [other]), strict=True)
+    return Finding(classes, said, tuple(entry.name for entry in e.wrong))
 
 
-def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> tuple[float, Tensors]:
+def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + step)
-        return loop.drawn(step, loop.cut(step, count))
+        return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
 
 
-def _drawn(loop: PlainLoop, step: int, dropout: bool = True) -> tuple[float, Tensors]:
-    return loop.drawn(step, loop.cut(step, 1), dropout)
+def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
+    return loop.run_anew(replace(loop.whole(step), training=training))
 
 
-def _agrees(e: Evidence, drawn: Draw) -> bool:
-    return all(e.agrees(entry, lambda step: drawn(step)[1]) for entry in e.entries)
+def _agrees(e: Observed, drawn: Draw) -> bool:
+    return all(e.agrees(entry, lambda step: drawn(step).gradients) for entry in e.entries)
 
 
-def _ulps(e: Evidence, name: str, drawn: Draw) -> float:
-    values = next(entry.values for entry in e.entries if entry.name == name)
-    return max(e.ulps(s, name, values[s], drawn(s)[1][name]) for s in range(e.steps))
-
-
-def _rows(e: Evidence) -> dict[str, Ratio]:
+def _rows(e: Observed) -> dict[str, Ratio]:
     """Return the ratios along the mean of many draws; right if they are within their spread."""
-    draws = [[_drawn(e.loop, step)[1] for _ in range(DRAWS)] for step in range(STEPS)]
+    draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(STEPS)]
     rows = {}
     for entry in e.entries:
         of_steps = [torch.stack([draw[entry.name] for draw in drawn]) for drawn in draws]
@@ -93,11 +87,11 @@ def _rows(e: Evidence) -> dict[str, Ratio]:
     return rows
 
 
-def _findings(e: Evidence, rows: dict[str, Ratio]) -> Iterator[Finding]:
-    yield Finding((faults.DROPOUT,), ("other masks than the plain loop's",), excused=True)
+def _findings(e: Observed, rows: dict[str, Ratio]) -> Iterator[Finding]:
+    yield Finding((Fault.DROPOUT,), ("other masks than the plain loop's",), excused=True)
     wrong = {name: row.after_three for name, row in rows.items() if not row.right}
     if wrong:
         mean = sum(wrong.values()) / len(wrong)
         near = round(mean) if mean > 1.5 else 1 / round(1 / mean) if 0 < mean < 0.75 else mean
-        classes = [faults.UNKNOWN] if near == mean and any(wrong.values()) else meanings(e, near)
+        classes = [Fault.UNKNOWN] if near == mean and any(wrong.values()) else meanings(e, near)
         yield Finding(tuple(classes), (f"about x {mean:.3g}",) * len(classes), tuple(wrong))

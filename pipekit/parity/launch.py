@@ -5,20 +5,47 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from threading import Thread
 from typing import Any
 
 import cloudpickle
+import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
-from pipekit.parity.worker import Job, Record, main
+from pipekit.host.parent import end_with_parent
+from pipekit.parity.adapter import SEED, RankRecord, train
 
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
 GRACE_S = 5.0  # for all to leave by themselves
+
+
+def run(
+    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
+) -> list[RankRecord]:
+    """Return every rank's record of an adapter, a reference or a class, on a model of the suite.
+
+    Raises:
+        ValueError: a process has failed or left, or the time is over; it says which, and its last
+            messages.
+    """
+    environment, ranks = _environment(processes), list[_Rank]()
+    job = cloudpickle.dumps((adapter, model, seed))
+    try:
+        for rank in range(processes):
+            ranks.append(_Rank(job, rank, environment))
+        records = _records(ranks, timeout)
+        for each in ranks:
+            each.leave()
+        return records
+    finally:
+        for each in ranks:
+            each.end()
 
 
 class _Rank:
@@ -26,13 +53,13 @@ class _Rank:
 
     def __init__(self, job: bytes, rank: int, environment: dict[str, str]) -> None:
         self.rank, self._at = rank, "its start"
-        self.record: Record | None = None
+        self.record: RankRecord | None = None
         self.failed: tuple[int, str] | None = None
         self.news, news = Pipe()
         self._reading, printing = Pipe(duplex=False)
         environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         self._process: Any = forkserver().Process(
-            target=main, args=(job, news, printing, environment)
+            target=_main, args=(job, news, printing, environment)
         )
         with without_main_module():
             self._process.start()
@@ -63,7 +90,7 @@ class _Rank:
             self._process.join(GRACE_S)
             self._reader.join(GRACE_S)
             left = f"a process left with exit code {self._process.exitcode}, {self.where()}"
-            self.failed = time.time_ns(), left
+            self.failed = 0, left  # before all errors: others follow what has left without a word
 
     def where(self) -> str:
         """Return what it was doing last, and its last messages."""
@@ -87,27 +114,7 @@ class _Rank:
         self._reading.close()
 
 
-def run(job: Job, processes: int, timeout: float) -> list[Record]:
-    """Return every rank's record.
-
-    Raises:
-        ValueError: a process has failed or left, or the time is over; it says which, and its last
-            messages.
-    """
-    environment, ranks = _environment(processes), list[_Rank]()
-    try:
-        for rank in range(processes):
-            ranks.append(_Rank(cloudpickle.dumps(job), rank, environment))
-        records = _records(ranks, timeout)
-        for each in ranks:
-            each.leave()
-        return records
-    finally:
-        for each in ranks:
-            each.end()
-
-
-def _records(ranks: list[_Rank], timeout: float) -> list[Record]:
+def _records(ranks: list[_Rank], timeout: float) -> list[RankRecord]:
     end = time.monotonic() + timeout
     while left := [rank for rank in ranks if rank.record is None]:
         wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
@@ -126,14 +133,34 @@ def _environment(processes: int) -> dict[str, str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    return (
-        {"OMP_NUM_THREADS": "1"}
-        | loopback
-        | dict(os.environ)
-        | {
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-    )
+    torchruns = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return {"OMP_NUM_THREADS": "1"} | loopback | dict(os.environ) | torchruns
+
+
+def _main(
+    job: bytes, news: Connection, printing: Connection, environment: Mapping[str, str]
+) -> None:
+    """Train, and tell where that is and what came of it: a record, or an error and when."""
+    end_with_parent()
+    os.setsid()  # so that all that the trainer starts can be ended with it
+    os.environ.update(environment)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(printing.fileno(), stream.fileno())
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    printing.close()
+    try:
+        adapter, model, seed = cloudpickle.loads(job)
+        record = train(adapter, model, seed, lambda at: news.send(("at", at)))
+        news.send(("record", cloudpickle.dumps(record)))
+    except BaseException as error:
+        traceback.print_exc()
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        news.send(("error", (time.time_ns(), said)))
+    with suppress(EOFError, OSError):
+        news.recv()  # the others may still need this process

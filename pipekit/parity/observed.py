@@ -1,80 +1,129 @@
-"""What a trainer did: the ranks joined by name, and each update turned back into a gradient."""
+"""What a trainer did beside the plain loop: its ranks joined, each update as a gradient."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import cache, partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Tensors
-from pipekit.parity.worker import Record
+from pipekit.parity.adapter import RankRecord
+from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Rows, Tensors
+from pipekit.parity.verdict import TOLERANCE
 
-TOLERANCE = 32  # ulps; a correct float32 loop differs by three at most (docs/gradients.md)
 ULP = 2.0**-23
+DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
+
+Prediction = Callable[[int], Tensors]
+"""Gradients by step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """A parameter as one rank, or all ranks alike, have trained it.
-
-    Attributes:
-        name: the parameter's.
-        rank: whose copy, where ranks differ.
-        values: what SGD seems to have been given in each update, or what ``gradients()`` returned.
-    """
+    """A parameter as one rank, or all ranks alike, have trained it."""
 
     name: str
-    rank: int | None
-    values: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]  # given to SGD in each update, as it seems, or by gradients()
+    layer: tuple[int | None, int]  # the rank, where ranks differ, and the model's layer
 
 
 class Observed:
     """The records of all ranks, beside the plain loop, whose weights become the trainer's.
 
-    Args:
-        loop: on the same batches; each of its passes reads the weights that the trainer had.
-        records: of the ranks, in order.
-
-    Raises:
-        ValueError: a name, a shape or a number is none that the model could have.
+    Attributes:
+        entries: of its parameters, by updates; :meth:`by_gradients` has what it returned itself.
+        wrong: those that disagree with the plain loop.
+        right: what each update should have been given; ``raw``: before clipping.
+        finite: how many updates are before the first that gives numbers which are not finite.
+        steps: how many of these are judged, before the training diverges.
+        candidates: the numbers of microbatches that are possible.
+        microbatches: as stated or found, or None.
+        stages: of the pipeline, or None; ``stage_of`` each layer, where it is known.
     """
 
-    def __init__(self, loop: PlainLoop, records: Sequence[Record]) -> None:
+    right: Prediction
+    raw: Prediction
+
+    def __init__(self, loop: PlainLoop, records: Sequence[RankRecord]) -> None:
         self.loop, self.records, self.stated = loop, records, records[0].stated
-        for source, versions in self._sources():
-            _require_names(source, versions, loop.weights[0] | loop.buffers[0])
-        self.steps = min(_finite_steps(source, versions) for source, versions in self._sources())
-        self.finite = self.steps == len(loop.batches)
+        all_steps = len(loop.batches)
+        self.finite = next((s for s in range(all_steps) if not self._is_finite(s)), all_steps)
+        self.steps = self.finite
         start, own = self._joined(0, loop.weights[0]), loop.weights[0]
         self.other_start = [n for n in own if not torch.equal(start[n].float(), own[n].float())]
         loop.weights[0] = start
         for version in range(1, self.steps + 1):
             buffers = self._joined(version, loop.buffers[-1])
             loop.advance(self._joined(version, loop.weights[-1]), buffers)
-        held = {use for r in records for n in r.parameters[-1] for use in loop.uses.get(n, ())}
-        self.missing = [n for n in loop.uses if n not in held and n not in loop.frozen]
-        self.differing = sorted(set(self._differing()))
-        self.updates = list(self._entries(self._updates))
-        own_gradients = any(record.gradients is not None for record in records)
-        self.gradients = list(self._entries(self._gradients)) if own_gradients else []
-        self.losses = [
-            [loss for r in records if (loss := r.losses[step]) is not None]
+        self.held = {name for record in records for name in record.parameters[-1]}
+        used = {use for name in self.held for use in loop.uses.get(name, ())}
+        self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]
+        self.differing = [n for n in loop.uses if self._differs(n)]
+        updates = self._entries(self._updates)
+        self.candidates = self._possible()
+        self.microbatches = self.stated.microbatches
+        if self.microbatches is None and loop.case.coupled:
+            some = [1, *(n for n in self.candidates if n <= loop.rows(0) // 4)]
+            self.microbatches = max(some, key=lambda n: _likeness(updates, loop.expected(0, n)))
+        self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
+        self.stage_of = self._stage_of()
+        self._judge_by(updates)
+
+    def by_gradients(self) -> "Observed | None":
+        """Return the same with the gradients that it returned itself, if it did."""
+        if all(record.gradients is None for record in self.records):
+            return None
+        other = copy(self)
+        other._judge_by(self._entries(self._gradients))
+        return other
+
+    def _judge_by(self, entries: list[Entry]) -> None:
+        count, expected = self.microbatches or 1, self.loop.expected
+        self.raw = cache(partial(expected, microbatches=count))
+        self.right = cache(partial(expected, microbatches=count, clip_norm=self.stated.clip_norm))
+        sizes = [_largest(self.right(step)) for step in range(self.steps)]
+        self.steps = next((s for s, z in enumerate(sizes) if z > DIVERGED * sizes[0]), self.steps)
+        self.entries = entries
+        self.wrong = [entry for entry in entries if not self.agrees(entry, self.right)]
+
+    def losses(self, step: int) -> list[float]:
+        """Return the losses of a batch that ranks have reported."""
+        return [loss for r in self.records if (loss := r.losses[step]) is not None]
+
+    def parts(self, step: int) -> list[Rows]:
+        """Return the rows of the trainer's microbatches, as far as their number is known."""
+        return self.loop.cut(step, self.microbatches or 1)
+
+    def agrees(self, entry: Entry, predicted: Prediction) -> bool:
+        """Return whether a prediction is an entry's values, within the tolerance, in all steps."""
+        return self.off(entry, predicted) <= TOLERANCE
+
+    def off(self, entry: Entry, predicted: Prediction) -> float:
+        """Return the largest difference of an entry from a prediction, in ulps."""
+        return max(
+            self.ulps(step, entry.name, entry.values[step], predicted(step)[entry.name])
             for step in range(self.steps)
-        ]
+        )
 
-    def layers_held(self) -> list[set[int]]:
-        """Return the layers of which each rank holds parameters."""
-        uses = self.loop.uses
-        return [{self.loop.layer(n) for n in r.parameters[-1] if n in uses} for r in self.records]
+    def ulps(self, step: int, name: str, one: Tensor, other: Tensor) -> float:
+        """Return the largest difference of two gradients of a parameter, in ulps."""
+        size = self.ulp(step, name) + ULP * float(other.abs().max())
+        return float((one - other).abs().max()) / size
 
-    def _sources(self) -> Iterator[tuple[str, list[Tensors]]]:
-        """Yield all that the ranks returned after each step."""
-        for rank, record in enumerate(self.records):
-            yield f"rank {rank}'s parameters()", record.parameters[1:]
-            if record.gradients is not None:
-                yield f"rank {rank}'s gradients()", record.gradients
+    def ulp(self, step: int, name: str) -> float:
+        """Return 2^-23 of a parameter's largest weight over the learning rate and gradient.
+
+        To that the change of a float32 weight tells what the gradient was.
+        """
+        weight = self.loop.weights[step][name].abs().max() / LEARNING_RATE
+        return ULP * float(weight + self.right(step)[name].abs().max())
+
+    def _is_finite(self, step: int) -> bool:
+        found = [r.parameters[step + 1] for r in self.records]
+        found += [r.gradients[step] for r in self.records if r.gradients is not None]
+        return all(bool(t.isfinite().all()) for tensors in found for t in tensors.values())
 
     def _joined(self, version: int, instead: Tensors) -> Tensors:
         """Return each tensor of a version from the first rank that holds it, by any name."""
@@ -87,70 +136,60 @@ class Observed:
                 joined[name] = tensor.to(instead[name].dtype)
         return joined
 
-    def _differing(self) -> Iterator[str]:
-        for version in range(1, self.steps + 1):
-            first: Tensors = {}
-            for record in self.records:
-                for name in self.loop.uses.keys() & record.parameters[version].keys():
-                    tensor = record.parameters[version][name]
-                    other = first.setdefault(name, tensor)
-                    if (tensor - other).abs().max() > 2 * ULP * other.abs().max():
-                        yield name
-
-    def _entries(
-        self, values_of: Callable[[int, str], tuple[Tensor, ...] | None]
-    ) -> Iterator[Entry]:
-        seen = set()
-        for rank, record in enumerate(self.records):
-            for name in (n for n in record.parameters[-1] if n in self.loop.uses):
-                if name not in seen and (values := values_of(rank, name)) is not None:
-                    yield Entry(name, rank if name in self.differing else None, values)
-                if name not in self.differing:
-                    seen.add(name)
-
-    def _updates(self, rank: int, name: str) -> tuple[Tensor, ...]:
-        versions = self.records[rank].parameters
-        start = versions[0].get(name, self.loop.weights[0][name])
-        doubles = [start.double(), *(v[name].double() for v in versions[1 : self.steps + 1])]
-        return tuple((a - b) / LEARNING_RATE for a, b in pairwise(doubles))
-
-    def _gradients(self, rank: int, name: str) -> tuple[Tensor, ...] | None:
-        found = (self.records[rank].gradients or [])[: self.steps]
-        if name in self.loop.frozen:
-            return None
-        if not found or any(name not in tensors for tensors in found):
-            raise ValueError(
-                f"rank {rank}'s gradients() has none for {name!r}, which its parameters() has: "
-                f"return it before it is cleared, or leave out the method gradients()"
-            )
-        return tuple(tensors[name].double() for tensors in found)
-
-
-def _require_names(source: str, versions: list[Tensors], known: Tensors) -> None:
-    if source.endswith("parameters()") and any(v.keys() != versions[0].keys() for v in versions):
-        raise ValueError(f"{source} has other names after some step: return all")
-    for name, tensor in (pair for tensors in versions for pair in tensors.items()):
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{source} has {name!r}, and the model no such parameter{meant}")
-        if tensor.shape != known[name].shape:
-            raise ValueError(
-                f"{source} has {name!r} with the shape {list(tensor.shape)}, and the model's is "
-                f"{list(known[name].shape)}: return whole tensors"
-            )
-
-
-def _finite_steps(source: str, versions: list[Tensors]) -> int:
-    """Return how many steps are finite; the first must be."""
-    for step, tensors in enumerate(versions):
-        wrong = next(
-            (name for name, tensor in tensors.items() if not tensor.isfinite().all()), None
+    def _differs(self, name: str) -> bool:
+        """Return whether ranks hold different copies after some update."""
+        held = [r.parameters for r in self.records if name in r.parameters[-1]]
+        return any(
+            (own[v][name] - held[0][v][name]).abs().max() > 2 * ULP * held[0][v][name].abs().max()
+            for own in held[1:]
+            for v in range(1, self.steps + 1)
         )
-        if wrong is not None and step:
-            return step
-        if wrong is not None:
-            raise ValueError(
-                f"{source} has NaN or infinity in {wrong!r} after the first update: mend that first"
-            )
-    return len(versions)
+
+    def _entries(self, values_of: Callable[[RankRecord, str], Iterable[Tensor]]) -> list[Entry]:
+        entries: dict[tuple[str, int | None], Entry] = {}
+        for number, record in enumerate(self.records):
+            for name in (n for n in record.parameters[-1] if n in self.loop.uses):
+                rank = number if name in self.differing else None
+                if (name, rank) not in entries and (values := tuple(values_of(record, name))):
+                    entries[name, rank] = Entry(name, values, (rank, self.loop.layer(name)))
+        return list(entries.values())
+
+    def _updates(self, record: RankRecord, name: str) -> Iterable[Tensor]:
+        start = record.parameters[0].get(name, self.loop.weights[0][name])
+        held = [start, *(version[name] for version in record.parameters[1 : self.steps + 1])]
+        return ((a.double() - b.double()) / LEARNING_RATE for a, b in pairwise(held))
+
+    def _gradients(self, record: RankRecord, name: str) -> Iterable[Tensor]:
+        found = () if name in self.loop.frozen else record.gradients or ()
+        return (tensors[name].double() for tensors in found[: self.steps])
+
+    def _possible(self) -> list[int]:
+        if self.stated.microbatches:
+            return [self.stated.microbatches]
+        rows = self.loop.rows(0)
+        return [n for n in range(2, rows + 1) if rows % n == 0 or (self.loop.case.odd and n <= 16)]
+
+    def _stage_of(self) -> list[int] | None:
+        """Return the stage of each layer: as stated, or as the ranks hold them."""
+        depth, uses = self.loop.depth, self.loop.uses
+        if self.stated.stages:
+            parts = torch.arange(depth).tensor_split(self.stated.stages)
+            balance = self.stated.balance or [len(part) for part in parts]
+            return [stage for stage, layers in enumerate(balance) for _ in range(layers)]
+        held = [[self.loop.layer(n) for n in r.parameters[-1] if n in uses] for r in self.records]
+        ends = sorted((min(own), max(own)) for own in held if own)
+        if any(a[1] >= b[0] for a, b in pairwise(ends)):
+            return None  # several stages a rank
+        return [sum(first <= layer for first, _ in ends[1:]) for layer in range(depth)]
+
+
+def _largest(gradients: Tensors) -> float:
+    return max(float(gradient.abs().max()) for gradient in gradients.values())
+
+
+def _likeness(entries: Sequence[Entry], right: Tensors) -> float:
+    """Return how parallel the first update is to another one."""
+    return sum(
+        float(torch.cosine_similarity(entry.values[0].flatten(), right[entry.name].flatten(), 0))
+        for entry in entries
+    )

@@ -3,12 +3,21 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 
-from pipekit.parity import faults
-from pipekit.parity.evidence import Evidence, Factors
-from pipekit.parity.hypothesis import NOTHING, Hypothesis, each, passing, same, times
+from pipekit.parity.hypothesis import (
+    NOTHING,
+    Factors,
+    Hypothesis,
+    Named,
+    each,
+    same,
+    shown,
+    times,
+)
+from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
+from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
 REPLICAS = (2, 3, 4, 6, 8)  # that may share a batch
@@ -16,123 +25,148 @@ Cut = Callable[[int], Sequence[Rows]]
 """The parts of a step's batch."""
 
 
-def microbatches(e: Evidence) -> Iterator[Hypothesis]:
+def microbatches(e: Observed) -> Iterator[Hypothesis]:
     """Yield what batches cut into possible numbers of microbatches may give."""
     for count in dict.fromkeys((*e.candidates, *REPLICAS)):
         if count <= MOST:
             yield _means(e, count, partial(e.loop.cut, microbatches=count))
-            yield _means(e, count, partial(_strided, e, count))
+            # As a distributed sampler deals rows out to replicas:
+            yield _means(
+                e,
+                count,
+                lambda s, n=count: [(k, e.loop.rows(s), n) for k in range(n)],  # type: ignore[misc]
+            )
     for count in (count for count in e.candidates if count <= MOST):
-        for by, side in ((1, "before"), (-1, "behind")):
-            said = f"the inputs of {count} microbatches with the targets of the one {side}"
-            yield _shifted(e, said, (by * (e.loop.rows(0) // count), 0))
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
-            yield Hypothesis(updates, times(faults.EACH_MICROBATCH, said))
-    if e.loop.case.tokens:
-        yield _shifted(e, "labels of one token further", (0, 1))
-
-
-def together(e: Evidence) -> Iterator[Hypothesis]:
-    """Yield other numbers of microbatches, of models whose rows see one another."""
-    fault = faults.BATCH_NORM if e.loop.buffers[0] else faults.AUXILIARY
+            yield Hypothesis(updates, times(Fault.EACH_MICROBATCH, said))
+    fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
     for count in range(1, MOST + 1) if e.loop.case.coupled else ():
         expected = cache(partial(e.loop.expected, microbatches=count))
         said = f"of rows that go through in {count} microbatches"
         yield Hypothesis(lambda step, of=expected: [of(step)], times(fault, said))  # type: ignore[misc]
 
 
-def _strided(e: Evidence, count: int, step: int) -> list[Rows]:
-    """Return the rows of each replica, as a distributed sampler deals them out."""
-    return [(k, e.loop.rows(step), count) for k in range(count)]
-
-
-def _means(e: Evidence, count: int, cut: Cut) -> Hypothesis:
+def _means(e: Observed, count: int, cut: Cut) -> Hypothesis:
     """Return the sum of the parts' own means, however many terms each has."""
 
     def summed(step: int) -> list[Tensors]:
         passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
-        return [total((1.0, e.loop.summed(one)) for one in passes)]
+        return [total((1.0, e.loop.run(one).gradients) for one in passes)]
 
-    def name(factors: Factors) -> Iterator[tuple[str, str]]:
+    def name(factors: Factors) -> Named:
         (factor,) = factors
         said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
-        known = {
-            1 / count: faults.PER_MICROBATCH,
-            1.0: faults.SUMMED,
-            count**-2: faults.AVERAGED_TWICE,
-        }
+        known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
         if abs(factor) > NOTHING / count:
-            fault = next((f for k, f in known.items() if same(factor, k)), faults.PER_MICROBATCH)
+            fault = next((f for k, f in known.items() if same(factor, k)), Fault.PER_MICROBATCH)
             yield fault, said if same(factor, 1 / count) else f"x {factor * count:.4g}; {said}"
 
     return Hypothesis(summed, each(name))
 
 
-def _shifted(e: Evidence, said: str, targets: tuple[int, int]) -> Hypothesis:
-    like = lambda step: replace(e.loop.whole(step), targets=targets)  # noqa: E731
-    return passing(e, faults.TARGETS, said, like)
-
-
-def _one_by_one(e: Evidence, count: int, factor: float, step: int) -> list[Tensors]:
+def _one_by_one(e: Observed, count: int, factor: float, step: int) -> list[Tensors]:
     """Return what the updates of a batch add up to, one after each microbatch."""
     before = weights = e.loop.weights[step]
     for rows in e.loop.cut(step, count):
-        own = e.loop.summed(replace(e.loop.whole(step), rows=rows), weights)
+        own = e.loop.run_anew(replace(e.loop.whole(step), rows=rows), weights=weights).gradients
         weights = {n: w - LEARNING_RATE * factor * own[n] for n, w in weights.items()}
     return [{n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}]
 
 
-def counted(e: Evidence, count: int) -> Iterator[Hypothesis]:
+def counted(e: Observed) -> Iterator[Hypothesis]:
     """Yield microbatches that count so many times, in their own update or in the next."""
-    own = cache(partial(_alone, e, partial(e.loop.cut, microbatches=count)))
+    for count in (count for count in e.candidates if count <= MOST):
+        own = cache(partial(_alone, e, partial(e.loop.cut, microbatches=count)))
+        late = partial(_with_late, own)
+        for basis in (own, late):
+            yield Hypothesis(basis, each(partial(_of_counts, count)), together=True)
+        named = each(partial(_of_each_step, count))
+        yield Hypothesis(own, named, together=True, each_step=True)
+        yield from tied(e, count)
 
-    def with_late(step: int) -> list[Tensors]:
-        late = own(step - 1) if step else [total([(0.0, part)]) for part in own(0)]
-        return [*own(step), *late]
 
-    yield Hypothesis(own, each(partial(_named, count)), together=True)
-    yield Hypothesis(with_late, each(partial(_named, count)), together=True)
-
-
-def rows(e: Evidence) -> Iterator[Hypothesis]:
+def rows(e: Observed) -> Iterator[Hypothesis]:
     """Yield rows that count so many times, of models whose rows do not see one another."""
     count = e.loop.rows(0)
     if not e.loop.case.coupled:
-        own = partial(_alone, e, lambda step: [(k, k + 1) for k in range(count)])
-        yield Hypothesis(own, each(partial(_named, count)), together=True)
+        alone = lambda _: [(k, k + 1) for k in range(count)]  # noqa: E731
+        own = cache(partial(_alone, e, alone))
+        yield _means(e, count, alone)
+        yield Hypothesis(own, each(partial(_of_counts, count)), together=True)
 
 
-def _alone(e: Evidence, cut: Cut, step: int) -> list[Tensors]:
-    return [e.loop.weighted(step, [rows]) for rows in cut(step)]
+def _alone(e: Observed, cut: Cut, step: int) -> list[Tensors]:
+    return [e.loop.weighted(e.loop.whole(step), [rows]) for rows in cut(step)]
 
 
-def _named(count: int, factors: Factors) -> Iterator[tuple[str, str]]:
+def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
+    late = own(step - 1) if step else [total([(0.0, part)]) for part in own(0)]
+    return [*own(step), *late]
+
+
+def _of_counts(count: int, factors: Factors) -> Named:
     """Yield the class of parts that count so many times, and so many in the next update."""
     own, late = factors[:count], factors[count:]
     if any(abs(factor) > NOTHING for factor in late or own):
-        said = f"of {count} microbatches or rows each counts {_shown(own)} times"
+        said = f"of {count} microbatches or rows each counts {shown(own)} times"
         if late:
-            said += f", and in the next update {_shown(late)} times"
+            said += f", and in the next update {shown(late)} times"
         yield _fault(own, late), said
 
 
-def _shown(factors: Sequence[float]) -> str:
-    runs = [(value, len([*run])) for value, run in groupby(f"{f + 0.0:.2f}" for f in factors)]
-    return ", ".join(f"{n} x {value}" if n > 4 else ", ".join([value] * n) for value, n in runs)
+def _of_each_step(count: int, factors: Factors) -> Named:
+    """Yield the class of parts whose counts differ from step to step."""
+    steps = [factors[k : k + count] for k in range(0, len(factors), count)]
+    if all(shown(step) == shown(steps[0]) for step in steps):
+        return  # which is said of all steps at once
+    nearest = [round(factor) for factor in factors]
+    fault = Fault.CLIPPED
+    if all(abs(factor - n) < NOTHING for factor, n in zip(factors, nearest, strict=True)):
+        fault = Fault.LOST if {*nearest} <= {0, 1} else Fault.MICROBATCHES
+    said = "; ".join(map(shown, steps))
+    yield fault, f"of {count} microbatches each counts, step by step, {said} times"
 
 
 def _fault(own: Sequence[float], late: Sequence[float]) -> str:
     there = [k for k, factor in enumerate(own) if abs(factor) > NOTHING]
     if late:
         moved = all(abs(a + b - 1) < NOTHING for a, b in zip(own, late, strict=True))
-        return faults.LATE if moved else faults.KEPT
+        return Fault.LATE if moved else Fault.KEPT
     if there in ([0], [len(own) - 1]):
-        return faults.ONLY_FIRST if there == [0] else faults.ONLY_LAST
+        return Fault.ONLY_FIRST if there == [0] else Fault.ONLY_LAST
     if len(there) < len(own):
         once = all(abs(own[k] - 1) < NOTHING for k in there)
-        return faults.LOST if once else faults.MICROBATCHES
+        return Fault.LOST if once else Fault.MICROBATCHES
     growth = [b / a for a, b in pairwise(own)]
     again = all(round(g) >= 1 and abs(g - round(g)) < NOTHING for g in growth)
-    return faults.AVERAGED_TWICE if again else faults.MICROBATCHES  # the earlier, the more often
+    return Fault.AVERAGED_TWICE if again else Fault.MICROBATCHES  # the earlier, the more often
+
+
+def tied(e: Observed, count: int = 1) -> Iterator[Hypothesis]:
+    """Yield sums over other uses of shared weights, or over the microbatches of each use."""
+    for uses in {e.loop.uses[entry.name] for entry in e.wrong}:
+        if len(uses) > 1:
+            basis = partial(_each_use, e, uses, count)
+            yield Hypothesis(basis, each(partial(_of_uses, uses, count)))
+
+
+def _each_use(e: Observed, uses: tuple[str, ...], count: int, step: int) -> list[Tensors]:
+    parts = [[rows] for rows in e.loop.cut(step, count)] if count > 1 else [e.parts(step)]
+    found = [e.loop.batch(e.loop.whole(step), part).of_use for part in parts]
+    return [dict.fromkeys(uses, of_use[use]) for use in uses for of_use in found]
+
+
+def _of_uses(uses: Sequence[str], count: int, factors: Factors) -> Named:
+    sums = [factors[count * k : count * (k + 1)] for k in range(len(uses))]
+    if any(all(abs(factor) < NOTHING for factor in of) for of in sums):
+        fault = Fault.TIED_ONCE
+    elif max(factors) > 1 + NOTHING:
+        fault = Fault.TIED_TWICE
+    else:
+        lost = any(abs(factor) < NOTHING for factor in factors)
+        fault = Fault.LOST if lost else Fault.AVERAGED_TWICE
+    if any(abs(factor) > NOTHING for factor in factors):
+        said = (f"{shown(of)} of its use as {use}" for of, use in zip(sums, uses, strict=True))
+        yield fault, "; ".join(said)

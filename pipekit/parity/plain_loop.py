@@ -7,13 +7,13 @@ stages, schedules or processes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipekit.oracle.shared_weights import with_copies
-from pipekit.parity.suite import IGNORED, Batch, Case, count
+from pipekit.parity.suite import IGNORED, Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
 Rows = tuple[int, ...]
@@ -23,29 +23,21 @@ LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small s
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward of some rows, right or as a fault has it.
+    """One forward and backward of some rows, right or as a fault has it."""
 
-    Attributes:
-        step: whose batch it is of.
-        rows: of the batch.
-        forward: the weight version that each layer's forward reads, by layer.
-        backward: likewise its backward; None: the same.
-        order: the layers as they run; None: each once.
-        auxiliary: the weight of the auxiliary loss, in a model that has one.
-        targets: by how many rows, and by how many tokens, targets are shifted against inputs.
-        handed: a layer; by how many rows its inputs are shifted, and their gradients.
-        cut: a layer, and the number of the tensor of its input whose gradient is lost.
-    """
-
-    step: int
-    rows: Rows
-    forward: tuple[int, ...]
-    backward: tuple[int, ...] | None = None
-    order: tuple[int, ...] | None = None
-    auxiliary: float = 1.0
-    targets: tuple[int, int] = (0, 0)
-    handed: tuple[int, int, int] | None = None
-    cut: tuple[int, int] | None = None
+    step: int  # whose batch it is of
+    rows: Rows  # of the batch
+    forward: tuple[int, ...]  # the weight version that each layer's forward reads, by layer
+    backward: tuple[int, ...] | None = None  # likewise its backward; None: the same
+    order: tuple[int, ...] | None = None  # the layers as they run; None: each once
+    auxiliary: float = 1.0  # the weight of the auxiliary loss, in a model that has one
+    smoothing: float = 0.0  # of the labels, from 0 to 1
+    shifted: tuple[int, int] = (0, 0)  # by how many rows, and by how many tokens, targets are late
+    carried: bool = False  # whether late rows come from the batch before, not from this one's end
+    ignored: int = IGNORED  # the label that stands for ignored ones
+    handed: tuple[int, int, int] | None = None  # a layer; rows by which inputs, gradients are late
+    cut: tuple[int, int] | None = None  # a layer, and which input of it gives no gradient
+    training: bool = True  # whether layers are in training mode
 
     def input(self, layer: int, value: Any) -> Any:
         """Return what a layer gets of the one before."""
@@ -56,50 +48,52 @@ class Pass:
             return back + (shifted - back).detach()
         return value
 
-    def target(self, target: Tensor) -> Tensor:
-        """Return the targets that the loss gets."""
-        rows, tokens = self.targets
-        target = target.roll(rows, 0)
+    def target(self, target: Tensor, before: Tensor) -> Tensor:
+        """Return the targets that the loss gets, given those of the batch before."""
+        rows, tokens = self.shifted
+        if self.carried:
+            target = torch.cat([before[-rows:], target[:-rows]])
+        elif rows:
+            target = target.roll(rows, 0)
         if tokens:
             target = target.roll(-tokens, 1)
             target[:, -tokens:] = IGNORED
-        return target
+        return target.masked_fill(target == IGNORED, self.ignored)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a pass gives: its mean loss, each use's gradient, and the buffers afterwards."""
+class PassResult(NamedTuple):
+    """What passes give."""
 
-    loss: float
-    gradients: Tensors
-    buffers: Tensors
+    loss: float  # a mean
+    gradients: Tensors  # of a shared weight the sum over its uses
+    of_use: Tensors  # of each use alone
+    buffers: Tensors  # afterwards
 
 
 class PlainLoop:
-    """Computes in float64 what any trainer's update may be compared with.
+    """A model in float64 with its batches; each of its passes reads the weights that it is given.
 
-    A weight that several layers share is there once a use: each has a gradient of its own.
+    Attributes:
+        uses: all names of the weight that has a name.
+        frozen: the names of parameters that are not trained.
+        weights: by version and name; the caller adds those that a trainer has reached.
+        buffers: likewise.
+        depth: how many layers there are.
     """
 
     def __init__(self, case: Case, batches: Sequence[Batch]) -> None:
         self.case, self.batches, model = case, batches, case.model()
         self._model = with_copies(model, [1] * len(model)).double()
         self._layers = list(self._model)
+        self.depth = len(model)
         shared: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             shared.setdefault(id(parameter), []).append(name)
         self.uses = {name: tuple(names) for names in shared.values() for name in names}
-        """All names of the weight that has a name."""
         self.frozen = {n for n, p in self._model.named_parameters() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._model.named_parameters()}]
-        """By version, and by name; the caller adds those that a trainer has reached."""
         self.buffers = [self._buffers()]
-        self._found: dict[Pass, Found] = {}
-
-    @property
-    def depth(self) -> int:
-        """How many layers there are."""
-        return len(self._layers)
+        self._found: dict[Pass, PassResult] = {}
 
     def layer(self, name: str) -> int:
         """Return the layer of a parameter."""
@@ -120,17 +114,29 @@ class PlainLoop:
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        gradients = self.weighted(step, self.cut(step, microbatches))
+        gradients = self.weighted(self.whole(step), self.cut(step, microbatches))
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def weighted(self, step: int, parts: Sequence[Rows], like: Pass | None = None) -> Tensors:
+    def weighted(self, like: Pass, parts: Sequence[Rows]) -> Tensors:
         """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
-        like = like or self.whole(step)
-        return total(
-            (self.share(step, rows), self.summed(replace(like, rows=rows))) for rows in parts
+        return self.batch(like, parts).gradients
+
+    def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
+        """Return what passes of the parts add up to, each by its share of the terms of the mean.
+
+        ``drawn`` says that random numbers are drawn now, in the order of the parts.
+        """
+        shares = [self.share(like.step, rows) for rows in parts]
+        passes = [replace(like, rows=rows) for rows in parts]
+        found = [self.run_anew(each) if drawn else self.run(each) for each in passes]
+        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
+        gradients, of_use = (
+            total(zip(shares, each, strict=True))
+            for each in ([f.gradients for f in found], [f.of_use for f in found])
         )
+        return PassResult(loss, gradients, of_use, found[-1].buffers)
 
     def terms(self, step: int) -> int:
         """Return how many terms the mean over a batch has."""
@@ -153,73 +159,43 @@ class PlainLoop:
         ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
 
-    def summed(self, what: Pass, weights: Tensors | None = None) -> Tensors:
-        """Return the gradients of a pass, of a shared weight the sum over its uses.
-
-        With ``weights`` it reads these, in place of those that the trainer had.
-        """
-        found = (self._run(what, weights=weights) if weights else self.run(what)).gradients
-        return {n: torch.stack([found[use] for use in self.uses[n]]).sum(0) for n in found}
-
-    def of_use(self, step: int, parts: Sequence[Rows], use: str) -> Tensor:
-        """Return the parts' gradient of one use of a weight, as :meth:`weighted` of all."""
-        found = [self.run(replace(self.whole(step), rows=rows)).gradients[use] for rows in parts]
-        shares = [self.share(step, rows) for rows in parts]
-        return torch.stack([s * g for s, g in zip(shares, found, strict=True)]).sum(0)
-
-    def drawn(
-        self, step: int, parts: Sequence[Rows], dropout: bool = True
-    ) -> tuple[float, Tensors]:
-        """Return a batch's loss and gradient, with masks drawn now, in the order of its parts."""
-        self._model.train(dropout)
-        shares = [self.share(step, rows) for rows in parts]
-        found = [
-            self._run(replace(self.whole(step), rows=rows), weights=self.weights[step])
-            for rows in parts
-        ]
-        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
-        return loss, total((s, each.gradients) for s, each in zip(shares, found, strict=True))
-
-    def run(self, what: Pass) -> Found:
+    def run(self, what: Pass) -> PassResult:
         """Return what a pass gives; it is computed once."""
         if what not in self._found:
-            self._found[what] = self._run(what)
+            self._found[what] = self.run_anew(what)
         return self._found[what]
-
-    def loss(self, step: int, microbatches: int) -> float:
-        """Return the loss of a batch before its update."""
-        return sum(
-            self.share(step, rows) * self.run(replace(self.whole(step), rows=rows)).loss
-            for rows in self.cut(step, microbatches)
-        )
 
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
         before = self.buffers[step]
         for rows in self.cut(step, microbatches):
-            before = self._run(replace(self.whole(step), rows=rows), before).buffers
+            before = self.run_anew(replace(self.whole(step), rows=rows), before).buffers
         return before
 
-    def _run(
+    def run_anew(
         self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
-    ) -> Found:
+    ) -> PassResult:
+        """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
+        before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
+        self._model.train(what.training)
         self._load(what.forward, weights)
         for name, buffer in self._model.named_buffers():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
         for layer in range(self.depth) if what.order is None else what.order:
             value = self._layers[layer](what.input(layer, value))
-        loss = self.case.loss(value, what.target(target))
+        mean_loss = loss(value, what.target(target, before), what.smoothing)
         if isinstance(value, tuple):
-            loss = loss + (what.auxiliary - 1) * value[1].mean()
+            mean_loss = mean_loss + (what.auxiliary - 1) * value[1].mean()
         if what.backward is not None:
             self._load(what.backward)
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, [p for _, p in own], allow_unused=True)
-        gradients = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
-        gradients |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
-        return Found(loss.item(), gradients, self._buffers())
+        found = torch.autograd.grad(mean_loss, [p for _, p in own], allow_unused=True)
+        of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
+        of_use |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
+        gradients = {n: torch.stack([of_use[u] for u in self.uses[n]]).sum(0) for n in of_use}
+        return PassResult(mean_loss.item(), gradients, of_use, self._buffers())
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.

@@ -39,13 +39,10 @@ class Residual(nn.Module):
 
     def __init__(self, norm: nn.Module | None = None) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), norm
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), norm or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.linear(x)
-        if self.norm is not None:
-            inner = self.norm(inner)
-        return torch.add(x, torch.tanh(inner), alpha=0.5)
+        return torch.add(x, torch.tanh(self.norm(self.linear(x))), alpha=0.5)
 
 
 class Gated(nn.Module):
@@ -61,22 +58,15 @@ class Gated(nn.Module):
         return x + value * torch.sigmoid(gate)
 
 
-class TiedHead(nn.Module):
-    """Logits ``[..., CLASSES]`` by the embedding's own weight."""
-
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.weight = embedding.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
-
-
 class Open(nn.Module):
-    """Begins a skip: ``x`` becomes ``(x, x)``."""
+    """Begins a second tensor: ``x`` becomes ``(x, x)``, or ``(x, zeros [B, 1])``."""
+
+    def __init__(self, zeros: bool = False) -> None:
+        super().__init__()
+        self.zeros = zeros
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, x
+        return x, x[:, :1] * 0 if self.zeros else x
 
 
 class Beside(nn.Module):
@@ -124,19 +114,12 @@ class Experts(nn.Module):
         return x, auxiliary + balance
 
 
-class Begin(nn.Module):
-    """Gives each row an auxiliary loss of nothing yet."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, x[:, :1] * 0
-
-
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED)
-
-
-def _with_auxiliary(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-    return _cross_entropy(output[0], target) + output[1].mean()
+def loss(output: Any, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the mean cross entropy, and the auxiliary loss where there is one."""
+    logits, *auxiliary = output if isinstance(output, tuple) else (output,)
+    labels, scores = target.flatten(), logits.flatten(0, -2)
+    mean = F.cross_entropy(scores, labels, ignore_index=IGNORED, label_smoothing=smoothing)
+    return sum((each.mean() for each in auxiliary), mean)
 
 
 def _model(*inside: nn.Module, first: nn.Module | None = None, last: Any = None) -> list[nn.Module]:
@@ -150,7 +133,9 @@ def _residual(layers: int, norm: Callable[[], nn.Module | None] = lambda: None) 
 def _tied() -> list[nn.Module]:
     embedding = nn.Embedding(CLASSES, WIDTH)
     nn.init.normal_(embedding.weight, std=WIDTH**-0.5)
-    return _model(*_residual(DEPTH), first=embedding, last=TiedHead(embedding))
+    inside, head = _residual(DEPTH), nn.Linear(WIDTH, CLASSES, bias=False)
+    head.weight = embedding.weight
+    return _model(*inside, first=embedding, last=head)
 
 
 def _skips() -> list[nn.Module]:
@@ -168,34 +153,22 @@ def _frozen() -> list[nn.Module]:
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the suite.
+    """A model of the suite."""
 
-    Attributes:
-        layers: makes its layers.
-        tokens: whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers.
-        ignored: whether labels are ignored, in every row another number of them.
-        tuples: whether some layers hand on two tensors.
-        odd: whether no number of microbatches divides the rows.
-        coupled: whether a row's output depends on the rows beside it, hence on microbatches.
-        random: whether it draws random numbers.
-        loss: mean loss of output and target.
-    """
-
-    layers: Callable[[], list[nn.Module]]
-    tokens: bool = False
-    ignored: bool = False
-    tuples: bool = False
-    odd: bool = False
-    coupled: bool = False
-    random: bool = False
-    loss: Callable[[Any, Tensor], Tensor] = _cross_entropy
+    layers: Callable[[], list[nn.Module]]  # makes its layers
+    tokens: bool = False  # whether rows are ``[LENGTH]`` tokens, not ``[WIDTH]`` numbers
+    ignored: bool = False  # whether labels are ignored, in every row another number of them
+    tuples: bool = False  # whether some layers hand on two tensors
+    odd: bool = False  # whether no number of microbatches divides the rows
+    coupled: bool = False  # whether a row's output depends on the rows beside it
+    random: bool = False  # whether it draws random numbers
 
     def model(self) -> nn.Sequential:
         """Return the model with the judge's weights, the same in every process."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             model = (Layers if self.tuples else nn.Sequential)(*self.layers())
-        model.loss, model.count = self.loss, count  # type: ignore[assignment]
+        model.loss, model.count = loss, count  # type: ignore[assignment]
         return model
 
     def batches(self, steps: int, microbatches: int | None) -> list[Batch]:
@@ -231,11 +204,12 @@ SUITE = {
     ),
     "moe": Case(
         lambda: _model(
-            Begin(), *(Experts() for _ in range(DEPTH - 1)), last=Beside(nn.Linear(WIDTH, CLASSES))
+            Open(zeros=True),
+            *(Experts() for _ in range(DEPTH - 1)),
+            last=Beside(nn.Linear(WIDTH, CLASSES)),
         ),
         tuples=True,
         coupled=True,
-        loss=_with_auxiliary,
     ),
     "frozen": Case(_frozen),
     "tokens": Case(

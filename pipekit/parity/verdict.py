@@ -1,29 +1,69 @@
 """The verdict: whether a trainer is right, and which class of fault explains what is not."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from pipekit.parity.observed import TOLERANCE
-
+TOLERANCE = 32  # ulps; a correct float32 loop differs by three at most (docs/gradients.md)
 LOSS = 1e-4  # relative tolerance of a reported loss: some trainers round it
+
+
+class Fault:
+    """The classes of fault, as a verdict names them."""
+
+    SUMMED = "summed where averaged"
+    AVERAGED_TWICE = "averaged twice"
+    TIMES_STAGES = "multiplied by stages"
+    ONCE_A_STAGE = "scaled once a stage"
+    SCALED = "multiplied by a constant"
+    ONLY_LAST = "only the last microbatch"
+    ONLY_FIRST = "only the first microbatch"
+    MICROBATCHES = "microbatches lost or repeated"
+    PER_MICROBATCH = "normalised by tokens of the microbatch"
+    TERMS = "normalised by another number of tokens"
+    EACH_MICROBATCH = "an update after each microbatch"
+    SEVERAL_BATCHES = "an update after several batches"
+    MISSING = "a stage's layers missing"
+    ORDER = "layers in another order"
+    NEVER = "never updated"
+    LOST = "weight gradient lost"
+    LATE = "weight gradient applied an update late"
+    TIED_ONCE = "tied weights summed once"
+    TIED_TWICE = "tied weights summed twice"
+    STALE = "stale by {}"
+    CLIPPED_BY_STAGE = "clipped by a stage's own norm"
+    CLIPPED = "clipped"
+    DROPOUT = "other dropout"
+    KEPT = "gradients kept from the batch before"
+    MOMENTUM = "momentum"
+    DECAY = "weight decay"
+    RATE = "learning rate"
+    OPTIMIZER = "another optimizer"
+    TARGETS = "targets of other rows"
+    OTHER_LOSS = "another loss"
+    HANDED = "tensors of another microbatch between layers"
+    CUT = "gradient lost between layers"
+    MIXED = "gradients of other parameters"
+    LAYOUT = "numbers of a gradient in other places"
+    EARLIER_BATCH = "the batch before"
+    AUXILIARY = "auxiliary loss weighted otherwise"
+    FROZEN = "frozen part updated"
+    RANKS = "ranks differ"
+    BATCH_NORM = "batch norm statistics"
+    LOSS = "reported loss"
+    START = "begins with other weights"
+    ROUNDED = "lower precision"
+    NOT_FINITE = "not finite"
+    UNKNOWN = "class unknown"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, or several that cannot be told apart.
+    """One fault, or several that cannot be told apart."""
 
-    Attributes:
-        classes: of fault.
-        said: in words, one for each class.
-        parameters: in which it is; empty: in none that has a name.
-        excused: whether it is no fault, since the adapter states that it is meant.
-    """
-
-    classes: tuple[str, ...]
-    said: tuple[str, ...]
-    parameters: tuple[str, ...] = ()
-    excused: bool = False
+    classes: tuple[str, ...]  # of fault
+    said: tuple[str, ...]  # in words, one for each class
+    parameters: tuple[str, ...] = ()  # in which it is; empty: in none that has a name
+    excused: bool = False  # whether it is no fault, since the adapter states that it is meant
 
     def __str__(self) -> str:
         words = [f"{c} ({s})" if s else c for c, s in zip(self.classes, self.said, strict=True)]
@@ -38,19 +78,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A parameter beside the plain loop's.
+    """A parameter beside the plain loop's."""
 
-    Attributes:
-        after_one: how many times the plain loop's change it has changed in one step.
-        after_three: likewise in three.
-        ulps: the largest difference of an update; None: of one that is random.
-        right: whether every update agrees.
-    """
-
-    after_one: float
-    after_three: float
-    ulps: float | None
-    right: bool
+    after_one: float  # how many times the plain loop's change it has changed in one step
+    after_three: float  # likewise in three
+    ulps: float | None  # the largest difference of an update; None: of one that is random
+    right: bool  # whether every update agrees
 
 
 @dataclass(frozen=True)
@@ -58,36 +91,26 @@ class Verdict:
     """What the judge says.
 
     Attributes:
-        ok: whether there is no fault.
-        classes: the classes of fault, and of what the adapter states itself; all that fit, if
-            several cannot be told apart.
-        parameters: each one's ratios.
-        findings: the faults in full.
-        remarks: what could not be judged.
         model: the model's name in the suite.
-        tolerance: in ulps.
+        parameters: each one's ratios.
+        findings: the faults, and what the adapter states itself, in full.
+        remarks: what could not be judged.
+        ok: whether there is no fault.
+        classes: of all findings; all that fit, if several cannot be told apart.
     """
 
-    ok: bool
-    classes: tuple[str, ...]
-    parameters: dict[str, Ratio]
-    findings: tuple[Finding, ...]
-    remarks: tuple[str, ...]
     model: str
-    tolerance: float = TOLERANCE
+    parameters: dict[str, Ratio]
+    findings: tuple[Finding, ...] = ()
+    remarks: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        findings: Sequence[Finding],
-        parameters: dict[str, Ratio],
-        remarks: Sequence[str],
-        model: str,
-    ) -> "Verdict":
-        """Return the verdict of some findings."""
-        ok = all(finding.excused for finding in findings)
-        classes = tuple(dict.fromkeys(c for finding in findings for c in finding.classes))
-        return cls(ok, classes, parameters, tuple(findings), tuple(remarks), model)
+    @property
+    def ok(self) -> bool:
+        return all(finding.excused for finding in self.findings)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(c for finding in self.findings for c in finding.classes))
 
     @property
     def text(self) -> str:
@@ -100,7 +123,7 @@ class Verdict:
         lines = [head, *(f"  {finding}" for finding in self.findings)]
         lines += [f"  not judged: {remark}" for remark in self.remarks]
         columns = f"  {'parameter':24} {'x after 1':>10} {'x after 3':>10} {'ulps':>10}"
-        lines.append(f"{columns}  (tolerance {self.tolerance:g})")
+        lines.append(f"{columns}  (tolerance {TOLERANCE})")
         lines += [
             f"  {name:24} {r.after_one:10.4f} {r.after_three:10.4f} "
             f"{'-' if r.ulps is None else format(r.ulps, '.3g'):>10}"
@@ -111,4 +134,5 @@ class Verdict:
 
     def to_json(self) -> str:
         """Return everything as JSON."""
-        return json.dumps(asdict(self) | {"text": self.text}, indent=2)
+        said = {"ok": self.ok, "classes": self.classes, "tolerance": TOLERANCE, "text": self.text}
+        return json.dumps(asdict(self) | said, indent=2)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.parity import faults
 from pipekit.parity.judge import parity
-from pipekit.parity.observed import TOLERANCE
 from pipekit.parity.suite import ROWS, SUITE
+from pipekit.parity.verdict import TOLERANCE, Fault
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -36,7 +35,7 @@ def test_the_adapter_has_ten_lines_of_its_own(page: str) -> None:
 
 def test_every_class_and_every_model_is_on_the_page(page: str) -> None:
     text = " ".join(page.split()).replace(", or the first,", "")
-    known = {name: value for name, value in vars(faults).items() if name.isupper()}
+    known = {name: value for name, value in vars(Fault).items() if name.isupper()}
     single = {"ONLY_FIRST", "TIED_TWICE", "LATE", "LOST", "STALE", "NOT_FINITE", "CLIPPED_BY_STAGE"}
     for name, fault in known.items():
         assert name in single or fault in text, fault

@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 
 from pipekit.names import METHODS
-from pipekit.parity.judge import SEED, STEPS, judged
+from pipekit.parity.adapter import RankRecord, train
+from pipekit.parity.judge import judged
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import Verdict
-from pipekit.parity.worker import Job, Record, train
 from tests.engine.gloo import over_gloo
 from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.own import Module, engine_adapter
@@ -40,16 +40,16 @@ Jobs = dict[Any, tuple[Any, str]]
 """Adapters and models, by a key."""
 
 
-def train_on(jobs: Jobs) -> dict[Any, Record | str]:
+def train_on(jobs: Jobs) -> dict[Any, RankRecord | str]:
     """Return this rank's record of each job, up to the first that fails, with its error."""
     torch.set_num_threads(1)
     if any(adapter.__module__.endswith("torch_pipelining") for adapter, _ in jobs.values()):
         dist.init_process_group("gloo", timeout=PATIENCE)
         dist.barrier()  # so that none leaves while another one still connects
-    found: dict[Any, Record | str] = {}
+    found: dict[Any, RankRecord | str] = {}
     for key, (adapter, model) in jobs.items():
         try:
-            found[key] = train(Job(adapter, model, STEPS, SEED), lambda _: None)
+            found[key] = train(adapter, model)
         except Exception as error:
             found[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             if dist.is_initialized():

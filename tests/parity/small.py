@@ -7,6 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pipekit.parity.adapter import train
+from pipekit.parity.judge import judged
+from pipekit.parity.verdict import Verdict
+
+
+def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
+    """Return the verdict on an adapter that needs no processes of its own."""
+    return judged(model, [train(adapter, model)])
+
 
 class Small:
     """Two stages, four microbatches, each backward by hand from stage to stage."""

@@ -7,15 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.parity import faults
-from pipekit.parity.judge import SEED, STEPS, judged
-from pipekit.parity.verdict import Verdict
-from pipekit.parity.worker import Job, train
-from tests.parity.small import Small
-
-
-def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
-    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+from pipekit.parity.adapter import train
+from pipekit.parity.judge import judged
+from pipekit.parity.verdict import Fault
+from tests.parity import unlisted
+from tests.parity.small import Small, verdict_on
 
 
 def unstated(adapter: type[Small]) -> type:
@@ -31,14 +27,14 @@ def unstated(adapter: type[Small]) -> type:
 
 
 PUBLISHED = {
-    "torchtitan_2972": ("tokens", faults.SUMMED),
-    "torchtitan_1732": ("dense", faults.AVERAGED_TWICE),
-    "torchtitan_963": ("dense", faults.MISSING),
-    "torchtitan_771": ("dense", faults.NEVER),
-    "deepspeed_7773": ("dense", faults.SUMMED),
-    "deepspeed_8154": ("dense", faults.ONCE_A_STAGE),
-    "nemo_automodel_3530": ("dense", faults.ONLY_LAST),
-    "transformer_engine_3437": ("tied", faults.TIED_ONCE),
+    "torchtitan_2972": ("tokens", Fault.SUMMED),
+    "torchtitan_1732": ("dense", Fault.AVERAGED_TWICE),
+    "torchtitan_963": ("dense", Fault.MISSING),
+    "torchtitan_771": ("dense", Fault.NEVER),
+    "deepspeed_7773": ("dense", Fault.SUMMED),
+    "deepspeed_8154": ("dense", Fault.ONCE_A_STAGE),
+    "nemo_automodel_3530": ("dense", Fault.ONLY_LAST),
+    "transformer_engine_3437": ("tied", Fault.TIED_ONCE),
 }
 
 
@@ -194,12 +190,6 @@ class WithMomentum(Small):
         self.optimizer.param_groups[0]["momentum"] = 0.9
 
 
-class WithDecay(Small):
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.param_groups[0]["weight_decay"] = 0.01
-
-
 class FallingRate(Small):
     def update(self) -> None:
         super().update()
@@ -227,11 +217,6 @@ class OtherTargets(Small):
     def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
         parts = super().cut(batch)
         return [(x, parts[k - 1][1]) for k, (x, _) in enumerate(parts)]
-
-
-class Rounded(Small):
-    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
-        return tuple(None if g is None else g.bfloat16().float() for g in gradient)
 
 
 class OtherStart(Small):
@@ -287,36 +272,34 @@ class Adam(Small):
 
 
 FOUND: list[tuple[type[Small], str, str]] = [
-    (AveragedTwice, "dense", faults.AVERAGED_TWICE),
-    (TimesStages, "dense", faults.TIMES_STAGES),
-    (OnlyFirst, "dense", faults.ONLY_FIRST),
-    (LostInTheLastMicrobatch, "dense", faults.LOST),
-    (LateInTheLastMicrobatch, "dense", faults.LATE),
-    (LateAltogether, "dense", faults.LATE),
-    (MeanOfMeans, "tokens", faults.PER_MICROBATCH),
-    (MeanOfMeans, "odd", faults.PER_MICROBATCH),
-    (Stale, "dense", faults.STALE.format("1 update")),
-    (ClippedByStage, "dense", faults.CLIPPED_BY_STAGE),
-    (ClippedByStageThoughStated, "dense", faults.CLIPPED_BY_STAGE),
-    (Clipped, "dense", faults.CLIPPED),
-    (TiedTwice, "tied", faults.TIED_TWICE),
-    (TiedAveragedTwice, "tied", faults.AVERAGED_TWICE),
-    (NotCleared, "dense", faults.KEPT),
-    (WithMomentum, "dense", faults.MOMENTUM),
-    (WithDecay, "dense", faults.DECAY),
-    (FallingRate, "dense", faults.RATE),
-    (UpdateEachMicrobatch, "dense", faults.EACH_MICROBATCH),
-    (Repeated, "dense", faults.MICROBATCHES),
-    (OtherTargets, "dense", faults.TARGETS),
-    (Rounded, "dense", faults.ROUNDED),
-    (OtherStart, "dense", faults.START),
-    (BatchBefore, "dense", faults.EARLIER_BATCH),
-    (Thawed, "frozen", faults.FROZEN),
-    (LossOfTheLast, "dense", faults.LOSS),
-    (AuxiliarySummed, "moe", faults.AUXILIARY),
-    (StatisticsTwice, "batch-norm", faults.BATCH_NORM),
-    (WholeBatchNormalised, "batch-norm", faults.BATCH_NORM),
-    (Adam, "dense", faults.OPTIMIZER),
+    (AveragedTwice, "dense", Fault.AVERAGED_TWICE),
+    (TimesStages, "dense", Fault.TIMES_STAGES),
+    (OnlyFirst, "dense", Fault.ONLY_FIRST),
+    (LostInTheLastMicrobatch, "dense", Fault.LOST),
+    (LateInTheLastMicrobatch, "dense", Fault.LATE),
+    (LateAltogether, "dense", Fault.LATE),
+    (MeanOfMeans, "tokens", Fault.PER_MICROBATCH),
+    (MeanOfMeans, "odd", Fault.PER_MICROBATCH),
+    (Stale, "dense", Fault.STALE.format("1 update")),
+    (ClippedByStage, "dense", Fault.CLIPPED_BY_STAGE),
+    (ClippedByStageThoughStated, "dense", Fault.CLIPPED_BY_STAGE),
+    (Clipped, "dense", Fault.CLIPPED),
+    (TiedTwice, "tied", Fault.TIED_TWICE),
+    (TiedAveragedTwice, "tied", Fault.AVERAGED_TWICE),
+    (NotCleared, "dense", Fault.KEPT),
+    (WithMomentum, "dense", Fault.MOMENTUM),
+    (FallingRate, "dense", Fault.RATE),
+    (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
+    (Repeated, "dense", Fault.MICROBATCHES),
+    (OtherTargets, "dense", Fault.TARGETS),
+    (OtherStart, "dense", Fault.START),
+    (BatchBefore, "dense", Fault.EARLIER_BATCH),
+    (Thawed, "frozen", Fault.FROZEN),
+    (LossOfTheLast, "dense", Fault.LOSS),
+    (AuxiliarySummed, "moe", Fault.AUXILIARY),
+    (StatisticsTwice, "batch-norm", Fault.BATCH_NORM),
+    (WholeBatchNormalised, "batch-norm", Fault.BATCH_NORM),
+    (Adam, "dense", Fault.OPTIMIZER),
 ]
 
 
@@ -330,6 +313,56 @@ def test_a_fault_is_found_and_nothing_else_is_said(
     assert verdict.findings[0].classes == (fault,), verdict.text
 
 
+UNLISTED: list[tuple[type[Small], str, str]] = [
+    (unlisted.TokensOfReplicas, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.IgnoredTokensCount, "tokens", Fault.TERMS),
+    (unlisted.LabelsShiftedTwice, "tokens", Fault.TARGETS),
+    (unlisted.LastRowsDropped, "odd", Fault.LOST),
+    (unlisted.ReducedEachMicrobatch, "dense", Fault.MICROBATCHES),
+    (unlisted.ReducedOverStages, "dense", Fault.MIXED),
+    (unlisted.TiedCountTwiceInTheNorm, "tied", Fault.CLIPPED),
+    (unlisted.DecayOfOneStage, "dense", Fault.DECAY),
+    (unlisted.UpdateBeforeTheLastBackward, "dense", Fault.LOST),
+    (unlisted.InputDetached, "dense", Fault.NEVER),
+    (unlisted.SecondTensorLost, "skips", Fault.CUT),
+    (unlisted.SecondTensorLost, "moe", Fault.CUT),
+    (unlisted.OtherMasksInRecomputation, "dropout", Fault.DROPOUT),
+    (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),
+    (unlisted.Nesterov, "dense", Fault.OPTIMIZER),
+    (unlisted.EverySecondBatch, "dense", Fault.SEVERAL_BATCHES),
+    (unlisted.GradientOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.InputOfANeighbour, "dense", Fault.HANDED),
+    (unlisted.StagesInAnotherOrder, "dense", Fault.ORDER),
+    (unlisted.StageTwice, "dense", Fault.ORDER),
+    (unlisted.ShardNotReduced, "dense", Fault.LOST),
+    (unlisted.TiedScaledInTheMiddle, "tied", Fault.AVERAGED_TWICE),
+    (unlisted.TargetsLate, "dense", Fault.TARGETS),
+    (unlisted.LastLostInEverySecondBatch, "dense", Fault.LOST),
+    (unlisted.ClippedBeforeTheSum, "dense", Fault.CLIPPED),
+    (unlisted.InEvaluationMode, "batch-norm", Fault.BATCH_NORM),
+    (unlisted.LastStageStale, "dense", Fault.STALE.format("1 update")),
+    (unlisted.CopyOfTiedLeft, "tied", Fault.NEVER),
+    (unlisted.Transposed, "dense", Fault.LAYOUT),
+    (unlisted.LabelsSmoothed, "dense", Fault.OTHER_LOSS),
+    (unlisted.IgnoredTrained, "tokens", Fault.TERMS),
+    (unlisted.SecondTensorScaled, "skips", Fault.AVERAGED_TWICE),
+    (unlisted.DecoupledDecay, "dense", Fault.DECAY),
+    (unlisted.EachRowsMean, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("adapter", "model", "fault"), UNLISTED)
+def test_a_fault_that_no_list_has_is_found_and_has_a_class(
+    adapter: type[Small], model: str, fault: str
+) -> None:
+    verdict = verdict_on(adapter, model)
+    assert not verdict.ok
+    assert fault in verdict.findings[0].classes, verdict.text
+
+
 @pytest.mark.parametrize("adapter", [ClippedAsStated, StaleAsStated])
 def test_what_an_adapter_states_is_no_fault(adapter: type[Small]) -> None:
     assert verdict_on(adapter).ok
@@ -337,7 +370,7 @@ def test_what_an_adapter_states_is_no_fault(adapter: type[Small]) -> None:
 
 def test_factors_that_cannot_be_told_apart_are_all_named() -> None:
     verdict = verdict_on(unstated(TimesStages))
-    assert verdict.findings[0].classes == (faults.SUMMED, faults.TIMES_STAGES)
+    assert verdict.findings[0].classes == (Fault.SUMMED, Fault.TIMES_STAGES)
     assert "these cannot be told apart here" in verdict.text
 
 
@@ -346,7 +379,7 @@ def test_a_stage_that_is_nowhere_is_missing() -> None:
         def parameters(self) -> Any:
             return dict(self.parts[0].named_parameters())
 
-    assert verdict_on(Nowhere).findings[0].classes == (faults.MISSING,)
+    assert verdict_on(Nowhere).findings[0].classes == (Fault.MISSING,)
 
 
 def test_ranks_whose_copies_differ_are_a_fault() -> None:
@@ -362,7 +395,7 @@ def test_ranks_whose_copies_differ_are_a_fault() -> None:
     class OtherHalf(Half):
         half = 1
 
-    ranks = [train(Job(own, "dense", STEPS, SEED), lambda _: None) for own in (Half, OtherHalf)]
+    ranks = [train(own, "dense") for own in (Half, OtherHalf)]
     classes = judged("dense", ranks).classes
-    assert faults.RANKS in classes
-    assert faults.LOST in classes  # two of four microbatches in each
+    assert Fault.RANKS in classes
+    assert Fault.LOST in classes  # two of four microbatches in each

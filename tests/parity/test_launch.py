@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from experiments.attacks.left import is_alive
-from pipekit.parity import faults
 from pipekit.parity.judge import parity
+from pipekit.parity.verdict import Fault
 from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.torch_pipelining import torch_adapter
 
@@ -135,7 +135,7 @@ def test_gigabytes_of_output_do_no_harm(trainer: Callable[[str], str]) -> None:
 def test_random_numbers_of_its_own_are_other_dropout(trainer: Callable[[str], str]) -> None:
     verdict = parity(trainer("Random"))
     assert not verdict.ok
-    assert faults.DROPOUT in verdict.classes
+    assert Fault.DROPOUT in verdict.classes
 
 
 @pytest.mark.long

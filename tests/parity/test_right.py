@@ -6,21 +6,13 @@ import pytest
 import torch
 
 from pipekit.names import METHODS
-from pipekit.parity import faults
-from pipekit.parity.judge import SEED, STEPS, judged
-from pipekit.parity.observed import TOLERANCE
 from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop
-from pipekit.parity.suite import SUITE
-from pipekit.parity.verdict import Verdict
-from pipekit.parity.worker import Job, train
+from pipekit.parity.suite import SUITE, loss
+from pipekit.parity.verdict import TOLERANCE, Fault
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
-from tests.parity.faults.deepspeed_7773 import Fault
-from tests.parity.small import Small
-
-
-def verdict_on(adapter: Any, model: str) -> Verdict:
-    return judged(model, [train(Job(adapter, model, STEPS, SEED), lambda _: None)])
+from tests.parity.faults import deepspeed_7773
+from tests.parity.small import Small, verdict_on
 
 
 @pytest.mark.parametrize("model", SUITE)
@@ -57,7 +49,7 @@ def test_the_judges_loop_is_torchs(model: str) -> None:
     for inputs, target in batches:
         optimizer.zero_grad()
         x = inputs.double() if inputs.is_floating_point() else inputs
-        case.loss(plain(x), target).backward()
+        loss(plain(x), target).backward()
         optimizer.step()
     ours = PlainLoop(case, batches).train(3, 4, None)[-1]
     for name, parameter in plain.named_parameters(remove_duplicate=False):
@@ -103,13 +95,13 @@ class MasksSummed(Masks):
 def test_with_other_masks_only_the_mean_is_compared() -> None:
     verdict = verdict_on(Masks, "dropout")
     assert verdict.ok
-    assert verdict.classes == (faults.DROPOUT,)
+    assert verdict.classes == (Fault.DROPOUT,)
     assert "not judged: more than the mean of 24 draws" in verdict.text
-    assert verdict_on(MasksSummed, "dropout").classes == (faults.DROPOUT, faults.SUMMED)
+    assert verdict_on(MasksSummed, "dropout").classes == (Fault.DROPOUT, Fault.SUMMED)
 
 
 def test_with_the_loops_own_masks_a_factor_is_found_exactly() -> None:
-    assert verdict_on(Fault, "dropout").classes == (faults.SUMMED,)
+    assert verdict_on(deepspeed_7773.Fault, "dropout").classes == (Fault.SUMMED,)
 
 
 def test_no_dropout_at_all_is_a_fault() -> None:
@@ -119,4 +111,4 @@ def test_no_dropout_at_all_is_a_fault() -> None:
 
     verdict = verdict_on(Off, "dropout")
     assert not verdict.ok
-    assert verdict.classes == (faults.DROPOUT,)
+    assert verdict.classes == (Fault.DROPOUT,)

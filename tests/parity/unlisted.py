@@ -52,13 +52,6 @@ class LastRowsDropped(Small):
         return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
 
 
-class DividedByWorld(Small):
-    """torchtune #2420: divided by all ranks in place of the replicas."""
-
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        return super().loss(output, target) / self.stages
-
-
 class ReducedEachMicrobatch(Small):
     """Paddle #30437: replicas add up their sums after each microbatch again."""
 
@@ -120,14 +113,6 @@ class InputDetached(Small):
     def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
         if stage == self.stages - 1:
             super().backward(stage, k, out, gradient)
-
-
-class StageFrozen(Small):
-    """A stage that should train does not."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        model[8:].requires_grad_(False)
-        super().build(model, optimizer)
 
 
 class SecondTensorLost(Small):
@@ -271,3 +256,134 @@ class NoSuchClass(Small):
         for parameter in self.model.parameters():
             parameter.grad = parameter.grad**3
         super().update()
+
+
+class TargetsLate(Small):
+    """The last stage takes its targets from a queue that is one microbatch late."""
+
+    last: Tensor | None = None
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        parts = super().cut(batch)
+        late = [parts[0][1] if self.last is None else self.last, *(y for _, y in parts)]
+        self.last = late.pop()
+        return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
+
+
+class LastLostInEverySecondBatch(Small):
+    """A microbatch is lost in some batches only."""
+
+    number = 0
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        self.number += 1
+        return super().cut(batch)[: self.microbatches - self.number % 2]
+
+
+class ClippedBeforeTheSum(Small):
+    """Each microbatch's gradients are clipped alone."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        own = list(self.model.parameters())
+        before = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
+        self.model.zero_grad()
+        loss = super().microbatch(k, x, target)
+        torch.nn.utils.clip_grad_norm_(own, 0.05)
+        for parameter, gradient in zip(own, before, strict=True):
+            parameter.grad += gradient
+        return loss
+
+
+class InEvaluationMode(Small):
+    """Layers stay as an evaluation left them."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model.eval(), optimizer)
+
+
+class LastStageStale(Small):
+    """One stage alone gets new weights an update late."""
+
+    old: list[Tensor] | None = None
+
+    def step(self, batch: Batch) -> float | None:
+        own = list(self.parts[1].parameters())
+        self.newest = [p.detach().clone() for p in own]
+        for parameter, weight in zip(own, self.old or self.newest, strict=True):
+            parameter.data.copy_(weight)
+        loss = super().step(batch)
+        self.old = self.newest
+        return loss
+
+    def update(self) -> None:
+        for parameter, weight in zip(self.parts[1].parameters(), self.newest, strict=True):
+            parameter.data.copy_(weight)
+        super().update()
+
+
+class CopyOfTiedLeft(Small):
+    """The head's copy of a shared weight gives its gradient, and is never updated itself."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        model[-1].weight = torch.nn.Parameter(model[0].weight.detach().clone())
+
+    def update(self) -> None:
+        self.model[0].weight.grad += self.model[-1].weight.grad
+        self.model[-1].weight.grad = None
+        super().update()
+
+    def parameters(self) -> Any:
+        return dict(self.model[:-1].named_parameters())
+
+
+class Transposed(Small):
+    """Some layers' gradients come back in another layout."""
+
+    def update(self) -> None:
+        for layer in self.model[3:6]:
+            layer.linear.weight.grad = layer.linear.weight.grad.T.contiguous()
+        super().update()
+
+
+class LabelsSmoothed(Small):
+    """The loss is another one than the model's."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        share: float = self.model.count(target) / self.terms
+        return F.cross_entropy(output, target, label_smoothing=0.1) * share
+
+
+class IgnoredTrained(Small):
+    """Ignored labels are taken for the first class."""
+
+    microbatches = 1
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return F.cross_entropy(output.flatten(0, -2), target.clamp(min=0).flatten())
+
+
+class SecondTensorScaled(Small):
+    """Of two tensors between stages the second one's gradient is averaged once more."""
+
+    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
+        first, *others = gradient
+        return first, *(None if g is None else g / self.microbatches for g in others)
+
+
+class DecoupledDecay(Small):
+    """Weights decay as AdamW's do."""
+
+    def update(self) -> None:
+        super().update()
+        for parameter in self.model.parameters():
+            parameter.data *= 1 - 0.005
+
+
+class EachRowsMean(Small):
+    """The mean of the rows' own means, however many labels each has."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
+        means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
+        return means.sum() / (self.microbatches * len(target))

@@ -14,9 +14,8 @@ from pipekit.cli.common.own import OwnModel, own_batches
 from pipekit.engine import Run
 from pipekit.host import provenance
 from pipekit.host.cores import workers_on_cores
-from pipekit.metrics import Metric
 from pipekit.traces import Trace
-from pipekit.workloads import WORKLOADS
+from pipekit.workloads import WORKLOADS, Metric
 
 DRAWN_BATCHES = 8
 """More make bars too narrow to tell apart."""

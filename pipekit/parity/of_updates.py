@@ -1,0 +1,255 @@
+"""Faults of updates: multiples of the right gradients, mixtures, and what an optimizer does."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+
+import torch
+
+from pipekit.parity.hypothesis import (
+    NOTHING,
+    SAME,
+    Factors,
+    Fits,
+    Hypothesis,
+    Known,
+    Named,
+    alike,
+    constant,
+    each,
+    same,
+    times,
+)
+from pipekit.parity.observed import Entry, Observed
+from pipekit.parity.plain_loop import Tensors, total
+from pipekit.parity.verdict import TOLERANCE, Fault
+
+_LEAST = 1e-6
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "Adam": torch.optim.Adam,
+    "RMSprop": torch.optim.RMSprop,
+    "Adagrad": torch.optim.Adagrad,
+    "Rprop": torch.optim.Rprop,
+    "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+}
+
+
+def frozen(e: Observed) -> Iterator[Hypothesis]:
+    """Yield that a frozen parameter moves, however it does."""
+    own = {entry.name: entry.values for entry in e.wrong if entry.name in e.loop.frozen}
+    yield Hypothesis(
+        lambda step: [{n: values[step] for n, values in own.items()}], times(Fault.FROZEN, "")
+    )
+
+
+def scaled(e: Observed) -> Iterator[Hypothesis]:
+    """Yield multiples of the right gradients, in each step another one."""
+    yield Hypothesis(lambda step: [e.raw(step)], partial(_of_scale, e), each_step=True)
+
+
+def _of_scale(e: Observed, fits: Fits) -> Iterator[Known]:
+    groups = alike(fits, _LEAST)
+    clipped = list(_clipped(e, fits))
+    for factors, entries in groups:
+        by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
+        if constant(factors):
+            for fault in meanings(e, factors[0]):
+                yield Known(fault, f"x {factors[0]:.4g}", entries)
+        elif constant(by_terms):
+            fault = Fault.SUMMED if same(by_terms[0], 1.0) else Fault.TERMS
+            said = f"over the terms of the batch, then x {by_terms[0]:.4g}"
+            yield Known(fault, said, entries)
+        elif len(groups) == 1 and not clipped:
+            said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
+            yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
+    yield from _once_a_stage(e, fits)
+    yield from clipped
+
+
+def meanings(e: Observed, factor: float) -> list[str]:
+    """Return the classes of which a factor may be."""
+    if abs(factor) < _LEAST:
+        return [Fault.NEVER, Fault.LOST]
+    counts = {float(count) for count in (*e.candidates, e.loop.terms(0)) if count > 1}
+    stages = range(2, 17) if e.stages is None or e.stages == 1 else (e.stages,)
+    found = []
+    if any(same(factor, count) for count in counts):
+        found.append(Fault.SUMMED)
+    if any(same(1 / factor, count) for count in counts):
+        found.append(Fault.AVERAGED_TWICE)
+    if any(same(factor, float(n)) or same(1 / factor, float(n)) for n in stages):
+        found.append(Fault.TIMES_STAGES)
+    return found or [Fault.SCALED]
+
+
+def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
+    """Yield a factor that is applied again at each stage, from the last to the first."""
+    if not fits or any(not constant(found) or found[0] < _LEAST for found in fits.values()):
+        return
+    depth = sorted((entry.layer[1], factors[0]) for entry, factors in fits.items())
+    levels: list[float] = [1.0]
+    for _, factor in reversed(depth):
+        if not same(factor, levels[-1]):
+            levels.append(factor)
+    base = levels[1] if len(levels) > 1 else 1.0
+    steady = all(same(b / a, base) for a, b in pairwise(levels))
+    last_is_right = depth[-1][0] < max(entry.layer[1] for entry in e.entries)
+    if steady and len(levels) > (1 if last_is_right else 2):
+        shown = ", ".join(f"{level:.4g}" for level in reversed(levels))
+        said = f"from the first stage to the last x {shown}"
+        yield Known(Fault.ONCE_A_STAGE, said, frozenset(fits))
+
+
+def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
+    """Yield a common norm of all parameters that have one ratio."""
+    norms, groups = [], alike(fits, _LEAST)
+    for factors, entries in groups:
+        names = {n.name for n in entries if n.name == e.loop.uses[n.name][0]}
+        for step, factor in enumerate(factors):
+            if 0 < factor < 1 - SAME and names:
+                norm = torch.stack([e.raw(step)[n].norm() for n in names]).norm()
+                norms.append(factor * float(norm))
+    if len(norms) > 1 and constant(norms):
+        whole = len(groups) == 1 and len(fits) == len(e.entries)
+        fault = Fault.CLIPPED if whole else Fault.CLIPPED_BY_STAGE
+        yield Known(fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", frozenset(fits))
+
+
+def of_the_update(e: Observed) -> Iterator[Hypothesis]:
+    """Yield what an optimizer does to gradients or adds to them, perhaps late."""
+    own = {entry.name: entry.values for entry in e.wrong}
+    most = max(float(v.abs().max()) for values in own.values() for v in values[: e.steps])
+    if most:
+        clamped = lambda step: [{n: g.clamp(-most, most) for n, g in e.raw(step).items()}]  # noqa: E731
+        yield Hypothesis(clamped, times(Fault.CLIPPED, f"each number to {most:.4g}"))
+
+    def before(step: int) -> Tensors:
+        return {n: v[step - 1] if step else 0 * v[0] for n, v in own.items()}
+
+    weights = e.loop.weights.__getitem__
+    yield added(e, before, "of the update before", partial(_kept, e))
+    yield added(e, weights, "of the weight", lambda _: [Fault.DECAY])
+    late = lambda step: [total([(float(step > 0), e.raw(max(step - 1, 0)))])]  # noqa: E731
+    yield Hypothesis(late, times(Fault.LATE, "each update applies the gradient of the one before"))
+    for k in range(2, e.steps // 2 + 1):
+        yield Hypothesis(partial(_every, e, k), times(Fault.SEVERAL_BATCHES, f"every {k} batches"))
+
+
+def added(
+    e: Observed, more: Callable[[int], Tensors], what: str, called: Callable[[float], list[str]]
+) -> Hypothesis:
+    """Return the hypothesis that something is added to the right gradients."""
+
+    def name(factors: Factors) -> Named:
+        own, factor = factors
+        said = f"{factor:.3g} {what} is added" + ("" if same(own, 1) else f" to x {own:.4g}")
+        if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
+            yield from ((fault, said) for fault in called(factor))
+
+    return Hypothesis(lambda step: [e.raw(step), more(step)], each(name))
+
+
+def _kept(e: Observed, factor: float) -> list[str]:
+    """Return what it may be that an update has so much of the one before."""
+    shares = [1.0, *(1 / count for count in e.candidates)]
+    kept = [Fault.KEPT] if any(abs(factor - share) < 1e-3 for share in shares) else []
+    return [*kept, Fault.MOMENTUM] if factor < 0.999 else kept
+
+
+def _every(e: Observed, k: int, step: int) -> list[Tensors]:
+    now = float((step + 1) % k == 0)
+    return [total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))]
+
+
+def other_optimizers(e: Observed) -> Iterator[Hypothesis]:
+    """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
+    for name, how in _OPTIMIZERS.items():
+        updates = _updates_of(e, how)
+        basis = lambda step, updates=updates: [updates[step]]  # noqa: E731
+        yield Hypothesis(basis, times(Fault.OPTIMIZER, name), rough=True)
+
+
+def _updates_of(e: Observed, how: Callable[..., torch.optim.Optimizer]) -> list[Tensors]:
+    weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
+    optimizer, updates = how(weights.values(), lr=1.0), []
+    for step in range(e.steps):
+        before = {n: w.clone() for n, w in weights.items()}
+        for name, gradient in e.raw(step).items():
+            weights[name].grad = gradient
+        optimizer.step()
+        updates.append({n: before[n] - w for n, w in weights.items()})
+    return updates
+
+
+def mixed(e: Observed) -> Iterator[Hypothesis]:
+    """Yield sums over parameters of one shape, as of a reduction over the wrong ranks."""
+    shapes: dict[torch.Size, list[str]] = {}
+    for name, gradient in e.raw(0).items():
+        shapes.setdefault(gradient.shape, []).append(name)
+    for names in (names for names in shapes.values() if len(names) > 1):
+        yield Hypothesis(
+            lambda step, names=names: [dict.fromkeys(names, e.raw(step)[n]) for n in names],  # type: ignore[misc]
+            each(partial(_mixture, names)),
+        )
+
+
+def _mixture(names: Sequence[str], factors: Factors) -> Named:
+    there = [(n, f) for n, f in zip(names, factors, strict=True) if abs(f) > NOTHING]
+    if there:
+        yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
+
+
+def in_part(e: Observed) -> Iterator[Hypothesis]:
+    """Yield multiples of the right gradient in some numbers of a parameter, and numbers moved."""
+    wrong = {entry.name: _wrong_numbers(e, entry) for entry in e.wrong}
+    wrong = {name: there for name, there in wrong.items() if not there.all()}
+
+    def parts(step: int) -> list[Tensors]:
+        own = {n: e.raw(step)[n] * there for n, there in wrong.items()}
+        return [{n: e.raw(step)[n] - g for n, g in own.items()}, own]
+
+    def name(factors: Factors) -> Named:
+        if same(factors[0], 1.0):
+            for fault in meanings(e, factors[1]):
+                yield fault, f"x {factors[1]:.4g} in a part of each"
+
+    def moved(step: int) -> list[Tensors]:
+        return [{n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}]
+
+    yield Hypothesis(parts, each(name))
+    yield Hypothesis(moved, times(Fault.LAYOUT, "transposed, or shards exchanged"))
+
+
+def _like_order(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers, the largest where the largest of the other ones is, and so on."""
+    moved = torch.empty_like(numbers).flatten()
+    moved[like.flatten().argsort()] = numbers.flatten().sort().values
+    return moved.view_as(numbers)
+
+
+def _wrong_numbers(e: Observed, entry: Entry) -> torch.Tensor:
+    """Return which numbers of a parameter are wrong in some step."""
+    name, steps = entry.name, range(e.steps)
+    off = [(entry.values[step] - e.raw(step)[name]).abs() / e.ulp(step, name) for step in steps]
+    return (torch.stack(off) > TOLERANCE).any(0)
+
+
+def rounded(e: Observed) -> Iterator[Hypothesis]:
+    """Yield gradients that are near the right ones, and weights that two bytes could hold."""
+
+    def near(factors: Factors) -> Named:
+        if abs(factors[0] - 1) < NOTHING:
+            yield Fault.ROUNDED, "within a hundredth of the right ones"
+
+    yield Hypothesis(lambda step: [e.raw(step)], each(near), rough=True)
+    versions = e.loop.weights[1 : e.steps + 1]
+    for dtype in (torch.bfloat16, torch.float16):
+        short = {
+            n.name: n.values
+            for n in e.wrong
+            if all(torch.equal(v[n.name].to(dtype).double(), v[n.name]) for v in versions)
+        }
+        yield Hypothesis(
+            lambda step, short=short: [{n: v[step] for n, v in short.items()}],  # type: ignore[misc]
+            times(Fault.ROUNDED, f"weights are kept as {dtype}"),
+        )
