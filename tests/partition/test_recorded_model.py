@@ -108,6 +108,7 @@ def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
     assert len(layers) == count
     names = [name for layer in layers for name, _ in layer.named_buffers()]
     assert names == ["mask"]
+    assert layers.summary is not None
     assert all("mask, " in each for each in layers.summary.table["crosses behind"][:-1])
 
 

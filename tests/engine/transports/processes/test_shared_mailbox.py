@@ -159,7 +159,7 @@ def test_full_pipes_do_not_lock() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert outcome == [True, True]
     pair.close()
 
