@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, parse
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, inference, parse
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.replay import Replay
 from tests.schedules.examples import replay
@@ -56,6 +56,18 @@ def test_an_unfinished_replay_says_where_every_worker_stands() -> None:
         "worker 0 waits in B0 of stage 0 for B0 of stage 1, which worker 1 has; "
         "worker 1 waits in B0 of stage 1 for F0 of stage 1, which comes later in its own list"
     )
+
+
+def test_what_no_worker_has_is_said_so() -> None:
+    with pytest.raises(ScheduleError, match="F0 of stage 1 for F0 of stage 0, which no worker has"):
+        list(replay(parse("worker 0 stage 1 | F0 F1")))
+
+
+def test_replays_are_lazy_and_independent() -> None:
+    schedule = gpipe(2, 2).take(1)
+    one, other = replay(schedule), replay(schedule)
+    assert list(one) == list(other)
+    assert next(replay(inference(1).take(1))) == (0, 0, Task(F, 0, 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,17 @@ def test_figure_3_on_two_stages() -> None:
         """)
 
 
+def test_four_stages() -> None:
+    assert str(flush(4, 4).take(1)) == cleandoc("""
+        # PipeDream-Flush
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21
+        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  B0 -  .  B1 -  .  B2 -  .  B3 -^
+        worker 1 | .  F0 F1 F2 .  .  .  .  B0 -  F3 B1 -  .  B2 -  .  B3 -^
+        worker 2 | .  .  F0 F1 .  .  B0 -  F2 B1 -  F3 B2 -  .  B3 -^
+        worker 3 | .  .  .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^
+        """)
+
+
 @given(stages, microbatches, small, st.integers(1, 3), st.integers(1, 4))
 def test_each_batch_takes_m_plus_d_minus_1_forwards_and_backwards(
     d: int, m: int, batches: int, forward: int, backward: int
