@@ -17,9 +17,9 @@ from pipekit.clusters.paths import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
+from pipekit.simulation.activities import Activities
 from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Loads, Numbers, Seconds, Times
-from pipekit.simulation.things import Things
 from pipekit.units import MOST
 
 
@@ -68,30 +68,30 @@ def run(
     schedule: Schedule, costs: Sequence[StageCosts], load: Loads, cluster: Cluster | None = None
 ) -> Times | None:
     """Return when everything happens, or None if messages meet on a link and share it."""
-    things = Things(schedule, costs, load)
-    messages = things.messages
+    activities = Activities(schedule, costs, load)
+    messages = activities.messages
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
     if cluster is None:
         for sender, receiver in zip(senders, receivers, strict=True):
-            things.needs[receiver] += ((sender, 0.0),)
-        clock = Walk(things.lists, things.seconds, things.needs).run()
+            activities.needs[receiver] += ((sender, 0.0),)
+        clock = Walk(activities.lists, activities.seconds, activities.needs).run()
         left = came = np.array(clock.ends)[messages.sender]
-        return things.times(clock.starts, clock.ends, things.transfers(left, came, left))
+        return activities.times(clock.starts, clock.ends, activities.transfers(left, came, left))
     # Messages from one worker to another are on one connection, and follow one another there.
     paths, line = _connections(cluster, messages.source, messages.destination)
     rates = [(path.flow, path.alone, path.latency_s) for path in paths]
     flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
-    here = things.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
+    here = activities.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
     for message, receiver, late in zip(here, receivers, latency.tolist(), strict=True):
-        things.needs[receiver] += ((message, late),)
+        activities.needs[receiver] += ((message, late),)
     numbers = np.arange(here.start, here.stop)
     lines = [numbers[line == each].tolist() for each in range(len(paths))]
-    clock = Walk([*things.lists, *lines], things.seconds, things.needs).run()
+    clock = Walk([*activities.lists, *lines], activities.seconds, activities.needs).run()
     left, came = (np.array(each)[numbers] for each in (clock.starts, clock.ends))
     if _meet(paths, line, left, came):
         return None
     leaves = np.array(clock.ends)[messages.sender]
-    return things.times(clock.starts, clock.ends, things.transfers(left, came, leaves))
+    return activities.times(clock.starts, clock.ends, activities.transfers(left, came, leaves))
 
 
 def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, host: Host) -> Times:
@@ -106,9 +106,9 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     task = graph.columns
     is_pass = task.whose(lambda op: op.is_pass)
     load = load._replace(seconds=load.seconds + host.pass_s * is_pass)
-    things = Things(schedule, costs, load)
-    messages = things.messages
-    handing = things.add(host.send_s + host.send_byte_s * messages.size)
+    activities = Activities(schedule, costs, load)
+    messages = activities.messages
+    handing = activities.add(host.send_s + host.send_byte_s * messages.size)
     # Before each task a worker takes its messages, and reads a batch.
     taking = np.full(len(graph.tasks), host.task_s)
     np.add.at(taking, messages.receiver, host.receive_s + host.receive_byte_s * messages.size)
@@ -122,15 +122,15 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     ):
         needs[receiver] += ((message, 0.0),)
         after[sender].append(message)
-    things.put(np.array(things.add(taking, needs)))
+    activities.put(np.array(activities.add(taking, needs)))
     lists = [
         [each for n in own for each in (n, *(after[n] if n < len(after) else ()))]
-        for own in things.lists
+        for own in activities.lists
     ]
-    clock = Walk(lists, things.seconds, things.needs, wake=host.wake_s).run()
+    clock = Walk(lists, activities.seconds, activities.needs, wake=host.wake_s).run()
     when = slice(handing.start, handing.stop)
     left, came = np.array(clock.starts[when]), np.array(clock.ends[when])
-    return things.times(clock.starts, clock.ends, things.transfers(left, came, left))
+    return activities.times(clock.starts, clock.ends, activities.transfers(left, came, left))
 
 
 def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:

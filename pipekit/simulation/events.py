@@ -18,10 +18,10 @@ from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOTHING
+from pipekit.simulation.activities import Activities
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.loads import WEIGHTS, Loads, Times
 from pipekit.simulation.sums import add_sums
-from pipekit.simulation.things import Things
 from pipekit.traces import TRANSFERS
 
 
@@ -42,18 +42,18 @@ def run(
             for each in (load.seconds, load.times)
         )
         load = load._replace(seconds=seconds, times=times)
-    things = Things(schedule, costs, load)
-    messages = things.messages
+    activities = Activities(schedule, costs, load)
+    messages = activities.messages
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
     # Of tasks that run together both begin when the data of both is there, and both have ended
     # when what they give leaves.
     after = [((max(sender, partner[sender]), 0.0),) for sender in senders]
-    sent = things.add(np.zeros(len(after)), after)
+    sent = activities.add(np.zeros(len(after)), after)
     for message, number in zip(sent, receivers, strict=True):
         first = min(number, partner[number]) if partner[number] != NOTHING else number
-        things.needs[first] += ((message, 0.0),)
-    add_sums(things, schedule, costs, load, waits)
-    followed = _Followed(things, sent, cluster or flat(schedule.worker_count, math.inf))
+        activities.needs[first] += ((message, 0.0),)
+    add_sums(activities, schedule, costs, load, waits)
+    followed = _Followed(activities, sent, cluster or flat(schedule.worker_count, math.inf))
     followed.run()
     starts, ends = followed.starts, followed.ends
     for number, _ in enumerate(graph.tasks):
@@ -66,38 +66,38 @@ def run(
             )
     when = slice(sent.start, sent.stop)
     left, came, leaves = np.array(starts[when]), np.array(ends[when]), followed.ready[when]
-    transfers = things.transfers(left, came, np.array(leaves))
+    transfers = activities.transfers(left, came, np.array(leaves))
     if followed.summed:
         more = pd.DataFrame(followed.summed, columns=TRANSFERS)
         transfers = pd.concat([transfers, more], ignore_index=True) if len(sent) else more
-    return things.times(starts, ends, transfers)
+    return activities.times(starts, ends, transfers)
 
 
 class _Followed:
-    """Things in the order of time: those of lists as soon as they can, others over shared links.
+    """Activities in order of time: those of lists as soon as they can, others over shared links.
 
     Attributes:
-        ready: of each thing, when all that it needs is over.
+        ready: of each activity, when all that it needs is over.
         starts: likewise, when it began; NaN as long as it has not.
         ends: likewise, when it had ended, or its message was there.
         summed: a row for each worker's part of each sum, as TRANSFERS has them.
     """
 
-    def __init__(self, things: Things, sent: range, cluster: Cluster) -> None:
-        count = len(things.seconds)
+    def __init__(self, activities: Activities, sent: range, cluster: Cluster) -> None:
+        count = len(activities.seconds)
         self.ready, self.starts, self.ends = ([each] * count for each in (0.0, math.nan, math.nan))
         self.summed: list[tuple[object, ...]] = []
-        self._things, self._sent, self._traffic = things, sent, Traffic(cluster)
-        self._left = [*map(len, things.needs)]  # needs that are not over, as far as is known
-        self._followers: list[list[tuple[int, float]]] = [[] for _ in things.needs]
+        self._activities, self._sent, self._traffic = activities, sent, Traffic(cluster)
+        self._left = [*map(len, activities.needs)]  # needs that are not over, as far as is known
+        self._followers: list[list[tuple[int, float]]] = [[] for _ in activities.needs]
         # NOBODY is found at the end, and is never over.
         self._followers += [[], []]
-        for number, needs in enumerate(things.needs):
+        for number, needs in enumerate(activities.needs):
             for need, delay in needs:
                 self._followers[need].append((number, delay))
-        self._lane_of = {n: lane for lane, numbers in enumerate(things.lists) for n in numbers}
-        self._following, self._free = ([each] * len(things.lists) for each in (0, 0.0))
-        self._lanes = [*range(len(things.lists))]  # that may go on
+        self._lane_of = {n: lane for lane, numbers in enumerate(activities.lists) for n in numbers}
+        self._following, self._free = ([each] * len(activities.lists) for each in (0, 0.0))
+        self._lanes = [*range(len(activities.lists))]  # that may go on
         # A heap of messages and sums that can begin: when, the sums before messages.
         self._able: list[tuple[float, bool, int]] = []
 
@@ -114,10 +114,10 @@ class _Followed:
 
     def _go_on(self) -> None:
         """Let lanes go on as far as they can."""
-        seconds, starts = self._things.seconds, self.starts
+        seconds, starts = self._activities.seconds, self.starts
         while self._lanes:
             lane = self._lanes.pop()
-            numbers, now = self._things.lists[lane], self._free[lane]
+            numbers, now = self._activities.lists[lane], self._free[lane]
             place = self._following[lane]
             while place < len(numbers) and not self._left[number := numbers[place]]:
                 start = starts[number] = max(now, self.ready[number])
@@ -127,7 +127,7 @@ class _Followed:
             self._following[lane], self._free[lane] = place, now
 
     def _over(self, number: int, start: float, end: float) -> None:
-        """Note when a thing is over; a part of it may be over before, but not before it starts."""
+        """Note when an activity is over; a part of it may be over earlier, after it starts."""
         for follower, delay in self._followers[number]:
             when = max(start, end + delay)
             self.ready[follower] = max(self.ready[follower], when)
@@ -136,7 +136,7 @@ class _Followed:
                 self._let(follower)
 
     def _let(self, number: int) -> None:
-        """Let a thing begin that waits for nothing more."""
+        """Let an activity begin that waits for nothing more."""
         if number in self._lane_of:
             self._lanes.append(self._lane_of[number])
         else:
@@ -145,16 +145,16 @@ class _Followed:
     def _begin(self, number: int, now: float) -> None:
         then = partial(self._arrived, number)
         if number in self._sent:
-            messages, place = self._things.messages, number - self._sent.start
+            messages, place = self._activities.messages, number - self._sent.start
             ends = int(messages.source[place]), int(messages.destination[place])
             self._traffic.send(*ends, float(messages.size[place]), now, then)
         else:
-            made = self._things.sums[number]
+            made = self._activities.sums[number]
             self._traffic.all_reduce(made.members, made.bytes, now, then)
 
     def _arrived(self, number: int, flow: Flow) -> None:
         self.starts[number], self.ends[number] = flow.start, flow.end
-        if made := self._things.sums.get(number):
+        if made := self._activities.sums.get(number):
             pairs = made.sent or self._traffic.pairs(made.members, made.bytes)
             about = WEIGHTS, made.stage, made.microbatch, flow.start, flow.end
             self.summed += [(*ends, *about, size) for *ends, size in pairs if made.bytes]

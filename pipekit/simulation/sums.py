@@ -8,16 +8,16 @@ import numpy as np
 from pipekit.schedules import Schedule
 from pipekit.schedules.clock import Need
 from pipekit.schedules.dependencies import NOBODY, Dependencies
+from pipekit.simulation.activities import Activities, GradientSum
 from pipekit.simulation.costs import StageCosts, ties_of
 from pipekit.simulation.loads import Loads
-from pipekit.simulation.things import GradientSum, Things
 
 _Update = tuple[int, int]
 """A worker, or a stage, and the version that its updates make."""
 
 
 def add_sums(
-    things: Things,
+    activities: Activities,
     schedule: Schedule,
     costs: Sequence[StageCosts],
     load: Loads,
@@ -32,21 +32,21 @@ def add_sums(
     firsts: dict[_Update, int] = {}  # each worker's first update of each version
     for number in updates:
         firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)
-    summed = _sums_of_stages(things, schedule, costs, load)
-    shared = _sums_of_ties(things, schedule, costs, firsts, summed)
+    summed = _sums_of_stages(activities, schedule, costs, load)
+    shared = _sums_of_ties(activities, schedule, costs, firsts, summed)
     sharing = {worker for worker, _ in shared}
     needs = dict[int, Need]()
     for number in updates:
         worker, (_, stage, _, version) = graph.worker_of[number], graph.tasks[number]
         needs[number] = _over(summed, costs[stage].buckets, stage, version)
         needs[number] += _over(shared, worker in sharing, worker, version)
-        things.needs[number] += needs[number]
+        activities.needs[number] += needs[number]
     if waits:
         of_firsts = {update: needs[number] for update, number in firsts.items()}
-        met = _meetings(things, graph, of_firsts, firsts)
+        met = _meetings(activities, graph, of_firsts, firsts)
         busy = [worker for worker, tasks in enumerate(schedule.workers) if tasks]
         for number, version in waits.items():
-            things.needs[number] += tuple((met.get((w, version), NOBODY), 0.0) for w in busy)
+            activities.needs[number] += tuple((met.get((w, version), NOBODY), 0.0) for w in busy)
 
 
 def _over(sums: Mapping[_Update, int], concerned: object, who: int, version: int) -> Need:
@@ -55,7 +55,7 @@ def _over(sums: Mapping[_Update, int], concerned: object, who: int, version: int
 
 
 def _sums_of_stages(
-    things: Things, schedule: Schedule, costs: Sequence[StageCosts], load: Loads
+    activities: Activities, schedule: Schedule, costs: Sequence[StageCosts], load: Loads
 ) -> dict[_Update, int]:
     """Add the sums of stages on several workers; return the last of each stage and update.
 
@@ -77,13 +77,13 @@ def _sums_of_stages(
                 )
                 size = cost.bucket_bytes(bucket)
                 made = GradientSum(cost.workers, size, stage, summed[-1])
-                before = ((things.add_sum(made, before + each), 0.0),)
+                before = ((activities.add_sum(made, before + each), 0.0),)
             found[stage, version] = before[0][0]
     return found
 
 
 def _sums_of_ties(
-    things: Things,
+    activities: Activities,
     schedule: Schedule,
     costs: Sequence[StageCosts],
     firsts: Mapping[_Update, int],
@@ -106,29 +106,29 @@ def _sums_of_ties(
         if worker in sharing:
             stage = graph.tasks[number].stage
             came[worker, version] = _over(summed, costs[stage].buckets, stage, version)
-    last = _meetings(things, graph, came, firsts)
+    last = _meetings(activities, graph, came, firsts)
     for version in sorted({version for _, version in last}):
         for tie, members in ties:
             needs = tuple((last.get((worker, version), NOBODY), 0.0) for worker in members)
             stage = tie.layers[0]
             microbatch = schedule.updates[stage][:version][-1][-1]
             made = GradientSum(members, tie.bytes, stage, microbatch, _sent(members, tie.bytes))
-            last |= dict.fromkeys(((w, version) for w in members), things.add_sum(made, needs))
+            last |= dict.fromkeys(((w, version) for w in members), activities.add_sum(made, needs))
     return last
 
 
 def _meetings(
-    things: Things,
+    activities: Activities,
     graph: Dependencies,
     needs: Mapping[_Update, Need],
     firsts: Mapping[_Update, int],
 ) -> dict[_Update, int]:
-    """Let workers come to their updates: things without length, each before the first update."""
+    """Let workers come to their updates: activities of no length before the first updates."""
     before = np.full(len(graph.tasks), NOBODY)
-    numbers = things.add(np.zeros(len(needs)), [*needs.values()])
+    numbers = activities.add(np.zeros(len(needs)), [*needs.values()])
     before[[firsts[update] for update in needs]] = numbers
     if len(numbers):
-        things.put(before)
+        activities.put(before)
     return dict(zip(needs, numbers, strict=True))
 
 

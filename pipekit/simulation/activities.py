@@ -35,12 +35,12 @@ class GradientSum(NamedTuple):
     sent: Sequence[tuple[int, int, float]] = ()
 
 
-class Things:
+class Activities:
     """What takes time, by number: tasks first, then what is added.
 
     Attributes:
         lists: of each worker, and of each stream beside it.
-        seconds: of each thing.
+        seconds: of each activity.
         needs: likewise.
         sent: what stages send to one another.
         messages: these, of each microbatch.
@@ -64,7 +64,7 @@ class Things:
             self.put(self._before)
 
     def add(self, seconds: Seconds, needs: Sequence[Need] = ()) -> range:
-        """Add things, and return their numbers."""
+        """Add activities, and return their numbers."""
         first = len(self.seconds)
         self.seconds += seconds.tolist()
         self.needs += needs or [()] * len(seconds)
@@ -77,7 +77,7 @@ class Things:
         return number
 
     def put(self, before: Numbers) -> None:
-        """Let workers run things before tasks; -1 where there is none."""
+        """Let workers run activities before tasks; -1 where there is none."""
         size = len(before)
         self.lists = [
             [each for n in own for each in ((before[n], n) if n < size else (n,)) if each >= 0]
@@ -87,7 +87,7 @@ class Things:
     def times(
         self, starts: Sequence[float], ends: Sequence[float], transfers: pd.DataFrame
     ) -> Times:
-        """Return when all tasks ran, of all things' starts and ends."""
+        """Return when all tasks ran, of all activities' starts and ends."""
         size, began = len(self._before), np.array(starts)
         again = np.where(self._before >= 0, began[self._before], np.nan)
         return Times(began[:size], np.array(ends[:size]), again, transfers)
