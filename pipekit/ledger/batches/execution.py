@@ -56,7 +56,7 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
                 {**job.parameters, "scale": scale, "results_dir": str(files)},
                 kernel_name="python3",
                 language="python",
-                kernel_manager_class=_kernels_of(given, told(executed)),
+                kernel_manager_class=_kernels_of(job, told(executed)),
                 progress_bar=False,
                 # The kernel's working directory.  papermill's own `cwd` changes this whole
                 # process's, and so that of the notebooks in the other threads.
@@ -181,13 +181,16 @@ class _Kernels(ThisInterpreter, AsyncKernelManager):
         return spec
 
 
-def _kernels_of(notebook: Path, told: Path) -> type[_Kernels]:
+def _kernels_of(job: NotebookJob, told: Path) -> type[_Kernels]:
     """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file.
 
     The kernel imports what stands at the root of the notebook's project, say ``experiments``.
     """
     environment = {RELAY: str(told)}
-    for folder in notebook.parents:
+    if not job.alone:
+        # GNU OpenMP's threads spin while they wait, and take the cores of notebooks beside it.
+        environment["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
+    for folder in job.notebook.parents:
         if (folder / "pyproject.toml").exists():
             path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(path)
