@@ -1,6 +1,7 @@
 """What is measured on GPUs, in small on the simulated accelerator; ``make gpu`` runs it on GPUs."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 
@@ -35,6 +36,9 @@ def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "milliseconds", lambda train, _: 1.0 if train(1) else 2.0)
         patch.setattr(check, "METHODS", {"1F1B": METHODS["1F1B"]})
-        patch.setattr(check, "tables", lambda *_: {})  # its processes know no such device
+        patch.setattr(check, "tables", lambda *_: {})
+        patch.setattr(
+            check, "crew", lambda *_: nullcontext()
+        )  # other processes know no such device
         found = check.speed(on(2, STAGES), 32, ROWS)
     assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]
