@@ -12,6 +12,7 @@ from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
 from pipekit.ledger.batches.ranges import Between, Parameter, read
 
 ROOT = Path(__file__).parents[2]
+OURS = re.compile(r"^(import|from) (pipekit|experiments)\b")
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 
@@ -40,6 +41,14 @@ def test_it_is_a_sound_notebook_without_outputs(notebook: NotebookNode) -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
     assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_all_that_it_imports_of_ours_is_there(notebook: NotebookNode) -> None:
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    statements = [node for source in code for node in ast.walk(ast.parse(source))]
+    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
+    ours = [ast.unparse(node) for node in imports if OURS.search(ast.unparse(node))]
+    exec("\n".join(ours), {})
 
 
 def test_the_first_code_cell_holds_the_parameters(notebook: NotebookNode) -> None:
