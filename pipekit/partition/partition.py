@@ -17,7 +17,6 @@ from pipekit.partition.ties import (
     find_ties,
     parameter_numbers,
     separated,
-    tie_ends,
     tie_ways,
     trained,
 )
@@ -72,16 +71,6 @@ class Partition:
     stages: tuple[PartitionStage, ...]
     skips: tuple[Skip, ...]
     ties: tuple[Tie, ...]
-
-    @property
-    def skip_ends(self) -> list[tuple[int, int]]:
-        """The stages that each skip connection leads from and to."""
-        return [(skip.source, skip.destination) for skip in self.skips]
-
-    @property
-    def tie_ends(self) -> list[tuple[int, int]]:
-        """The stages between which the gradient of each shared parameter goes back."""
-        return tie_ends(self.ties)
 
     def separated(self) -> "Partition":
         """Return the same with parameters of its own for every stage: copies of what is shared."""
