@@ -11,12 +11,12 @@ def periods_under_way(schedule: Schedule) -> int:
 
 def beginning(schedule: Schedule, periods: int) -> Schedule:
     """Return a finite schedule whose lists begin with the head and so many whole periods."""
-    key = "beginning", periods
-    if key not in schedule.known:
+
+    def cut() -> Schedule:
         size = schedule.period_microbatches
-        schedule.known[key] = schedule.before((periods_under_way(schedule) + periods) * size)
-    found: Schedule = schedule.known[key]
-    return found
+        return schedule.before((periods_under_way(schedule) + periods) * size)
+
+    return schedule.remembered(("beginning", periods), cut)
 
 
 def starts(schedule: Schedule, worker: int, periods: int) -> list[int]:

@@ -72,12 +72,9 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     Raises:
         ScheduleError: naming the tasks at fault.
     """
-    key = capacity, joint_updates
-    if key not in schedule.known:
-        prove = _proved_endless if schedule.period else _proved
-        schedule.known[key] = prove(schedule, capacity, joint_updates)
-    report: Report = schedule.known[key]
-    return report
+    prove = _proved_endless if schedule.period else _proved
+    asked = capacity, joint_updates
+    return schedule.remembered(("proof", *asked), lambda: prove(schedule, *asked))
 
 
 def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:

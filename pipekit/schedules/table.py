@@ -1,12 +1,12 @@
 """A pipeline method, written out: who does what, in which order, on which weights."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, count
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pipekit.host.memory import not_collected
 from pipekit.reading import printable
@@ -15,6 +15,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.units import bytes_text
 
+T = TypeVar("T")
 Tasks = tuple[Task, ...]
 MOST = 20_000_000
 """Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
@@ -77,10 +78,15 @@ class Table:
         """Whether there is any backward pass: without one, the schedule is inference."""
         return any(op.is_backward for op in self.ops)
 
-    @cached_property
-    def known(self) -> dict[Any, Any]:
-        """What was found out about it (:func:`pipekit.schedules.check`), by what was asked."""
-        return {}
+    def remembered(self, what: Hashable, find: Callable[[], T], of: Hashable = None) -> T:
+        """Return a result about it, found when it is first asked for, and anew for another ``of``.
+
+        A size that varies from call to call goes into ``of``, so that one result is kept.
+        """
+        if what not in self._known or self._known[what][0] != of:
+            self._known[what] = of, find()
+        found: T = self._known[what][1]
+        return found
 
     # Of a schedule without end: its period, and finite parts.
 
@@ -198,11 +204,8 @@ class Table:
         if batches is None:
             last = max(task.microbatch for task in self._written())
             batches = next(number for number in count(1) if self._stop(number) > last)
-        if self.known.get("excerpt", (0, None))[0] != batches:
-            name = f"{self.title}, {batches} {'batch' if batches == 1 else 'batches'}"
-            self.known["excerpt"] = batches, replace(self.take(batches), name=name)
-        found: Self = self.known["excerpt"][1]
-        return found
+        name = f"{self.title}, {batches} {'batch' if batches == 1 else 'batches'}"
+        return self.remembered("excerpt", lambda: replace(self.take(batches), name=name), batches)
 
     def repeat(self) -> Self:
         """Return the schedule without end that repeats this finite one of whole batches.
@@ -317,6 +320,11 @@ class Table:
                 f"{self.title} is a schedule without end: take(batches) gives that of the first "
                 f"batches"
             )
+
+    @cached_property
+    def _known(self) -> dict[Hashable, tuple[Hashable, Any]]:
+        """What is remembered, each with what it is of."""
+        return {}
 
     @cached_property
     def _counts(self) -> list[Counter[tuple[Op, int]]]:

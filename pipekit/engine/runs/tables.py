@@ -66,23 +66,19 @@ def taken(schedule: Schedule, batches: int) -> Schedule:
                 f"batch by repeat()"
             )
         return schedule
-    if schedule.known.get("taken", (0, None))[0] != batches:
-        with not_collected():
-            schedule.known["taken"] = batches, schedule.take(batches)
-    found: Schedule = schedule.known["taken"][1]
-    return found
+    with not_collected():
+        return schedule.remembered("taken", lambda: schedule.take(batches), batches)
 
 
 def lowered(
     schedule: Schedule, skips: Skips = (), ties: Skips = (), joint_updates: bool = False
 ) -> LoweredTable:
     """Return a schedule lowered, with skip connections between stages and weights they share."""
-    key = "lowered", tuple(skips), tuple(ties), joint_updates
-    if key not in schedule.known:
-        with not_collected():
-            schedule.known[key] = _lowered(schedule, skips, ties, joint_updates)
-    found: LoweredTable = schedule.known[key]
-    return found
+    ends = tuple(skips), tuple(ties)
+    with not_collected():
+        return schedule.remembered(
+            ("lowered", *ends, joint_updates), lambda: _lowered(schedule, *ends, joint_updates)
+        )
 
 
 def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
@@ -109,10 +105,7 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
 
 def possible_stops(schedule: Schedule) -> PossibleStops:
     """Return where a run by a schedule may end early."""
-    if "possible stops" not in schedule.known:
-        schedule.known["possible stops"] = _possible_stops(schedule)
-    found: PossibleStops = schedule.known["possible stops"]
-    return found
+    return schedule.remembered("possible stops", lambda: _possible_stops(schedule))
 
 
 def _possible_stops(schedule: Schedule) -> PossibleStops:

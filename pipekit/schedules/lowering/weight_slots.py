@@ -78,9 +78,7 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
 
 def slots_of(schedule: Table) -> tuple[WeightSlots, ...]:
     """Return the weight slots of each worker of a finite schedule, which are found once."""
-    if "slots" not in schedule.known:
-        schedule.known["slots"] = tuple(
-            weight_slots(tasks, stashing=schedule.stashing) for tasks in schedule.workers
-        )
-    found: tuple[WeightSlots, ...] = schedule.known["slots"]
-    return found
+    return schedule.remembered(
+        "slots",
+        lambda: tuple(weight_slots(each, stashing=schedule.stashing) for each in schedule.workers),
+    )
