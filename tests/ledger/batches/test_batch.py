@@ -371,6 +371,6 @@ def test_a_dask_cluster_runs_the_same_batch(
         on = f"dask:{cluster.scheduler_address}"
         batch = run(Path(file.name), scale="full", on=on, jobs=2, results=Path("runs"), quiet=True)
     bad, good = batch.notebooks
-    assert bad.error == "In [4], line 1: ZeroDivisionError: division by zero"
+    assert bad.error == "In [3], line 1: ZeroDivisionError: division by zero"
     assert good.error is None
     assert json.loads((batch.folder / "good" / "seen.json").read_text())["cwd"] == str(tmp_path)
