@@ -21,7 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from statistics import median
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
@@ -29,13 +30,14 @@ import torch
 import torch.distributed as dist
 import typer
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from experiments.benchmarks.harness import ROOT, crew, device_of, show
+from experiments.benchmarks.harness import ROOT, conclude, crew, device_of, measured, show
 from pipekit import Execution, Pipeline, Schedule, Watch, models, schedules, torch_runtime
 from pipekit.devices import device_count, is_accelerator, synchronize
 
 UNSPLIT = "unsplit, on one device"
-STAGES, MICROBATCHES, BATCHES = 4, 8, 5
+STAGES, MICROBATCHES, BATCHES, ROUNDS = 4, 8, 3, 5
 METHODS: dict[str, Schedule] = {
     "GPipe": schedules.gpipe(STAGES, MICROBATCHES),
     "1F1B": schedules.flush(STAGES, MICROBATCHES),
@@ -149,54 +151,69 @@ def pipeline(width: int, method: str, devices: list[str]) -> Pipeline:
 
 def milliseconds(train: Callable[[int], object], device: torch.device) -> float:
     """Return the time of a batch: many less few, so that start-up does not count."""
-    found = []
-    for _ in range(5):
-        took = []
-        for batches in (2, 2 + 4 * BATCHES):
-            synchronize(device)
-            start = time.perf_counter()
-            train(batches)
-            synchronize(device)
-            took.append(time.perf_counter() - start)
-        found.append((took[1] - took[0]) / (4 * BATCHES) * 1e3)
-    return median(found)
+    took = []
+    for batches in (2, 2 + 2 * BATCHES):
+        synchronize(device)
+        start = time.perf_counter()
+        train(batches)
+        synchronize(device)
+        took.append(time.perf_counter() - start)
+    return (took[1] - took[0]) / (2 * BATCHES) * 1e3
 
 
-def of_torch(rank: int, kind: str, width: int, rows: int, name: str, ranks: int) -> float:
+def repeated(step: Callable[[], object]) -> Callable[[int], object]:
+    return lambda batches: [step() for _ in range(batches)]
+
+
+@cache  # made in the first round, in the rank's process
+def of_rank(
+    rank: int, kind: str, width: int, rows: int, name: str, ranks: int
+) -> Callable[[int], object]:
+    return repeated(trainer(network(width), rows, name, ranks, device_of(rank, kind)))
+
+
+def of_torch(rank: int, kind: str, *setting: Any) -> float:
     """Return the milliseconds of a batch by one of torch's schedules, on this rank."""
-    device = device_of(rank, kind)
-    step = trainer(network(width), rows, name, ranks, device)
-    return milliseconds(lambda batches: [step() for _ in range(batches)], device)
+    return milliseconds(of_rank(rank, kind, *setting), device_of(rank, kind))
 
 
-def speed(places: list[str], width: int, rows: int) -> dict[str, float]:
-    """Print and return the milliseconds of a batch of ``rows`` a microbatch, by contestant."""
+def speed(places: list[str], width: int, rows: int) -> pd.DataFrame:
+    """Return the milliseconds of a batch of ``rows`` a microbatch, by contestant.
+
+    All are timed in turn; ``rate`` is the median of their ratios to the unsplit model, by round.
+    """
     device = torch.device(places[0])
-    step = unsplit(network(width), places[0], rows)
-    found = {UNSPLIT: milliseconds(lambda batches: [step() for _ in range(batches)], device)}
+    trains = {UNSPLIT: repeated(unsplit(network(width), places[0], rows))}
     example = batch(rows * MICROBATCHES)
     for method in METHODS:
+        pipe = pipeline(width, method, places)
         for trace in (False, True):
-            pipe = pipeline(width, method, places)
-            found[f"{method}{', traced' if trace else ''}, {STAGES} stages"] = milliseconds(
-                lambda n, p=pipe, t=trace: p.train([example] * n, watch=Watch(trace=t)),  # type: ignore[misc]
-                device,
+            trains[f"{method}{', traced' if trace else ''}, {STAGES} stages"] = (
+                lambda n, p=pipe, t=trace: p.train([example] * n, watch=Watch(trace=t))  # type: ignore[misc]
             )
     ranks = ranks_on(STAGES, len(set(places)))
+    rounds = []
     with crew(ranks, device.type) as processes:
-        for name in tables(STAGES, MICROBATCHES, ranks):
-            took = processes.call(of_torch, device.type, width, rows, name, ranks)
-            found[f"torch.distributed.pipelining, {name}, {STAGES} stages on {ranks}"] = max(took)
-    table = pd.DataFrame(found.items(), columns=["who", "ms"])
-    print(f"measured: milliseconds a batch of {MICROBATCHES} microbatches")
-    show(table.assign(rate=found[UNSPLIT] / table["ms"]), 3)
-    return found
+        for _ in tqdm(range(ROUNDS), f"rounds at width {width}"):
+            times = {who: milliseconds(train, device) for who, train in trains.items()}
+            for name in tables(STAGES, MICROBATCHES, ranks):
+                took = processes.call(of_torch, device.type, width, rows, name, ranks)
+                who = f"torch.distributed.pipelining, {name}, {STAGES} stages on {ranks}"
+                times[who] = max(took)
+            rounds.append(times)
+    found = pd.DataFrame(rounds)
+    rate = found.rdiv(found[UNSPLIT], axis="index")
+    table = pd.DataFrame({"width": width, "ms": found.median(), "rate": rate.median()})
+    return table.rename_axis("who").reset_index()
 
 
 def main(
     device: Annotated[str, typer.Option(help="cuda, or cpu for a dry run.")] = "cuda",
-    width: int = 512,
-    rows: int = 8,
+    width: Annotated[list[int], typer.Option(help="Of the GPT; may be repeated.")] = [512, 2048],  # noqa: B006
+    rows: Annotated[int, typer.Option(help="Sequences of 64 tokens in a microbatch.")] = 8,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for speed.csv and its record.")
+    ] = None,
 ) -> None:
     count = 1 if device == "cpu" else device_count(device)
     if not count:
@@ -208,7 +225,11 @@ def main(
         raise typer.Exit(1)
     places = [device if device == "cpu" else f"{device}:{i % count}" for i in range(STAGES)]
     passed = tests() if is_accelerator(torch.device(places[0])) else True
-    speed(places, width, rows)
+    record = measured(rows=rows, microbatches=MICROBATCHES, rounds=ROUNDS, devices=places)
+    table = pd.concat([speed(places, each, rows) for each in width], ignore_index=True)
+    print(f"measured: milliseconds a batch of {MICROBATCHES} microbatches")
+    show(table, 3)
+    conclude("speed", table, record, output)
     if not passed:
         typer.echo("tests failed on the GPU: see above", err=True)
     raise typer.Exit(0 if passed else 1)

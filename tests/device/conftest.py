@@ -16,7 +16,7 @@ BUILDING_S = 900  # the first test of all builds the accelerator: 15 s, more on 
 MATRIX = "test_matrix.py"
 ON_ALL_KINDS = (
     *(MATRIX, "test_pipeline.py", "test_pipelined_module.py", "test_on_an_accelerator.py"),
-    "test_processes.py",
+    *("test_processes.py", "test_gpu_check.py"),
 )
 
 

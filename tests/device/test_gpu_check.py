@@ -37,8 +37,7 @@ def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
         patch.setattr(check, "milliseconds", lambda train, _: 1.0 if train(1) else 2.0)
         patch.setattr(check, "METHODS", {"1F1B": METHODS["1F1B"]})
         patch.setattr(check, "tables", lambda *_: {})
-        patch.setattr(
-            check, "crew", lambda *_: nullcontext()
-        )  # other processes know no such device
+        # Other processes know no such device.
+        patch.setattr(check, "crew", lambda *_: nullcontext())
         found = check.speed(on(2, STAGES), 32, ROWS)
-    assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]
+    assert [who.partition(",")[0] for who in found["who"]] == ["unsplit", "1F1B", "1F1B"]

@@ -50,11 +50,12 @@ def test_each_process_has_equally_many_stages() -> None:
 @pytest.mark.scripts
 def test_everybody_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "BATCHES", 1)
-    found = check.speed(["cpu"] * STAGES, WIDTH, ROWS)
-    assert {who.partition(",")[0] for who in found} == {
+    found = check.speed(["cpu"] * STAGES, WIDTH, ROWS).set_index("who")
+    assert {who.partition(",")[0] for who in found.index} == {
         *("unsplit", "GPipe", "1F1B", "PipeDream-2BW", "torch.distributed.pipelining"),
     }
-    assert all(took > 0 for took in found.values())
+    assert (found["ms"] > 0).all()
+    assert found.loc[check.UNSPLIT, "rate"] == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
