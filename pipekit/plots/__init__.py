@@ -9,7 +9,6 @@ from pipekit.plots.moving import moving
 from pipekit.plots.save import save, svg
 from pipekit.plots.series import bands, curves, points
 from pipekit.plots.timeline import compare, timeline
-from pipekit.plots.worker_panels import in_flight, in_flight_table
 
 __all__ = [
     "bands",
@@ -18,8 +17,6 @@ __all__ = [
     "compare",
     "curves",
     "grid",
-    "in_flight",
-    "in_flight_table",
     "intervals",
     "memory",
     "moving",

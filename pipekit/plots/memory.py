@@ -3,21 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.worker_panels import (
-    TICKS_PX,
-    in_panel,
-    panel,
-    steps,
-    worker_panels,
-    write_beside,
-)
 from pipekit.traces.memory import PARTS, Memory
 
+GAP_PX = 12
+"""Between two panels."""
+NAME_PX, TICKS_PX = 68, 40
+"""Of the left margin, for "worker 15", and for the numbers along the axis of bytes."""
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
 TICK_PX = 22
@@ -77,7 +74,7 @@ def memory(
     ticks = 1 + int(row_px / TICK_PX)
     time = style.axis(f"time ({second})", range=ends)
     held_axis = style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)
-    layout = worker_panels(workers, row_px, time, held_axis, heading, TICKS_PX)
+    layout = _panels(workers, row_px, time, held_axis, heading)
     layout["margin"]["r"] = margin
     parts = [part for part in PARTS if tables[0][part].any()]
     traces: list[dict[str, Any]] = []
@@ -96,9 +93,9 @@ def memory(
             here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}
         here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
-        traces += [in_panel(trace, row) for trace in here]
-        domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
-        layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
+        traces += [_in_panel(trace, row) for trace in here]
+        domain = layout[f"yaxis{_panel(row)['yaxis'][1:]}"]["domain"]
+        layout["annotations"].append(_write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
     unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
@@ -117,7 +114,7 @@ def _areas(
     for part in parts:
         look = style.PARTS[part]
         yield {
-            **steps(held["time_s"], held[part], end),
+            **_steps(held["time_s"], held[part], end),
             "name": look.name,
             "stackgroup": "parts",
             "mode": "lines",
@@ -130,7 +127,7 @@ def _areas(
 
 def _total(held: pd.DataFrame, end: float, name: str) -> list[dict[str, Any]]:
     """Return a line, after what sets it off from the areas beneath it, in greyscale too."""
-    line = {**steps(held["time_s"], held["total"], end), "name": f"total, {name}", "mode": "lines"}
+    line = {**_steps(held["time_s"], held["total"], end), "name": f"total, {name}", "mode": "lines"}
     look = {**style.line(0), "shape": "hv"}
     halo = {**look, "color": "rgba(255,255,255,0.7)", "width": 5}
     return [{**line, "name": None, "line": halo, "hoverinfo": "skip"}, {**line, "line": look}]
@@ -159,3 +156,54 @@ def _most(memory: Memory, workers: list[int]) -> str:
     peak = max(memory.peak_bytes)
     where = f" on worker {workers[memory.peak_bytes.index(peak)]}" if len(workers) > 1 else ""
     return f"{units.written(peak, units.BYTES)}{where} ({memory.label})"
+
+
+def _panels(
+    workers: list[int],
+    row_px: float,
+    x_axis: dict[str, Any],
+    y_axis: dict[str, Any],
+    title: str,
+) -> dict[str, Any]:
+    """Return the plotly layout of empty panels, one a worker, above one time axis."""
+    # All at once, as plain dicts: plotly checks every later change anew, which takes longer than
+    # all the rest.
+    plot_px = len(workers) * (row_px + GAP_PX) - GAP_PX
+    layout = style.layout(plot_px, title)
+    layout["margin"] = {**layout["margin"], "l": NAME_PX + TICKS_PX}
+    layout["annotations"] = []
+    for row, worker in enumerate(workers):
+        top = 1 - row * (row_px + GAP_PX) / plot_px
+        domain = [max(0.0, top - row_px / plot_px), top]
+        x, y = _panel(row).values()
+        below = {} if row == len(workers) - 1 else {"title": None, "showticklabels": False}
+        above = {"matches": "x"} if row else {}
+        layout[f"xaxis{x[1:]}"] = {**x_axis, "anchor": y, **below, **above}
+        layout[f"yaxis{y[1:]}"] = {**y_axis, "domain": domain, "anchor": x}
+        beside = _write_beside(domain, f"worker {worker}", x=0, xanchor="right", xshift=-TICKS_PX)
+        layout["annotations"].append(beside)
+    return layout
+
+
+def _panel(row: int) -> dict[str, str]:
+    """Return the axes of the panel in a row, as a plotly trace names them."""
+    suffix = str(row + 1) if row else ""
+    return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+
+
+def _write_beside(domain: Sequence[float], text: str, **x: Any) -> dict[str, Any]:
+    """Return a plotly text at half the height of a panel, at ``x`` of its width."""
+    place = {"xref": "paper", "y": sum(domain) / 2, "yref": "paper", "yanchor": "middle"}
+    return {"text": text, "showarrow": False, **x, **place}
+
+
+def _steps(times: pd.Series, values: pd.Series, end: float) -> dict[str, np.ndarray]:
+    """Return the x and y of what holds from each time to the next, and the last to the end."""
+    return {"x": np.append(times, end), "y": np.append(values, values.iloc[-1])}
+
+
+def _in_panel(trace: dict[str, Any], row: int) -> dict[str, Any]:
+    """Return a line or area in its panel, in the legend once for all of a name."""
+    name = trace.get("name")
+    shown = {"legendgroup": name, "showlegend": bool(name) and row == 0}
+    return {"type": "scatter", **trace, **_panel(row), **shown}

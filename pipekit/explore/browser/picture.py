@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.events import GAP_STYLES, event_styles, letters, summary, time_scale
-from pipekit.plots.worker_panels import NAME_PX, TICKS_PX
+from pipekit.plots.memory import NAME_PX, TICKS_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import CAUSES, PARTS, Trace, describe_gaps
 

@@ -13,7 +13,7 @@ from pipekit.explore.page import explorer, view
 from pipekit.explore.page.controls import Maker, choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
-from pipekit.plots import in_flight
+from pipekit.plots import memory
 from tests.explore.inside import inside
 
 
@@ -22,10 +22,11 @@ def see(stages: int = 3, method: str = "flush") -> View:
         raise ValueError("use at most 5 <stages>")
     flush = getattr(schedules, method)(stages, 2)
     trace = simulate(flush, Profile.uniform(stages, 0.01, 0.02))
+    assert trace.memory is not None
     return View(
         text=f"{stages} stages",
         timelines=[Timeline(trace, memory=True), Timeline(trace, title="again")],
-        plots={"in_flight": Plot(in_flight(flush), pd.DataFrame())},
+        plots={"held": Plot(memory(trace.memory), pd.DataFrame())},
         table=pd.DataFrame({"stages": [stages], "ratio": [1 / 3]}),
         caption="ratios (exact)",
     )
@@ -105,8 +106,8 @@ def test_without_a_front_end_figures_are_shown_and_saved(
         == {"application/vnd.plotly.v1+json", "image/svg+xml"}
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "in_flight.csv",
-        "in_flight.svg",
+        "held.csv",
+        "held.svg",
         "memory.csv",
         "memory.svg",
         "table.csv",
