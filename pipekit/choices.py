@@ -13,7 +13,11 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
     """
     if value not in choices:
         known = [str(choice) for choice in choices if choice is not None]
-        close = get_close_matches(str(value), known, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
         listed = ", ".join(known) if len(known) <= MOST_LISTED else f"{len(known)} names"
-        raise ValueError(f"{name} must be one of {listed}, not {value!r}{meant}")
+        raise ValueError(f"{name} must be one of {listed}, not {value!r}{meant(value, known)}")
+
+
+def meant(value: object, known: Collection[str]) -> str:
+    """Return the end of a refusal: the closest name that is known, or nothing."""
+    close = get_close_matches(str(value), known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

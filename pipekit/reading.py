@@ -66,7 +66,10 @@ def read_json(
     are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
     first wrong value in it.
     """
-    content = read_bytes(path)
+    try:
+        content = read_bytes(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}, which should be {what}") from None
     try:
         if form is None:
             return parse_json(content, shape)

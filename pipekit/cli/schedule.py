@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipekit.choices import meant
 from pipekit.cli.common.options import (
     STAGES,
     TABLE,
@@ -132,7 +133,7 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
     if not file.is_file():
         raise ValueError(
             f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
-            f"{TABLES}"
+            f"{TABLES}{meant(name, TABLES)}"
         )
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))

@@ -72,7 +72,8 @@ def described(
 
 
 def machine(name: str) -> Machine:
-    """Return a machine by its device's name; ValueError has the closest one and the remedy."""
+    """Return a machine by its name, in any case; ValueError has the closest and the remedy."""
+    name = next((known for known in MACHINES if known.casefold() == name.casefold()), name)
     try:
         require_choice("device", name, MACHINES)
     except ValueError as error:

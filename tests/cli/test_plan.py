@@ -57,7 +57,7 @@ def test_every_method(printed: Printed) -> None:
         ("p.json --cluster pipedream-a --method luck", "method must be one of pipedream"),
         ("p.json --cluster pipedream-a --max-batch 8", "pipedream has no option 'max_batch', only"),
         ("p.json --cluster pipedream-a --method balance", "use at most 6 stages"),
-        ("missing.json --cluster pipedream-a", "missing.json"),
+        ("missing.json --cluster pipedream-a", "no file missing.json, which should be a profile"),
     ],
 )
 def test_wrong_input_gets_one_sentence(line: str, says: str, refused: Printed) -> None:

@@ -42,6 +42,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     ("arguments", "says"),
     [
         ("gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
+        ("gpip", "did you mean 'gpipe'?"),
         ("2bw --stages 6", "use microbatches >= 6"),
         ("interleaved --stages 3", "use an even number of stages, not 3"),
         ("gpipe --stages 0", "stages must be a whole number of at least 1"),
