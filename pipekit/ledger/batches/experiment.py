@@ -110,7 +110,9 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     if scale not in SCALES:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
     if not file.is_file():
-        raise ValueError(f"no experiment file is named {file}")
+        raise ValueError(
+            f"no experiment file is named {file}: name a YAML file, as experiments/quickstart.yaml"
+        )
     try:
         content = json.dumps(yaml.load(read_text(file), _PlainLoader), allow_nan=False)
         found = parse_json(content, _File, exact=True)
