@@ -89,7 +89,9 @@ class PlainLoop:
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        gradients = self.weighted(self.whole(step), self.cut(step, microbatches))
+        whole = self.whole(step)
+        parts = self.cut(step, microbatches) if self.case.coupled else [whole.rows]
+        gradients = self.weighted(whole, parts)
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
