@@ -32,7 +32,8 @@ def microbatches(e: Observed) -> Iterator[Known]:
             updates = partial(_one_by_one, e, count, factor)
             yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
     fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    for count in (1, *counts) if e.loop.case.coupled else ():
+    whole = [count for count in range(1, MOST + 1) if e.loop.rows(0) % count == 0]
+    for count in whole if e.loop.case.coupled else ():
         said = f"of rows that go through in {count} microbatches"
         yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
 
