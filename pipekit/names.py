@@ -35,6 +35,7 @@ class Method(NamedPlace):
     takes_workers: bool = False  # since it can have more stages on each
     replicas: str = "pipelines"  # side by side, "stages" on workers of their own, or "none"
     microbatches: bool = True  # several a batch; else each is one microbatch
+    ops: tuple[str, ...] = ()  # of its workers' tasks, beside passes and updates
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ TABLES = Names(
         "bpipe": _method("offloading:bpipe"),
         "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
         "sharded-bfs": _method("sharded:sharded_bfs", **_LOOPED),
-        "pipefisher": _method("pipefisher:pipefisher"),
+        "pipefisher": _method("pipefisher:pipefisher", ops=("CURVATURE", "INVERSION")),
     },
 )
 """Likewise, with those that have sequence chunks or other ops than passes and updates: all can be

@@ -16,7 +16,7 @@ def parity(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="dense (the default), tied, skips, batch-norm, moe, frozen, tokens, odd, gated or "
+            help="dense (the default), tied, skips, batch-norm, moe, frozen, tokens, odd or "
             "dropout; several, one option each.",
         ),
     ] = None,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.messages import Numbers, packed
-from pipekit.measured.operations import Times
+from pipekit.measured.operations import Operations, Times
 from pipekit.measured.recognition import Recognition
 from pipekit.measured.what_if import WhatIf
 from pipekit.names import METHODS
@@ -222,51 +222,70 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     """Yield the method that saves most, if one does.
 
     It flushes, has the same stages on the same workers and the same kinds of passes, each of which
-    takes its mean of the recording, as do messages; a forward that is run again is part of the
-    backward behind it.
+    takes its mean of the recording, as do messages.
     """
     if recognition.schedule is None or not recognition.schedule.is_closed:
         return
     operations, count = what_if.operations, recognition.microbatches
-    rows = operations.table[operations.passes].assign(s=operations.seconds[operations.passes])
-    rows = rows.sort_values(["step", "worker"], kind="stable")
-    again = rows["kind"] == RECOMPUTE
-    kind = rows["kind"].where(~again, rows["kind"].shift(-1))
-    taken = rows["s"].groupby([kind, rows["stage"]])
-    mean = (taken.sum() / (~again).groupby([kind, rows["stage"]]).sum()).to_dict()
-    moves = operations.seconds[operations.messages]
+    moves, passes = operations.seconds[operations.messages], _mean_passes(operations)
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
-    recorded = best = _step(own, mean, sent)
-    for other in METHODS:
+    recorded = _makespan(_replayed(own, passes, sent))
+    best, named = (recorded, own), ""
+    for name in METHODS:
         try:
-            schedule = BY_NAME[other](recognition.stages, count)
+            schedule = BY_NAME[name](recognition.stages, count)
         except ScheduleError:  # not with these counts
             continue
         if schedule.is_closed and schedule.stage_workers == own.stage_workers:
-            step = _step(schedule.before(count), mean, sent, other)
-            if step is not None and best is not None and step.makespan_s < best.makespan_s:
-                best = step
-    if best is not None and recorded is not None and best is not recorded:
-        text = f"{best.name} with these durations leaves workers idle for less time"
-        yield Counterfactual("method", None, recorded.makespan_s - best.makespan_s, text, step=best)
+            other = schedule.before(count)
+            takes = _makespan(_replayed(other, passes, sent))
+            if takes < best[0]:
+                best, named = (takes, other), name
+    if named and recorded < np.inf:
+        least, schedule = best
+        frame = events_of(schedule, *_replayed(schedule, passes, sent))
+        frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+        step = Trace(frame, "simulated", named, schedule.worker_count)
+        text = f"{named} with these durations leaves workers idle for less time"
+        yield Counterfactual("method", None, recorded - least, text, step=step)
 
 
-def _step(
-    schedule: Schedule, passes: dict[tuple[str, int], float], sent: float, name: str = ""
-) -> Trace | None:
-    """Return a step of a method; None if the recording lacks a kind of pass."""
+def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
+    """Return what passes take, by kind and stage.
+
+    A forward that is run again is part of the backward behind it.
+    """
+    table = operations.table
+    rows = np.flatnonzero(operations.passes)
+    rows = rows[np.lexsort((table["worker"].to_numpy()[rows], table["step"].to_numpy()[rows]))]
+    again, kind = operations.among(RECOMPUTE)[rows], operations.kind[rows]
+    kind = np.where(again, np.roll(kind, -1), kind)
+    stages = table["stage"].to_numpy()[rows]
+    count = int(stages.max()) + 1
+    key = kind * count + stages
+    total, number = np.bincount(key, operations.seconds[rows]), np.bincount(key, ~again)
+    places = np.flatnonzero(number).tolist()
+    return {(operations.names[n // count], n % count): total[n] / number[n] for n in places}
+
+
+def _replayed(
+    schedule: Schedule, passes: dict[tuple[str, int], float], sent: float
+) -> tuple[Times, Times]:
+    """Return when the tasks of a method begin and end; never, if a kind of pass is unknown."""
     graph = schedule.dependencies
-    keys = [(task.op.name, task.stage) for task in graph.tasks]
-    if any(key not in passes and key[0] != Op.UPDATE.name for key in keys):
-        return None
     home = graph.worker_of
+    seconds = [
+        0.0 if task.op is Op.UPDATE else passes.get((task.op.name, task.stage), np.inf)
+        for task in graph.tasks
+    ]
     needs = [
         tuple((n, sent if n >= 0 and home[n] != home[at] else 0.0) for n, _ in each)
         for at, each in enumerate(graph_needs(graph))
     ]
-    lists = [range(*each) for each in pairwise(graph.first)]
-    walk = Walk(lists, [passes.get(key, 0.0) for key in keys], needs).run()
-    times = np.array(walk.starts), np.array(walk.ends[: len(keys)])
-    frame = events_of(schedule, *times).sort_values(["worker", "start_s"], kind="stable")
-    return Trace(frame.reset_index(drop=True), "simulated", name, schedule.worker_count)
+    walk = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
+    return np.array(walk.starts), np.array(walk.ends[: len(seconds)])
+
+
+def _makespan(times: tuple[Times, Times]) -> float:
+    return float(times[1].max() - times[0].min())

@@ -29,7 +29,7 @@ class Explanation:
     """What :func:`explain` found; ``print`` shows it in some ten lines.
 
     Attributes:
-        name: of the trace.
+        name: of the trace; ``label``: what its times are.
         recognition: the method, and its counts.
         workers: all that were recorded.
         step_s: the mean recorded step.
@@ -44,6 +44,7 @@ class Explanation:
     """
 
     name: str
+    label: str
     recognition: Recognition
     workers: int
     step_s: float
@@ -83,7 +84,7 @@ class Explanation:
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
         frame["microbatch"] = pd.factorize(frame["microbatch"], sort=True)[0]
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        label = "published" if cause is None else "simulated"
+        label = self.label if cause is None else "simulated"
         return Trace(frame[COLUMNS], label, name, int(frame["worker"].max()) + 1)
 
     def record(self) -> dict[str, Any]:
@@ -182,6 +183,7 @@ def explain(trace: Trace) -> Explanation:
     what_if = WhatIf(recorded, lasting, found.steps)
     return Explanation(
         trace.name,
+        trace.label,
         found,
         trace.workers,
         float(lasting.sum()) / found.steps,

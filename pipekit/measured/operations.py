@@ -38,10 +38,9 @@ _WHOLE = [p.value for p in Payload]
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
 
 
-Levels = list[tuple[int, int, Numbers, Numbers]]
-"""Operations that wait for none of each other: from which row up to which.  Those that end alone
-stand in front; then the places in the level at which groups that end together begin, and their
-sizes."""
+Blocks = list[tuple[int, int, int]]
+"""Operations that wait for none of each other: from which row up to which so many each, one behind
+the other, end together."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Operations:
             the beginning of the step).
         before: [operations, k], the rows that must have ended; the number of operations stands for
             none.
-        levels: the order in which to replay them.
+        blocks: the order in which to replay them.
         seconds: what each takes by itself: a pass without waiting for its input; of a communication
             the transfer, once all of its group have begun.
         moves: whether it is a communication.
@@ -65,7 +64,7 @@ class Operations:
 
     table: pd.DataFrame
     before: Numbers
-    levels: Levels
+    blocks: Blocks
     seconds: Times
     moves: Mask
     passes: Mask
@@ -98,13 +97,14 @@ class Operations:
             cases: [operations, cases], the seconds of each after all that it waits for.
             delays: [operations], how long each begins after all is there.
         """
-        ends = np.zeros((len(self.table) + 1, cases.shape[1]))
-        for begin, stop, first, size in self.levels:
+        ends = np.zeros((len(self.table) + 1, cases.shape[1]), cases.dtype)
+        for begin, stop, size in self.blocks:
             ready = _latest(ends, self.before[begin:stop])
             if delays is not None:
                 ready += delays[begin:stop, None]
-            if len(first):
-                ready[first[0] :] = np.repeat(np.maximum.reduceat(ready, first), size, axis=0)
+            if size > 1:
+                together = ready.reshape(-1, size, cases.shape[1])
+                together[:] = together.max(axis=1, keepdims=True)
             np.add(ready, cases[begin:stop], out=ends[begin:stop])
         return ends[:-1]
 
@@ -153,13 +153,13 @@ def operations(trace: Trace) -> Operations:
     sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], _latest(sent, before[:, 1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
-    order, levels = _levels(before, group)
+    order, blocks = _blocks(before, group)
     at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
     return Operations(
         table.take(order).reset_index(drop=True),
         at[before[order]],
-        levels,
+        blocks,
         seconds[order],
         moves[order],
         place.among(_PASSES)[order],
@@ -226,16 +226,16 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     return list(found)
 
 
-def _levels(before: Numbers, group: Numbers) -> tuple[Numbers, Levels]:
-    """Return the rows level by level, those of a group together, and where each level stands.
+def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
+    """Return the rows behind those that they wait for, those of a group together, and the blocks.
 
     Raises:
         ValueError: operations wait for one another in a circle.
     """
     waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
-    holds = np.zeros(group.max() + 1, np.bool_)
+    size, holds = np.bincount(group), np.zeros(group.max() + 1, np.bool_)
     order: list[Numbers] = []
-    levels: Levels = []
+    blocks: Blocks = []
     begin = 0
     while len(left):
         late = waits[before[left, 0]]
@@ -248,8 +248,8 @@ def _levels(before: Numbers, group: Numbers) -> tuple[Numbers, Levels]:
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")
         waits[ready] = False
-        order.append(ready[np.argsort(group[ready], kind="stable")])
-        _, first, size = np.unique(group[order[-1]], return_index=True, return_counts=True)
-        levels.append((begin, begin + len(ready), first[size > 1], size[size > 1]))
-        begin += len(ready)
-    return np.concatenate(order), levels
+        sizes = size[group[ready]]
+        order.append(ready[np.lexsort((group[ready], sizes))])
+        for each, count in zip(*np.unique(sizes, return_counts=True), strict=True):
+            blocks.append((begin, begin := begin + int(count), int(each)))
+    return np.concatenate(order), blocks

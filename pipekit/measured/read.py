@@ -99,7 +99,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     order = np.lexsort((frame["start_s"], frame["worker"]))
     return Trace(
         frame.take(order).drop(columns=["moves", "group"]).reset_index(drop=True),
-        "published",
+        "measured",
         recording.name,
         recording.workers,
         other=None if other.empty else other.reset_index(drop=True),

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from pipekit.names import TABLES
@@ -102,16 +101,15 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     by = ["step"] + (["replica"] if "replica" in frame else [])
     if trace.steps is None:
         return _ordered(frame, range(trace.workers)), 1
-    number = frame.groupby(by).ngroup().to_numpy()
-    some = range(0, number.max() + 1, max(1, (number.max() + 1) // _ENOUGH))
-    found = Counter(_ordered(frame.take(np.flatnonzero(number == each))) for each in some)
+    rows = list(frame.groupby(by).indices.values())
+    found = Counter(_ordered(frame.take(each)) for each in rows[:: max(1, len(rows) // _ENOUGH)])
     return found.most_common(1)[0][0], len(trace.steps)
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
     numbers = {old: new for new, old in enumerate(sorted(set(frame["microbatch"].tolist())))}
     frame = frame.sort_values(["worker", "start_s", "end_s"], kind="stable")
-    columns = (frame[name].tolist() for name in ("worker", "op", "stage", "microbatch"))
+    columns = (frame[name].to_numpy().tolist() for name in ("worker", "op", "stage", "microbatch"))
     lists: dict[int, list[tuple[str, int, int]]] = {
         worker: [] for worker in (workers if workers is not None else sorted(set(frame["worker"])))
     }
@@ -144,8 +142,11 @@ def _candidates(
     copies = max(replicas)
     counts: list[tuple[int | Sequence[int], int]] = [(stages, batch)]
     counts += [(replicas, max(1, batch // copies))] if copies > 1 else []
+    ops = {op for tasks in lists for op, _, _ in tasks}
     for name, entry in TABLES.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
+            continue
+        if not ops.issuperset(entry.ops):
             continue
         if "chunks" in entry.options:
             parts = range(2, 1 + MOST_CHUNKS) if trace.chunks == 1 else [trace.chunks]

@@ -10,8 +10,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from numpy.typing import DTypeLike
 
-from pipekit.measured.messages import packed
+from pipekit.measured.messages import Mask, packed
 from pipekit.measured.operations import Operations, Times
 from pipekit.schedules import Payload
 
@@ -57,21 +58,19 @@ class WhatIf:
     def slowdowns(self) -> dict[str, float]:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
         replica = self.operations.table["replica"].to_numpy()
-        stages = np.unique(self.stage[self.operations.passes])
-        of_stage = self.stage[:, None] == stages
-        of_replica = replica[:, None] == np.unique(replica)
-        everything = np.ones((len(replica), 1), bool)
-        recorded = [everything, ~everything, ~of_stage[:, -1:], of_stage, of_replica]
-        t_ori, t_ideal, t_last, *each = self._partly_ideal(np.concatenate(recorded, axis=1))
+        stages, replicas = np.unique(self.stage[self.operations.passes]), np.unique(replica)
+        alone = [self.stage[:, None] == stages, replica[:, None] == replicas]
+        # Half as many bytes are enough to find the worst.
+        each = self._partly_ideal(np.concatenate(alone, axis=1), np.float32)
         table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
-        table = table.drop_duplicates()
+        table = table.iloc[np.unique(packed(*table.to_numpy().T), return_index=True)[1]]
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
-        by_replica = table["replica"].map(
-            dict(zip(np.unique(replica), each[len(stages) :], strict=True))
-        )
+        by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
-        (t_worst,) = self._partly_ideal(~np.isin(self.worker, worst)[:, None])
+        others = [self.worker >= 0, self.worker < 0, self.stage != stages[-1]]
+        masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
+        t_ori, t_ideal, t_last, t_worst = self._partly_ideal(masks)
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,
@@ -81,10 +80,11 @@ class WhatIf:
             "m_w": (t_ori - t_worst) / lost,
         }
 
-    def _partly_ideal(self, recorded: np.ndarray) -> list[float]:
+    def _partly_ideal(self, recorded: Mask, dtype: DTypeLike = np.float64) -> list[float]:
         """Return the mean steps if in each case only the operations of a mask are as recorded."""
-        seconds = self.operations.seconds[:, None]
-        return self.mean_step(np.where(recorded, seconds, self.ideal[:, None]))
+        both = self.operations.seconds, self.ideal
+        seconds, ideal = (each[:, None].astype(dtype) for each in both)
+        return self.mean_step(np.where(recorded, seconds, ideal))
 
     # What the run would have taken.
 

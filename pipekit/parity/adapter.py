@@ -1,12 +1,13 @@
 """The user's adapter: three methods around a trainer; and one process that trains through it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Protocol
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,7 +15,6 @@ from pipekit.parity.plain_loop import LEARNING_RATE, Tensors
 from pipekit.parity.suite import SUITE, Batch
 from pipekit.references import load
 
-MOST_MICROBATCHES = 1024
 STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
 SEED = 7
 
@@ -34,42 +34,39 @@ class Adapter(Protocol):
         """Return what this rank holds, by the model's names; buffers may be among it."""
 
 
-@dataclass(frozen=True)
-class Stated:
+class Stated(BaseModel):
     """What an adapter may state by attributes of these names."""
 
-    microbatches: int | None = None  # of a batch; without it all divisors of the rows are tried
-    stages: int | None = None  # of the pipeline; without it the ranks count
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+    # Microbatches of a batch; without them all divisors of the rows are tried.
+    microbatches: int | None = Field(None, ge=1, le=1024)
+    stages: int | None = Field(None, ge=1)  # of the pipeline; without it the ranks count
     balance: tuple[int, ...] | None = None  # how many of the model's layers each stage has
-    stale: int = 0  # the most updates that gradients are behind by design
-    clip_norm: float | None = None  # the norm of all gradients to which the trainer clips by design
+    stale: int = Field(0, ge=0, le=99)  # the most updates that gradients are behind by design
+    clip_norm: float | None = Field(None, gt=0)  # of all gradients, to which it clips by design
 
     @classmethod
     def by(cls, adapter: Any, layers: int) -> "Stated":
         """Return what an adapter states of a model with so many layers.
 
         Raises:
-            ValueError: for what is no such number.
+            ValueError: for what cannot be so.
         """
-        found: dict[str, Any] = {f.name: getattr(adapter, f.name, f.default) for f in fields(cls)}
-        ranges = {"microbatches": (1, MOST_MICROBATCHES), "stages": (1, layers), "stale": (0, 99)}
-        for name, (least, most) in ranges.items():
-            value = found[name]
-            if value is not None and (type(value) is not int or not least <= value <= most):
-                raise ValueError(
-                    f"the adapter's {name} is {value!r}: state a whole number, {least} to {most}"
-                )
-        clip, balance = found["clip_norm"], found["balance"]
-        if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
-            raise ValueError(f"the adapter's clip_norm is {clip!r}: state a norm above 0")
-        if balance is not None:
-            found["balance"] = balance = tuple(balance)
-            if sum(balance) != layers:
-                raise ValueError(
-                    f"the adapter's balance is {balance!r}: let it add up to {layers} layers"
-                )
-            found["stages"] = len(balance)
-        return cls(**found)
+        try:
+            stated = cls.model_validate(adapter)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            name, said = wrong["loc"][0], wrong["msg"].lower()
+            raise ValueError(f"the adapter's {name} is {wrong['input']!r}: {said}") from None
+        if stated.balance and sum(stated.balance) != layers:
+            raise ValueError(
+                f"the adapter's balance is {stated.balance}: let it add up to {layers} layers"
+            )
+        if (stated.stages or 1) > layers:
+            raise ValueError(f"the adapter's stages are {stated.stages}: the layers are {layers}")
+        return (
+            stated.model_copy(update={"stages": len(stated.balance)}) if stated.balance else stated
+        )
 
 
 @dataclass

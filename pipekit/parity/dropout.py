@@ -49,8 +49,7 @@ def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
     """Return what is wrong where forwards have the plain loop's masks."""
     e.raw = e.right = lambda step: drawn(step).gradients
     e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
-    known = [k for hypothesis in scaled(e) for k in hypothesis.known(e)]
-    whole = [(k.fault, k.said) for k in known if len(k.covers) == len(e.wrong)]
+    whole = [(k.fault, k.said) for k in scaled(e) if len(k.covers) == len(e.wrong)]
     other = (Fault.DROPOUT, "other masks in a backward than in its forward")
     classes, said = zip(*(whole or [other]), strict=True)
     return Finding(classes, said, tuple(entry.name for entry in e.wrong))

@@ -11,7 +11,7 @@ import torch
 from pipekit.choices import require_choice
 from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord
 from pipekit.parity.dropout import judged_with_dropout
-from pipekit.parity.hypothesis import Source, explained
+from pipekit.parity.fit import Source, explained
 from pipekit.parity.launch import run
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_microbatches import counted, microbatches, rows, tied

@@ -5,16 +5,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
-from pipekit.parity.hypothesis import (
-    NOTHING,
-    Factors,
-    Hypothesis,
-    Named,
-    each,
-    same,
-    shown,
-    times,
-)
+from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same, shown
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
 from pipekit.parity.verdict import Fault
@@ -25,31 +16,30 @@ Cut = Callable[[int], Sequence[Rows]]
 """The parts of a step's batch."""
 
 
-def microbatches(e: Observed) -> Iterator[Hypothesis]:
+def microbatches(e: Observed) -> Iterator[Known]:
     """Yield what batches cut into possible numbers of microbatches may give."""
-    for count in dict.fromkeys((*e.candidates, *REPLICAS)):
-        if count <= MOST:
-            yield _means(e, count, partial(e.loop.cut, microbatches=count))
-            # As a distributed sampler deals rows out to replicas:
-            yield _means(
-                e,
-                count,
-                lambda s, n=count: [(k, e.loop.rows(s), n) for k in range(n)],  # type: ignore[misc]
-            )
-    for count in (count for count in e.candidates if count <= MOST):
+
+    def dealt(count: int, step: int) -> list[Rows]:  # as a distributed sampler deals rows out
+        return [(k, e.loop.rows(step), count) for k in range(count)]
+
+    counts = [count for count in e.candidates if count <= MOST]
+    for count in dict.fromkeys((*counts, *REPLICAS)):
+        for cut in (partial(e.loop.cut, microbatches=count), partial(dealt, count)):
+            yield from _means(e, count, cut)
+    for count in counts:
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
-            yield Hypothesis(updates, times(Fault.EACH_MICROBATCH, said))
+            yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
     fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    for count in range(1, MOST + 1) if e.loop.case.coupled else ():
-        expected = cache(partial(e.loop.expected, microbatches=count))
+    whole = [count for count in range(1, MOST + 1) if e.loop.rows(0) % count == 0]
+    for count in whole if e.loop.case.coupled else ():
         said = f"of rows that go through in {count} microbatches"
-        yield Hypothesis(lambda step, of=expected: [of(step)], times(fault, said))  # type: ignore[misc]
+        yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
 
 
-def _means(e: Observed, count: int, cut: Cut) -> Hypothesis:
-    """Return the sum of the parts' own means, however many terms each has."""
+def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
+    """Yield the sum of the parts' own means, however many terms each has."""
 
     def summed(step: int) -> list[Tensors]:
         passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
@@ -63,38 +53,38 @@ def _means(e: Observed, count: int, cut: Cut) -> Hypothesis:
             fault = next((f for k, f in known.items() if same(factor, k)), Fault.PER_MICROBATCH)
             yield fault, said if same(factor, 1 / count) else f"x {factor * count:.4g}; {said}"
 
-    return Hypothesis(summed, each(name))
+    return named(e, summed, name)
 
 
-def _one_by_one(e: Observed, count: int, factor: float, step: int) -> list[Tensors]:
+def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
     """Return what the updates of a batch add up to, one after each microbatch."""
     before = weights = e.loop.weights[step]
     for rows in e.loop.cut(step, count):
         own = e.loop.run_anew(replace(e.loop.whole(step), rows=rows), weights=weights).gradients
         weights = {n: w - LEARNING_RATE * factor * own[n] for n, w in weights.items()}
-    return [{n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}]
+    return {n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}
 
 
-def counted(e: Observed) -> Iterator[Hypothesis]:
+def counted(e: Observed) -> Iterator[Known]:
     """Yield microbatches that count so many times, in their own update or in the next."""
     for count in (count for count in e.candidates if count <= MOST):
         own = cache(partial(_alone, e, partial(e.loop.cut, microbatches=count)))
-        late = partial(_with_late, own)
-        for basis in (own, late):
-            yield Hypothesis(basis, each(partial(_of_counts, count)), together=True)
-        named = each(partial(_of_each_step, count))
-        yield Hypothesis(own, named, together=True, each_step=True)
+        for basis in (own, partial(_with_late, own)):
+            yield from named(e, basis, partial(_of_counts, count), together=True)
+        yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
         yield from tied(e, count)
 
 
-def rows(e: Observed) -> Iterator[Hypothesis]:
+def rows(e: Observed) -> Iterator[Known]:
     """Yield rows that count so many times, of models whose rows do not see one another."""
     count = e.loop.rows(0)
+
+    def cut(_: int) -> list[Rows]:
+        return [(k, k + 1) for k in range(count)]
+
     if not e.loop.case.coupled:
-        alone = lambda _: [(k, k + 1) for k in range(count)]  # noqa: E731
-        own = cache(partial(_alone, e, alone))
-        yield _means(e, count, alone)
-        yield Hypothesis(own, each(partial(_of_counts, count)), together=True)
+        yield from _means(e, count, cut)
+        yield from named(e, partial(_alone, e, cut), partial(_of_counts, count), together=True)
 
 
 def _alone(e: Observed, cut: Cut, step: int) -> list[Tensors]:
@@ -144,18 +134,17 @@ def _fault(own: Sequence[float], late: Sequence[float]) -> str:
     return Fault.AVERAGED_TWICE if again else Fault.MICROBATCHES  # the earlier, the more often
 
 
-def tied(e: Observed, count: int = 1) -> Iterator[Hypothesis]:
+def tied(e: Observed, count: int = 1) -> Iterator[Known]:
     """Yield sums over other uses of shared weights, or over the microbatches of each use."""
+
+    def each_use(uses: tuple[str, ...], step: int) -> list[Tensors]:
+        parts = [[rows] for rows in e.loop.cut(step, count)] if count > 1 else [e.parts(step)]
+        found = [e.loop.batch(e.loop.whole(step), part).of_use for part in parts]
+        return [dict.fromkeys(uses, of_use[use]) for use in uses for of_use in found]
+
     for uses in {e.loop.uses[entry.name] for entry in e.wrong}:
         if len(uses) > 1:
-            basis = partial(_each_use, e, uses, count)
-            yield Hypothesis(basis, each(partial(_of_uses, uses, count)))
-
-
-def _each_use(e: Observed, uses: tuple[str, ...], count: int, step: int) -> list[Tensors]:
-    parts = [[rows] for rows in e.loop.cut(step, count)] if count > 1 else [e.parts(step)]
-    found = [e.loop.batch(e.loop.whole(step), part).of_use for part in parts]
-    return [dict.fromkeys(uses, of_use[use]) for use in uses for of_use in found]
+            yield from named(e, partial(each_use, uses), partial(_of_uses, uses, count))
 
 
 def _of_uses(uses: Sequence[str], count: int, factors: Factors) -> Named:

@@ -5,27 +5,29 @@ from functools import partial
 from itertools import pairwise
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
-from pipekit.parity.hypothesis import (
+from pipekit.parity.fit import (
     NOTHING,
     SAME,
     Factors,
     Fits,
-    Hypothesis,
     Known,
     Named,
     alike,
     constant,
-    each,
+    fit,
+    multiples,
+    named,
     same,
-    times,
 )
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
 _LEAST = 1e-6
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "Adam": torch.optim.Adam,
     "RMSprop": torch.optim.RMSprop,
     "Adagrad": torch.optim.Adagrad,
@@ -34,22 +36,16 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def frozen(e: Observed) -> Iterator[Hypothesis]:
+def frozen(e: Observed) -> Iterator[Known]:
     """Yield that a frozen parameter moves, however it does."""
-    own = {entry.name: entry.values for entry in e.wrong if entry.name in e.loop.frozen}
-    yield Hypothesis(
-        lambda step: [{n: values[step] for n, values in own.items()}], times(Fault.FROZEN, "")
-    )
+    if moved := frozenset(entry for entry in e.wrong if entry.name in e.loop.frozen):
+        yield Known(Fault.FROZEN, "", moved)
 
 
-def scaled(e: Observed) -> Iterator[Hypothesis]:
+def scaled(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradients, in each step another one."""
-    yield Hypothesis(lambda step: [e.raw(step)], partial(_of_scale, e), each_step=True)
-
-
-def _of_scale(e: Observed, fits: Fits) -> Iterator[Known]:
-    groups = alike(fits, _LEAST)
-    clipped = list(_clipped(e, fits))
+    fits = fit(e, lambda step: [e.raw(step)], each_step=True)
+    groups, clipped = alike(fits, _LEAST), list(_clipped(e, fits))
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
         if constant(factors):
@@ -72,14 +68,12 @@ def meanings(e: Observed, factor: float) -> list[str]:
         return [Fault.NEVER, Fault.LOST]
     counts = {float(count) for count in (*e.candidates, e.loop.terms(0)) if count > 1}
     stages = range(2, 17) if e.stages is None or e.stages == 1 else (e.stages,)
-    found = []
-    if any(same(factor, count) for count in counts):
-        found.append(Fault.SUMMED)
-    if any(same(1 / factor, count) for count in counts):
-        found.append(Fault.AVERAGED_TWICE)
-    if any(same(factor, float(n)) or same(1 / factor, float(n)) for n in stages):
-        found.append(Fault.TIMES_STAGES)
-    return found or [Fault.SCALED]
+    found = {
+        Fault.SUMMED: any(same(factor, count) for count in counts),
+        Fault.AVERAGED_TWICE: any(same(1 / factor, count) for count in counts),
+        Fault.TIMES_STAGES: any(same(factor, n) or same(1 / factor, n) for n in stages),
+    }
+    return [fault for fault, fits in found.items() if fits] or [Fault.SCALED]
 
 
 def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
@@ -115,30 +109,39 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
         yield Known(fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", frozenset(fits))
 
 
-def of_the_update(e: Observed) -> Iterator[Hypothesis]:
+def of_the_update(e: Observed) -> Iterator[Known]:
     """Yield what an optimizer does to gradients or adds to them, perhaps late."""
     own = {entry.name: entry.values for entry in e.wrong}
     most = max(float(v.abs().max()) for values in own.values() for v in values[: e.steps])
-    if most:
-        clamped = lambda step: [{n: g.clamp(-most, most) for n, g in e.raw(step).items()}]  # noqa: E731
-        yield Hypothesis(clamped, times(Fault.CLIPPED, f"each number to {most:.4g}"))
+
+    def clamped(step: int) -> Tensors:
+        return {n: g.clamp(-most, most) for n, g in e.raw(step).items()}
 
     def before(step: int) -> Tensors:
         return {n: v[step - 1] if step else 0 * v[0] for n, v in own.items()}
 
+    def late(step: int) -> Tensors:
+        return total([(float(step > 0), e.raw(max(step - 1, 0)))])
+
+    def every(k: int, step: int) -> Tensors:
+        now = float((step + 1) % k == 0)
+        return total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))
+
+    if most:
+        yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
+    yield from added(e, before, "of the update before", partial(_kept, e))
     weights = e.loop.weights.__getitem__
-    yield added(e, before, "of the update before", partial(_kept, e))
-    yield added(e, weights, "of the weight", lambda _: [Fault.DECAY])
-    late = lambda step: [total([(float(step > 0), e.raw(max(step - 1, 0)))])]  # noqa: E731
-    yield Hypothesis(late, times(Fault.LATE, "each update applies the gradient of the one before"))
+    yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
+    yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
     for k in range(2, e.steps // 2 + 1):
-        yield Hypothesis(partial(_every, e, k), times(Fault.SEVERAL_BATCHES, f"every {k} batches"))
+        said = f"every {k} batches"
+        yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
 
 
 def added(
     e: Observed, more: Callable[[int], Tensors], what: str, called: Callable[[float], list[str]]
-) -> Hypothesis:
-    """Return the hypothesis that something is added to the right gradients."""
+) -> Iterator[Known]:
+    """Yield that something is added to the right gradients."""
 
     def name(factors: Factors) -> Named:
         own, factor = factors
@@ -146,7 +149,7 @@ def added(
         if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
             yield from ((fault, said) for fault in called(factor))
 
-    return Hypothesis(lambda step: [e.raw(step), more(step)], each(name))
+    return named(e, lambda step: [e.raw(step), more(step)], name)
 
 
 def _kept(e: Observed, factor: float) -> list[str]:
@@ -156,20 +159,14 @@ def _kept(e: Observed, factor: float) -> list[str]:
     return [*kept, Fault.MOMENTUM] if factor < 0.999 else kept
 
 
-def _every(e: Observed, k: int, step: int) -> list[Tensors]:
-    now = float((step + 1) % k == 0)
-    return [total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))]
-
-
-def other_optimizers(e: Observed) -> Iterator[Hypothesis]:
+def other_optimizers(e: Observed) -> Iterator[Known]:
     """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
     for name, how in _OPTIMIZERS.items():
         updates = _updates_of(e, how)
-        basis = lambda step, updates=updates: [updates[step]]  # noqa: E731
-        yield Hypothesis(basis, times(Fault.OPTIMIZER, name), rough=True)
+        yield from multiples(e, Fault.OPTIMIZER, name, updates.__getitem__, rough=True)
 
 
-def _updates_of(e: Observed, how: Callable[..., torch.optim.Optimizer]) -> list[Tensors]:
+def _updates_of(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
     weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
     optimizer, updates = how(weights.values(), lr=1.0), []
     for step in range(e.steps):
@@ -181,25 +178,25 @@ def _updates_of(e: Observed, how: Callable[..., torch.optim.Optimizer]) -> list[
     return updates
 
 
-def mixed(e: Observed) -> Iterator[Hypothesis]:
+def mixed(e: Observed) -> Iterator[Known]:
     """Yield sums over parameters of one shape, as of a reduction over the wrong ranks."""
     shapes: dict[torch.Size, list[str]] = {}
     for name, gradient in e.raw(0).items():
         shapes.setdefault(gradient.shape, []).append(name)
+
+    def basis(names: Sequence[str], step: int) -> list[Tensors]:
+        return [dict.fromkeys(names, e.raw(step)[n]) for n in names]
+
+    def mixture(names: Sequence[str], factors: Factors) -> Named:
+        there = [(n, f) for n, f in zip(names, factors, strict=True) if abs(f) > NOTHING]
+        if there:
+            yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
+
     for names in (names for names in shapes.values() if len(names) > 1):
-        yield Hypothesis(
-            lambda step, names=names: [dict.fromkeys(names, e.raw(step)[n]) for n in names],  # type: ignore[misc]
-            each(partial(_mixture, names)),
-        )
+        yield from named(e, partial(basis, names), partial(mixture, names))
 
 
-def _mixture(names: Sequence[str], factors: Factors) -> Named:
-    there = [(n, f) for n, f in zip(names, factors, strict=True) if abs(f) > NOTHING]
-    if there:
-        yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
-
-
-def in_part(e: Observed) -> Iterator[Hypothesis]:
+def in_part(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradient in some numbers of a parameter, and numbers moved."""
     wrong = {entry.name: _wrong_numbers(e, entry) for entry in e.wrong}
     wrong = {name: there for name, there in wrong.items() if not there.all()}
@@ -213,43 +210,41 @@ def in_part(e: Observed) -> Iterator[Hypothesis]:
             for fault in meanings(e, factors[1]):
                 yield fault, f"x {factors[1]:.4g} in a part of each"
 
-    def moved(step: int) -> list[Tensors]:
-        return [{n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}]
+    def moved(step: int) -> Tensors:
+        return {n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}
 
-    yield Hypothesis(parts, each(name))
-    yield Hypothesis(moved, times(Fault.LAYOUT, "transposed, or shards exchanged"))
+    yield from named(e, parts, name)
+    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", moved)
 
 
-def _like_order(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
     """Return the same numbers, the largest where the largest of the other ones is, and so on."""
     moved = torch.empty_like(numbers).flatten()
     moved[like.flatten().argsort()] = numbers.flatten().sort().values
     return moved.view_as(numbers)
 
 
-def _wrong_numbers(e: Observed, entry: Entry) -> torch.Tensor:
+def _wrong_numbers(e: Observed, entry: Entry) -> Tensor:
     """Return which numbers of a parameter are wrong in some step."""
     name, steps = entry.name, range(e.steps)
     off = [(entry.values[step] - e.raw(step)[name]).abs() / e.ulp(step, name) for step in steps]
     return (torch.stack(off) > TOLERANCE).any(0)
 
 
-def rounded(e: Observed) -> Iterator[Hypothesis]:
+def rounded(e: Observed) -> Iterator[Known]:
     """Yield gradients that are near the right ones, and weights that two bytes could hold."""
 
     def near(factors: Factors) -> Named:
         if abs(factors[0] - 1) < NOTHING:
             yield Fault.ROUNDED, "within a hundredth of the right ones"
 
-    yield Hypothesis(lambda step: [e.raw(step)], each(near), rough=True)
+    yield from named(e, lambda step: [e.raw(step)], near, rough=True)
     versions = e.loop.weights[1 : e.steps + 1]
     for dtype in (torch.bfloat16, torch.float16):
-        short = {
-            n.name: n.values
+        short = frozenset(
+            n
             for n in e.wrong
             if all(torch.equal(v[n.name].to(dtype).double(), v[n.name]) for v in versions)
-        }
-        yield Hypothesis(
-            lambda step, short=short: [{n: v[step] for n, v in short.items()}],  # type: ignore[misc]
-            times(Fault.ROUNDED, f"weights are kept as {dtype}"),
         )
+        if short:
+            yield Known(Fault.ROUNDED, f"weights are kept as {dtype}", short)

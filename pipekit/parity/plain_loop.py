@@ -4,7 +4,7 @@ The plain loop runs a whole batch through the whole model and steps SGD.  Nothin
 stages, schedules or processes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pipekit.oracle.shared_weights import with_copies
-from pipekit.parity.suite import IGNORED, Batch, Case, count, loss
+from pipekit.parity.suite import Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
 Rows = tuple[int, ...]
@@ -30,35 +30,10 @@ class Pass:
     forward: tuple[int, ...]  # the weight version that each layer's forward reads, by layer
     backward: tuple[int, ...] | None = None  # likewise its backward; None: the same
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
-    auxiliary: float = 1.0  # the weight of the auxiliary loss, in a model that has one
-    smoothing: float = 0.0  # of the labels, from 0 to 1
-    shifted: tuple[int, int] = (0, 0)  # by how many rows, and by how many tokens, targets are late
-    carried: bool = False  # whether late rows come from the batch before, not from this one's end
-    ignored: int = IGNORED  # the label that stands for ignored ones
-    handed: tuple[int, int, int] | None = None  # a layer; rows by which inputs, gradients are late
-    cut: tuple[int, int] | None = None  # a layer, and which input of it gives no gradient
+    input: Callable[[int, Any], Any] | None = None  # what a layer gets of what the last one gave
+    target: Callable[[Tensor, Tensor], Tensor] | None = None  # of it and of the batch before
+    loss: Callable[[Any, Tensor], Tensor] = loss
     training: bool = True  # whether layers are in training mode
-
-    def input(self, layer: int, value: Any) -> Any:
-        """Return what a layer gets of the one before."""
-        if self.cut and self.cut[0] == layer:
-            return tuple(v.detach() if k == self.cut[1] else v for k, v in enumerate(value))
-        if self.handed and self.handed[0] == layer:
-            shifted, back = (value.roll(by, 0) for by in self.handed[1:])
-            return back + (shifted - back).detach()
-        return value
-
-    def target(self, target: Tensor, before: Tensor) -> Tensor:
-        """Return the targets that the loss gets, given those of the batch before."""
-        rows, tokens = self.shifted
-        if self.carried:
-            target = torch.cat([before[-rows:], target[:-rows]])
-        elif rows:
-            target = target.roll(rows, 0)
-        if tokens:
-            target = target.roll(-tokens, 1)
-            target[:, -tokens:] = IGNORED
-        return target.masked_fill(target == IGNORED, self.ignored)
 
 
 class PassResult(NamedTuple):
@@ -114,7 +89,9 @@ class PlainLoop:
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        gradients = self.weighted(self.whole(step), self.cut(step, microbatches))
+        whole = self.whole(step)
+        parts = self.cut(step, microbatches) if self.case.coupled else [whole.rows]
+        gradients = self.weighted(whole, parts)
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
@@ -132,11 +109,8 @@ class PlainLoop:
         passes = [replace(like, rows=rows) for rows in parts]
         found = [self.run_anew(each) if drawn else self.run(each) for each in passes]
         loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
-        gradients, of_use = (
-            total(zip(shares, each, strict=True))
-            for each in ([f.gradients for f in found], [f.of_use for f in found])
-        )
-        return PassResult(loss, gradients, of_use, found[-1].buffers)
+        of_use = total(zip(shares, (each.of_use for each in found), strict=True))
+        return PassResult(loss, self._over_uses(of_use), of_use, found[-1].buffers)
 
     def terms(self, step: int) -> int:
         """Return how many terms the mean over a batch has."""
@@ -184,18 +158,21 @@ class PlainLoop:
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
         for layer in range(self.depth) if what.order is None else what.order:
-            value = self._layers[layer](what.input(layer, value))
-        mean_loss = loss(value, what.target(target, before), what.smoothing)
-        if isinstance(value, tuple):
-            mean_loss = mean_loss + (what.auxiliary - 1) * value[1].mean()
+            value = self._layers[layer](what.input(layer, value) if what.input else value)
+        mean = what.loss(value, what.target(target, before) if what.target else target)
         if what.backward is not None:
             self._load(what.backward)
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
-        found = torch.autograd.grad(mean_loss, [p for _, p in own], allow_unused=True)
+        found = torch.autograd.grad(mean, [p for _, p in own], materialize_grads=True)
         of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
-        of_use |= {n: g for (n, _), g in zip(own, found, strict=True) if g is not None}
-        gradients = {n: torch.stack([of_use[u] for u in self.uses[n]]).sum(0) for n in of_use}
-        return PassResult(mean_loss.item(), gradients, of_use, self._buffers())
+        of_use |= {n: gradient for (n, _), gradient in zip(own, found, strict=True)}
+        return PassResult(mean.item(), self._over_uses(of_use), of_use, self._buffers())
+
+    def _over_uses(self, of_use: Tensors) -> Tensors:
+        return {
+            name: sum((of_use[use] for use in self.uses[name][1:]), of_use[self.uses[name][0]])
+            for name in of_use
+        }
 
     def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.
@@ -217,5 +194,8 @@ def total(parts: Iterable[tuple[float, Tensors]]) -> Tensors:
     sums: Tensors = {}
     for factor, gradients in parts:
         for name, gradient in gradients.items():
-            sums[name] = sums.get(name, 0) + factor * gradient
+            if name in sums:
+                sums[name].add_(gradient, alpha=factor)
+            else:
+                sums[name] = factor * gradient
     return sums

@@ -45,19 +45,6 @@ class Residual(nn.Module):
         return torch.add(x, torch.tanh(self.norm(self.linear(x))), alpha=0.5)
 
 
-class Gated(nn.Module):
-    """``x + a * sigmoid(b)`` with ``a, b`` the halves of one linear layer's output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, 2 * WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        both: Tensor = self.linear(x)
-        value, gate = both.chunk(2, dim=-1)
-        return x + value * torch.sigmoid(gate)
-
-
 class Open(nn.Module):
     """Begins a second tensor: ``x`` becomes ``(x, x)``, or ``(x, zeros [B, 1])``."""
 
@@ -218,7 +205,6 @@ SUITE = {
         ignored=True,
     ),
     "odd": Case(lambda: _model(*_residual(DEPTH)), odd=True),
-    "gated": Case(lambda: _model(*(Gated() for _ in range(DEPTH)))),
     "dropout": Case(lambda: _model(*_residual(DEPTH, lambda: nn.Dropout(0.1))), random=True),
 }
 """The models by name."""

@@ -26,6 +26,7 @@ def over_gloo(function: Callable[[], Any], workers: int) -> list[Any]:
         ours, theirs = context.Pipe(duplex=False)
         environment = {
             "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(workers),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),

@@ -70,6 +70,12 @@ def test_a_step_without_its_cause_takes_what_is_said() -> None:
     assert saved == pytest.approx(first.saves_s, rel=0.02)
 
 
+def test_a_recorded_step_is_measured_whoever_did_it(tmp_path: Path) -> None:
+    found = pk.explain(pk.read_trace(recordings.kineto(SLOW, tmp_path / "ranks")))
+    labels = [found.timeline(cause).label for cause in (None, found.causes[0])]
+    assert labels == ["measured", "simulated"]
+
+
 def test_two_traces_are_compared(tmp_path: Path) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     SLOW.to_perfetto(before)

@@ -71,7 +71,9 @@ def test_jittered_runs_are_named_with_all_that_have_their_order(
         assert (found.workers, found.edits) == (workers, 0)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", ["gpipe", "pipedream", "interleaved", "zb-v", "chimera", "seq1f1b", "bpipe"]
+)
 def test_a_shuffled_table_is_unknown(name: str) -> None:
     schedule = _taken(name, 4, 8)
     assert schedule is not None

@@ -14,10 +14,10 @@ from pipekit.profiling import LayerProfile, Profile
 from tests.measured import recordings
 from tests.measured.slow_runs import METHODS, case, emulated, simulated
 
-EMULATED = range(2)
+EMULATED = (0, 3)
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 8, 11, 12])  # every fault, and every cause
 def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -> None:
     found = case(seed, emulated if seed in EMULATED else simulated)
     assert found["right"], found

@@ -34,7 +34,7 @@ from tests.parity.adapters.own import Module, engine_adapter
 from tests.parity.adapters.torch_pipelining import SCHEDULES, SINGLE, V_SHAPED, torch_adapter
 
 RANKS = 2
-FIRST = ("dense", "tied", "gated")
+FIRST = ("dense", "tied")
 PATIENCE = timedelta(seconds=60)
 Jobs = dict[Any, tuple[Any, str]]
 """Adapters and models, by a key."""

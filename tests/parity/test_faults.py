@@ -265,12 +265,6 @@ class WholeBatchNormalised(Small):
         return [batch]
 
 
-class Adam(Small):
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-
 FOUND: list[tuple[type[Small], str, str]] = [
     (AveragedTwice, "dense", Fault.AVERAGED_TWICE),
     (TimesStages, "dense", Fault.TIMES_STAGES),
@@ -299,7 +293,6 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (AuxiliarySummed, "moe", Fault.AUXILIARY),
     (StatisticsTwice, "batch-norm", Fault.BATCH_NORM),
     (WholeBatchNormalised, "batch-norm", Fault.BATCH_NORM),
-    (Adam, "dense", Fault.OPTIMIZER),
 ]
 
 
@@ -325,7 +318,6 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.UpdateBeforeTheLastBackward, "dense", Fault.LOST),
     (unlisted.InputDetached, "dense", Fault.NEVER),
     (unlisted.SecondTensorLost, "skips", Fault.CUT),
-    (unlisted.SecondTensorLost, "moe", Fault.CUT),
     (unlisted.OtherMasksInRecomputation, "dropout", Fault.DROPOUT),
     (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
     (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),

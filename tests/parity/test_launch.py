@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.attacks.left import is_alive
+from pipekit.parity.adapter import Stated
 from pipekit.parity.judge import parity
 from pipekit.parity.verdict import Fault
 from tests.parity.adapters.deepspeed import DeepSpeed
@@ -180,6 +181,21 @@ def test_what_cannot_be_run_is_refused_before_anything_starts() -> None:
         parity("adapter.py:Adapter", model="tide")
     with pytest.raises(ValueError, match="processes is a number from 1"):
         parity("adapter.py:Adapter", processes=0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "sentence"),
+    [
+        ({"microbatches": 0}, "microbatches is 0: input should be greater than or equal to 1"),
+        ({"stale": "late"}, "stale is 'late': input should be a valid integer"),
+        ({"balance": [8, 7]}, r"balance is \(8, 7\): let it add up to 16 layers"),
+        ({"stages": 17}, "stages are 17: the layers are 16"),
+    ],
+)
+def test_what_an_adapter_states_must_be_possible(stated: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"the adapter's {sentence}"):
+        Stated.by(type("Adapter", (), stated)(), layers=16)
+    assert Stated.by(type("Adapter", (), {"balance": [8, 8]})(), layers=16).stages == 2
 
 
 @pytest.mark.long

@@ -66,7 +66,7 @@ def test_every_method_of_ours_is_right_or_stale_as_it_is(method: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", [name for name in SUITE if name not in ("moe", "dropout")])
+@pytest.mark.parametrize("model", ["tied", "skips", "batch-norm", "tokens", "odd"])
 def test_the_pipelined_module_is_right(model: str) -> None:
     verdict = verdict_on(Module, model)
     assert verdict.ok, verdict.text

@@ -116,10 +116,7 @@ class InputDetached(Small):
 
 
 class SecondTensorLost(Small):
-    """Of two tensors between stages only the first one's gradient is sent back.
-
-    In ``moe`` the second has the auxiliary losses of the stages before.
-    """
+    """Of two tensors between stages only the first one's gradient is sent back."""
 
     def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
         return (gradient[0], *[None] * (len(gradient) - 1))

@@ -41,7 +41,7 @@ held = st.tuples(workers, seconds, *[sizes] * len(PARTS))
 
 
 def frames(rows: st.SearchStrategy[Any], columns: list[str]) -> st.SearchStrategy[pd.DataFrame]:
-    return st.lists(rows, max_size=6).map(lambda each: pd.DataFrame(each, columns=columns))
+    return st.lists(rows, max_size=2).map(lambda each: pd.DataFrame(each, columns=columns))
 
 
 traces = st.builds(
@@ -131,7 +131,7 @@ def test_an_arrow_goes_from_each_send_to_its_receive(simulated: Trace, tmp_path:
 
 
 @given(
-    spans=st.lists(st.tuples(workers, workers, st.integers(0, 20), st.integers(0, 9)), max_size=30)
+    spans=st.lists(st.tuples(workers, workers, st.integers(0, 20), st.integers(0, 9)), max_size=12)
 )
 def test_what_one_thread_shows_does_not_overlap(
     spans: list[tuple[int, int, int, int]], tmp_path_factory: pytest.TempPathFactory

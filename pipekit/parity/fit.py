@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ Basis = Callable[[int], Sequence[Tensors]]
 """Gradients by step that count so many times each."""
 Factors = tuple[float, ...]
 Fits = dict[Entry, Factors]
-Named = Iterator[tuple[str, str]]
+Named = Iterable[tuple[str, str]]
 """Classes of fault, and what about them."""
 
 
@@ -40,71 +41,81 @@ class Known:
     behind: int = 0
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """Gradients that may add up to the trainer's, and what their factors are called."""
+Source = Callable[[Observed], Iterable[Known]]
 
-    basis: Basis  # the gradients of each step, each for all parameters that it is about
-    named: Callable[[Fits], Iterator[Known]]  # what the factors mean
-    together: bool = False  # whether all entries, else those of a layer, have the same factors
-    each_step: bool = False  # whether each step has factors of its own, one after the other
-    rough: bool = False  # whether a prediction need only be near
-    first: int = 0  # the step from which it is compared
 
-    def known(self, e: Observed) -> list[Known]:
-        """Return what this explains."""
-        basis = cache(self.basis)
-        about = [n for n in e.wrong if all(n.name in g for g in basis(e.steps - 1))]
-        if not about or self.first >= e.steps:
-            return []
-        fits = self._fits(e, basis, about) if self.together else {}
-        if len(fits) < len(about):
-            by: Callable[[Entry], object] = (lambda n: n.layer) if self.together else id
-            groups: dict[object, list[Entry]] = {}
-            for entry in about:
-                groups.setdefault(by(entry), []).append(entry)
-            for group in groups.values():
-                fits |= self._fits(e, basis, group)
-        return list(self.named(fits))
+def fit(
+    e: Observed,
+    basis: Basis,
+    *,
+    together: bool = False,
+    each_step: bool = False,
+    rough: bool = False,
+    first: int = 0,
+) -> Fits:
+    """Return the wrong entries to which gradients add up, with their factors.
 
-    def _fits(self, e: Observed, basis: Basis, entries: list[Entry]) -> Fits:
-        steps = range(self.first, e.steps)
-        if not self.each_step:
-            factors, near = self._fitted(e, basis, entries, steps[-1:])
+    Args:
+        e: the trainer.
+        basis: the gradients of each step, each for all parameters that it is about.
+        together: whether all entries, else those of a layer, have the same factors.
+        each_step: whether each step has factors of its own, one after the other.
+        rough: whether a sum need only be near.
+        first: the step from which it is compared.
+    """
+    basis = cache(basis)
+    about = [n for n in e.wrong if all(n.name in g for g in basis(e.steps - 1))]
+    if not about or first >= e.steps:
+        return {}
+
+    def fitted(entries: list[Entry]) -> Fits:
+        steps = range(first, e.steps)
+        if not each_step:
+            factors, near = _fitted(e, basis, entries, steps[-1:], rough)
             if near or not factors:  # the last step rules out most, at a part of the cost
-                factors, near = self._fitted(e, basis, entries, steps)
+                factors, near = _fitted(e, basis, entries, steps, rough)
             return dict.fromkeys(near, factors)
         of_steps: Factors = ()
         for step in reversed(steps):
-            factors, entries = self._fitted(e, basis, entries, [step])
+            factors, entries = _fitted(e, basis, entries, [step], rough)
+            of_steps = factors + of_steps
             if not entries:
                 return {}
-            of_steps = factors + of_steps
         return dict.fromkeys(entries, of_steps)
 
-    def _fitted(
-        self, e: Observed, basis: Basis, entries: list[Entry], steps: Sequence[int]
-    ) -> tuple[Factors, list[Entry]]:
-        """Return factors, alike in these steps, and the entries that are explained by them.
+    fits = fitted(about) if together else {}
+    if len(fits) < len(about):
+        groups: dict[object, list[Entry]] = {}
+        for entry in about:
+            groups.setdefault(entry.layer if together else entry, []).append(entry)
+        for group in groups.values():
+            fits |= fitted(group)
+    return fits
 
-        There are none of either if the entries do not determine the factors.
-        """
-        found = {n: [_columns(n, s, basis(s)) for s in steps] for n in entries}
-        pairs = [pair for of in found.values() for pair in of]
-        matrix, wanted = (torch.cat(each) for each in zip(*pairs, strict=True))
-        solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
-        factors, size = solved.solution[:, 0], matrix.shape[1]
-        if len(matrix) < OVERDETERMINED * size or solved.rank < size:
-            return (), []
 
-        def fits(entry: Entry) -> bool:
-            added = [(columns @ factors, value) for columns, value in found[entry]]
-            if self.rough:
-                return all((a - b).norm() <= ROUGHLY * b.norm() for a, b in added)
-            ulps = (e.ulps(s, entry.name, *pair) for s, pair in zip(steps, added, strict=True))
-            return all(off <= TOLERANCE for off in ulps)
+def _fitted(
+    e: Observed, basis: Basis, entries: list[Entry], steps: Sequence[int], rough: bool
+) -> tuple[Factors, list[Entry]]:
+    """Return factors, alike in these steps, and the entries that are explained by them.
 
-        return tuple(factors.tolist()), [entry for entry in entries if fits(entry)]
+    There are none of either if the entries do not determine the factors.
+    """
+    found = {n: [_columns(n, s, basis(s)) for s in steps] for n in entries}
+    pairs = [pair for of in found.values() for pair in of]
+    matrix, wanted = (torch.cat(each) for each in zip(*pairs, strict=True))
+    solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
+    factors, size = solved.solution[:, 0], matrix.shape[1]
+    if len(matrix) < OVERDETERMINED * size or solved.rank < size:
+        return (), []
+
+    def fits(entry: Entry) -> bool:
+        added = [(columns @ factors, value) for columns, value in found[entry]]
+        if rough:
+            return all((a - b).norm() <= ROUGHLY * b.norm() for a, b in added)
+        ulps = (e.ulps(s, entry.name, *pair) for s, pair in zip(steps, added, strict=True))
+        return all(off <= TOLERANCE for off in ulps)
+
+    return tuple(factors.tolist()), [entry for entry in entries if fits(entry)]
 
 
 def _columns(entry: Entry, step: int, basis: Sequence[Tensors]) -> tuple[Tensor, Tensor]:
@@ -139,26 +150,28 @@ def alike(fits: Fits, least: float = 1.0) -> list[tuple[Factors, frozenset[Entry
     return [(factors, frozenset(entries)) for factors, entries in groups]
 
 
-def each(name: Callable[[Factors], Named]) -> Callable[[Fits], Iterator[Known]]:
-    """Return what names entries by their factors alone."""
-    return lambda fits: (
-        Known(*named, entries) for factors, entries in alike(fits) for named in name(factors)
-    )
+def named(
+    e: Observed, basis: Basis, name: Callable[[Factors], Named], **how: Any
+) -> Iterator[Known]:
+    """Yield what gradients explain, by names of their factors; ``how`` is of :func:`fit`."""
+    for factors, entries in alike(fit(e, basis, **how)):
+        for fault, said in name(factors):
+            yield Known(fault, said, entries)
 
 
-def times(fault: str, said: str, behind: int = 0) -> Callable[[Fits], Iterator[Known]]:
-    """Return what names the multiples of one prediction."""
-
-    def name(fits: Fits) -> Iterator[Known]:
-        for (factor,), entries in alike(fits):
-            if abs(factor) > NOTHING:
-                shown = said if same(factor, 1.0) else f"{said}, x {factor:.4g}"
-                yield Known(fault, shown, entries, behind)
-
-    return name
-
-
-Source = Callable[[Observed], Iterator[Hypothesis]]
+def multiples(
+    e: Observed,
+    fault: str,
+    said: str,
+    predicted: Callable[[int], Tensors],
+    behind: int = 0,
+    **how: Any,
+) -> Iterator[Known]:
+    """Yield what multiples of one prediction explain; ``how`` is of :func:`fit`."""
+    for (factor,), entries in alike(fit(e, lambda step: [predicted(step)], **how)):
+        if abs(factor) > NOTHING:
+            shown = said if same(factor, 1.0) else f"{said}, x {factor:.4g}"
+            yield Known(fault, shown, entries, behind)
 
 
 def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[Finding]:
@@ -168,7 +181,7 @@ def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[F
     """
     known: list[list[Known]] = []
     for sources in simplest_first if e.wrong else ():
-        known.append([k for source in sources for h in source(e) for k in h.known(e)])
+        known.append([k for source in sources for k in source(e)])
         if any(len(k.covers) == len(e.wrong) for k in known[-1]):
             break
     left, findings = set(e.wrong), list[Finding]()
@@ -176,8 +189,7 @@ def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[F
         most = max((len(k.covers & left) for group in known for k in group), default=0)
         if not most:
             return [*findings, _unexplained(e, [entry for entry in e.wrong if entry in left])]
-        group = next(g for g in known if any(len(k.covers & left) == most for k in g))
-        best = [k for k in group if len(k.covers & left) == most]
+        best = next(b for g in known if (b := [k for k in g if len(k.covers & left) == most]))
         covered = best[0].covers & left
         findings.append(_finding(e, [k for k in best if k.covers & left == covered], covered))
         left -= covered
@@ -206,7 +218,6 @@ def _unexplained(e: Observed, entries: list[Entry]) -> Finding:
 
 def shown(factors: Sequence[float]) -> str:
     """Return factors in words; runs of one are counted."""
-    runs = [
-        (value, len([*run])) for value, run in groupby(f"{round(f, 2) + 0.0:.2f}" for f in factors)
-    ]
-    return ", ".join(f"{n} x {value}" if n > 4 else ", ".join([value] * n) for value, n in runs)
+    runs = groupby(f"{round(factor, 2) + 0.0:.2f}" for factor in factors)
+    counts = [(value, len([*run])) for value, run in runs]
+    return ", ".join(f"{n} x {value}" if n > 4 else ", ".join([value] * n) for value, n in counts)
