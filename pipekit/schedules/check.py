@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +13,7 @@ from pipekit.host.memory import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import Op, Payload
+from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
@@ -134,6 +134,7 @@ def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Re
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     _require_items(graph)
+    _require_sums(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, capacity, joint_updates).require_done()
@@ -180,6 +181,35 @@ def _require_items(graph: Dependencies) -> None:
         raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
 
 
+def _require_sums(graph: Dependencies) -> None:
+    """Raise for what is sent and not taken, and for gradients that do not come to their update."""
+    for number in graph.untaken:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        raise ScheduleError(
+            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
+            graph.placed(number),
+        )
+    travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
+    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
+    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    for number in Replay(graph).order() if travels else ():
+        (op, stage, microbatch, _), worker = graph.tasks[number], graph.worker_of[number]
+        if op.adds_gradient:
+            here[worker, stage].add(microbatch)
+        elif SENT_GRADIENTS in op.gives:
+            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
+        elif SENT_GRADIENTS in op.takes:
+            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
+        elif not op.is_pass and stage in travels:
+            lacking = {graph.tasks[n].microbatch for n in graph.summed(number)}
+            if lacking := lacking - here.pop((worker, stage), set()):
+                raise ScheduleError(
+                    f"worker {worker} has {graph.tasks[number]}, and the gradient of microbatch "
+                    f"{min(lacking)} has not been sent to it",
+                    graph.placed(number),
+                )
+
+
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
     """Raise unless the chunks of a microbatch share a worker, a version and an update."""
     chunks = schedule.chunks
@@ -222,23 +252,25 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     """Check one worker's versions; return how many microbatches are in flight after each task."""
     graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
     first, stop = graph.first[worker : worker + 2]
-    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass}
+    borrowed = schedule.borrowed[worker]
+    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
-        if stage not in newest:
+        if stage not in newest and not op.is_pass:
+            lacks = "only borrowed weights" if stage in borrowed else "no forward or backward"
             raise ScheduleError(
-                f"worker {worker} has {task} and no forward or backward of that stage: an update "
-                f"stands where the stage lives",
+                f"worker {worker} has {task} and {lacks} of that stage: an update stands where the "
+                f"stage lives",
                 [(task, worker)],
             )
         if not op.is_pass:
             _check_update(schedule, worker, task, newest[stage], producer.get(stage))
             newest[stage], producer[stage] = version, task
-        elif version > newest[stage]:
+        elif version > newest.get(stage, version):
             raise ScheduleError(
                 f"worker {worker}: {task} reads version {version} before U{version} of stage "
                 f"{stage} has produced it",
