@@ -192,22 +192,26 @@ def _require_sums(graph: Dependencies) -> None:
     travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
     here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
     sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
     for number in Replay(graph).order() if travels else ():
-        (op, stage, microbatch, _), worker = graph.tasks[number], graph.worker_of[number]
+        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
         if op.adds_gradient:
             here[worker, stage].add(microbatch)
         elif SENT_GRADIENTS in op.gives:
             sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
         elif SENT_GRADIENTS in op.takes:
             here[worker, stage] |= sent[op.peer, worker, stage].popleft()
-        elif not op.is_pass and stage in travels:
-            lacking = {graph.tasks[n].microbatch for n in graph.summed(number)}
-            if lacking := lacking - here.pop((worker, stage), set()):
-                raise ScheduleError(
-                    f"worker {worker} has {graph.tasks[number]}, and the gradient of microbatch "
-                    f"{min(lacking)} has not been sent to it",
-                    graph.placed(number),
-                )
+        elif not op.is_pass:
+            come[stage, version] |= here.pop((worker, stage), set())
+    for number in graph.of(lambda op: not op.is_pass and bool(travels)):
+        task = graph.tasks[number]
+        summed = {graph.tasks[each].microbatch for each in graph.summed(number)}
+        if task.stage in travels and (lacking := summed - come[task.stage, task.version]):
+            raise ScheduleError(
+                f"worker {graph.worker_of[number]} has {task}, and the gradient of microbatch "
+                f"{min(lacking)} has not been sent to it",
+                graph.placed(number),
+            )
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:

@@ -20,6 +20,7 @@ from pipekit.schedules import (
     check,
     parse,
     read_csv,
+    replicate,
     slots,
     weipipe,
 )
@@ -95,7 +96,9 @@ def test_in_each_turn_a_backward_and_the_next_forward() -> None:
 def test_it_is_sound_and_idles_a_backward_for_each_worker_behind(p: int, m: int) -> None:
     """With free links; 1F1B's bubble has a forward more for each, for twice as many stages."""
     one = weipipe(p, m).take(1)
-    check(weipipe(p, m), joint_updates=True)
+    check(weipipe(p, m))
+    for several in (weipipe(p, m), replicate(weipipe(p, m), 2)):
+        check(several.take(2), joint_updates=True)
     assert is_sound(one)
     assert max(float(each[:, 1].max()) for each in slots(one)) == 3 * m + 2 * (p - 1)
     assert one.stage_workers == tuple((home(stage, p),) for stage in range(p))
