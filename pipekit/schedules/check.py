@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
+from pipekit.schedules.arrivals import require_gradients, require_items
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
+from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
@@ -133,8 +134,8 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    _require_items(graph)
-    _require_sums(graph)
+    require_items(graph)
+    require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, capacity, joint_updates).require_done()
@@ -157,61 +158,6 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
                 lacks = Op.BACKWARD if adder == NOBODY else Op.BACKWARD_INPUT
                 raise _lacking(lacks, stage, microbatch, schedule)
         _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
-
-
-def _require_items(graph: Dependencies) -> None:
-    """Raise for a task that needs what is not there: gone, or not yet there, or older weights."""
-    others = range(len(graph.first) - 1)
-    for number in graph.of(lambda op: op.peer is not None):
-        task, worker = graph.tasks[number], graph.worker_of[number]
-        if task.op.peer not in others or task.op.peer == worker:
-            raise ScheduleError(
-                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
-                f"for a peer",
-                graph.placed(number),
-            )
-    for number, item, before in graph.missing:
-        task, worker = graph.tasks[number], graph.worker_of[number]
-        lacks = f"worker {worker} has {task}, which needs {item.name} there"
-        if before is None:
-            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
-        why = f"{graph.tasks[before]} has taken them"
-        if item in graph.tasks[before].op.gives:
-            why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
-        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
-
-
-def _require_sums(graph: Dependencies) -> None:
-    """Raise for what is sent and not taken, and for gradients that do not come to their update."""
-    for number in graph.untaken:
-        task, worker = graph.tasks[number], graph.worker_of[number]
-        raise ScheduleError(
-            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
-            graph.placed(number),
-        )
-    travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
-    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
-    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
-    come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
-    for number in Replay(graph).order() if travels else ():
-        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
-        if op.adds_gradient:
-            here[worker, stage].add(microbatch)
-        elif SENT_GRADIENTS in op.gives:
-            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
-        elif SENT_GRADIENTS in op.takes:
-            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
-        elif not op.is_pass:
-            come[stage, version] |= here.pop((worker, stage), set())
-    for number in graph.of(lambda op: not op.is_pass and bool(travels)):
-        task = graph.tasks[number]
-        summed = {graph.tasks[each].microbatch for each in graph.summed(number)}
-        if task.stage in travels and (lacking := summed - come[task.stage, task.version]):
-            raise ScheduleError(
-                f"worker {graph.worker_of[number]} has {task}, and the gradient of microbatch "
-                f"{min(lacking)} has not been sent to it",
-                graph.placed(number),
-            )
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:

@@ -48,8 +48,8 @@ class Item:
         weights: likewise, in those of the stage's weights.
         each: whether every microbatch has one on a stage, or the stage has one.
         is_away: whether it lies with the op's peer, or on the host if there is none.
-        is_sent: whether it goes to another worker: that of the op that gives it is the peer of the
-            op that takes it, first what was given first, and has it until then.
+        is_sent: whether the task of one worker gives it and one of that op's peer takes it, first
+            what was given first.  Until then it lies with the giver.
     """
 
     name: str

@@ -28,7 +28,7 @@ TABLES = (
     schedules.interleaved(6, 3, workers=3),
     schedules.zb_h1(3, 3),
 )
-PROGRAMS, LIMIT = 16, timedelta(seconds=4)
+PROGRAMS, LIMIT = 50, timedelta(seconds=4)
 RENDEZVOUS = MessageChannel()
 """What gloo is: a send has its data fetched by a receive that is posted."""
 
