@@ -132,6 +132,7 @@ TABLES = Names(
         "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
         "sharded-bfs": _method("sharded:sharded_bfs", **_LOOPED),
         "pipefisher": _method("pipefisher:pipefisher", ops=("CURVATURE", "INVERSION")),
+        "weipipe": _method("weipipe:weipipe"),
     },
 )
 """Likewise, with those that have sequence chunks or other ops than passes and updates: all can be

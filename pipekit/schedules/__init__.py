@@ -25,6 +25,7 @@ from pipekit.schedules.methods.sharded import sharded, sharded_bfs
 from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
 from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
+from pipekit.schedules.methods.weipipe import weipipe
 from pipekit.schedules.ops import OPS, Item, Op, Payload
 from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule, parse, read_csv
@@ -88,6 +89,7 @@ __all__ = [
     "two_bw",
     "v_half",
     "v_min",
+    "weipipe",
     "zb_h1",
     "zb_h2",
     "zb_v",

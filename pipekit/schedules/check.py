@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
+from pipekit.schedules.arrivals import require_gradients, require_items
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
@@ -133,7 +134,8 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    _require_items(graph)
+    require_items(graph)
+    require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, capacity, joint_updates).require_done()
@@ -156,28 +158,6 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
                 lacks = Op.BACKWARD if adder == NOBODY else Op.BACKWARD_INPUT
                 raise _lacking(lacks, stage, microbatch, schedule)
         _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
-
-
-def _require_items(graph: Dependencies) -> None:
-    """Raise for a task that needs what is not there: gone, or not yet there, or older weights."""
-    others = range(len(graph.first) - 1)
-    for number in graph.of(lambda op: op.peer is not None):
-        task, worker = graph.tasks[number], graph.worker_of[number]
-        if task.op.peer not in others or task.op.peer == worker:
-            raise ScheduleError(
-                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
-                f"for a peer",
-                graph.placed(number),
-            )
-    for number, item, before in graph.missing:
-        task, worker = graph.tasks[number], graph.worker_of[number]
-        lacks = f"worker {worker} has {task}, which needs {item.name} there"
-        if before is None:
-            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
-        why = f"{graph.tasks[before]} has taken them"
-        if item in graph.tasks[before].op.gives:
-            why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
-        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -222,23 +202,25 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     """Check one worker's versions; return how many microbatches are in flight after each task."""
     graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
     first, stop = graph.first[worker : worker + 2]
-    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass}
+    borrowed = schedule.borrowed[worker]
+    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
-        if stage not in newest:
+        if stage not in newest and not op.is_pass:
+            lacks = "only borrowed weights" if stage in borrowed else "no forward or backward"
             raise ScheduleError(
-                f"worker {worker} has {task} and no forward or backward of that stage: an update "
-                f"stands where the stage lives",
+                f"worker {worker} has {task} and {lacks} of that stage: an update stands where the "
+                f"stage lives",
                 [(task, worker)],
             )
         if not op.is_pass:
             _check_update(schedule, worker, task, newest[stage], producer.get(stage))
             newest[stage], producer[stage] = version, task
-        elif version > newest[stage]:
+        elif version > newest.get(stage, version):
             raise ScheduleError(
                 f"worker {worker}: {task} reads version {version} before U{version} of stage "
                 f"{stage} has produced it",

@@ -72,6 +72,7 @@ class Dependencies:
         others: of tasks that need more than ``own`` and ``source``, the further ones, but for those
             that are before them in their own list.
         missing: items that are not there when a task needs them.
+        untaken: tasks that send another worker what it never takes.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
             that run on other streams, a list each.
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
@@ -132,6 +133,7 @@ class Dependencies:
         self.partner = self._paired(overlaps)
         self.others: dict[int, list[int]] = defaultdict(list)
         self.missing: Sequence[Missing] = ()
+        self.untaken: Sequence[int] = ()
         self.lists: list[Sequence[int]] = [range(*each) for each in pairwise(self.first)]
         if len(here) > len(PASSES) + 1:
             self._follow_items(workers)
@@ -181,7 +183,7 @@ class Dependencies:
     def _follow_items(self, workers: Sequence[Sequence[Task]]) -> None:
         """Note who needs what of whom where a table has more ops than passes and updates."""
         items = Items(workers)
-        self.missing = items.missing
+        self.missing, self.untaken = items.missing, items.untaken
         for number, giver in items.own.items():
             self.own[number] = giver
         for number, needed in items.others.items():

@@ -1,13 +1,17 @@
 """What lies on a worker when: which task gives what another one needs, in the order of its list."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
-from pipekit.schedules.ops import SUMS, WEIGHTS, Item
+from pipekit.schedules.ops import GRADIENTS, SUMS, WEIGHTS, Item
 from pipekit.schedules.task import Task
 
 _Key = tuple[Item, int, int | None, int | None]
 """An item, its stage, its microbatch if each has one, and the worker where it lies if away."""
+_Way = tuple[Item, int, int | None, int | None]
+"""An item, its stage, the worker that sends it and the one that takes it."""
 
 
 class Missing(NamedTuple):
@@ -26,18 +30,35 @@ class Items:
         own: of tasks that need something of their microbatch, the one that gave it.
         others: likewise, the other tasks behind which they have to come.
         missing: what is not there when it is needed.
+        untaken: tasks that send what their peer never takes.
     """
 
     def __init__(self, workers: Sequence[Sequence[Task]]) -> None:
         self.own: dict[int, int] = {}
         self.others: dict[int, list[int]] = {}
         self.missing: list[Missing] = []
+        self.untaken: list[int] = []
+        # What workers send one another: the numbers and versions of the tasks at both ends.
+        self._sent: dict[_Way, list[tuple[int, int]]] = defaultdict(list)
+        self._taken: dict[_Way, list[tuple[int, int]]] = defaultdict(list)
         first = 0
-        for tasks in workers:
-            self._follow(tasks, first)
+        for worker, tasks in enumerate(workers):
+            self._follow(worker, tasks, first)
             first += len(tasks)
+        self._join()
 
-    def _follow(self, tasks: Sequence[Task], first: int) -> None:
+    def _join(self) -> None:
+        """Let what is taken wait for what is sent, the first for the first."""
+        for way in {**self._sent, **self._taken}:
+            for send, take in zip_longest(self._sent[way], self._taken[way]):
+                if take is None:
+                    self.untaken.append(send[0])
+                elif send is None or send[1] != take[1]:
+                    self.missing.append(Missing(take[0], way[0], send and send[0]))
+                else:
+                    self.others.setdefault(take[0], []).append(send[0])
+
+    def _follow(self, worker: int, tasks: Sequence[Task], first: int) -> None:
         """Go through a worker's list; its first task has the number ``first``."""
         # An item of a stage is there from the start, unless tasks give it, or take it away.
         moved = {
@@ -46,16 +67,19 @@ class Items:
             for item in (*op.gives, *(op.takes if op.is_pass else ()))
             if item.each == "stage"
         }
-        given: dict[_Key, int] = {}
+        given: dict[_Key, list[int]] = defaultdict(list)  # of copies the oldest first
         gone: dict[_Key, int] = {}
         readers: dict[_Key, list[int]] = {}
         for number, task in enumerate(tasks, first):
             op, stage, _, version = task
             for item in (*op.takes, *op.needs):
+                if item.is_sent:
+                    self._taken[item, stage, op.peer, worker].append((number, version))
+                    continue
                 if item.each == "stage" and (item, stage) not in moved:
                     continue
                 key = _key(item, task)
-                giver = given.get(key)
+                giver = next(iter(given[key]), None)
                 is_old = giver is not None and item is WEIGHTS and op.is_pass
                 if giver is None or (is_old and tasks[giver - first].version != version):
                     self.missing.append(Missing(number, item, gone.get(key, giver)))
@@ -66,11 +90,17 @@ class Items:
                 self.others.setdefault(number, []).extend(behind)
                 readers.setdefault(key, []).append(number)
                 if item in op.takes:
-                    del given[key]
+                    given[key].pop(0)
                     gone[key] = number
+            if not op.is_pass:  # gradients may have come on another stream
+                self.others.setdefault(number, []).extend(given[GRADIENTS, stage, None, None])
             for item in op.gives:
-                given[_key(item, task)] = number
-            if op.adds_gradient and given.pop((SUMS, stage, None, None), None) is not None:
+                if item.is_sent:
+                    self._sent[item, stage, worker, op.peer].append((number, version))
+                    continue
+                key = _key(item, task)
+                given[key] = [*given[key], number] if op.borrows else [number]
+            if op.adds_gradient and given.pop((SUMS, stage, None, None), []):
                 gone[SUMS, stage, None, None] = number  # they lack the new one
 
 

@@ -48,6 +48,8 @@ class Item:
         weights: likewise, in those of the stage's weights.
         each: whether every microbatch has one on a stage, or the stage has one.
         is_away: whether it lies with the op's peer, or on the host if there is none.
+        is_sent: whether the task of one worker gives it and one of that op's peer takes it, first
+            what was given first.  Until then it lies with the giver.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Item:
     weights: float = 0
     each: Literal["microbatch", "stage"] = "microbatch"
     is_away: bool = False
+    is_sent: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
         """Return its size.
@@ -81,6 +84,10 @@ SUMS = Item("sums of gradients", each="stage")
 """The share of them that an update needs, if they are summed by a task before it."""
 OFFLOADED = Item("offloaded activations", activations=1, is_away=True)
 """Activations on the host, or on another worker."""
+SENT_WEIGHTS = Item("weights from its peer", weights=1, each="stage", is_sent=True)
+"""A copy of a stage's weights on its way to another worker."""
+SENT_GRADIENTS = Item("gradients from its peer", weights=1, each="stage", is_sent=True)
+"""A sum of a stage's gradients likewise."""
 
 OPS: list["Op"] = []
 """The row of every op, those of your own too."""
@@ -211,7 +218,12 @@ class Op:
     @property
     def leaves(self) -> bool:
         """Whether the item that it moves leaves the worker."""
-        return self.moves in self.takes
+        return any(item.is_away or item.is_sent for item in self.gives) or self.moves in self.takes
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it brings a stage's weights from a worker to one that has none of its own."""
+        return SENT_WEIGHTS in self.takes
 
     @property
     def is_once(self) -> bool:

@@ -88,7 +88,7 @@ class Replay(Walk):
                     lists[worker].append(meeting)
                     waits = self._met[meeting] = []
                     for stage in stages:
-                        if due > 1:
+                        if due > 1 and made[stage]:  # else another worker makes them
                             update = Task(Op.UPDATE, stage, graph.tasks[number].microbatch, due - 1)
                             before = made[stage][due - 2 : due - 1] or [NOBODY]
                             waits.append((before[0], update))

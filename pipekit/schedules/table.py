@@ -56,12 +56,26 @@ class Table:
 
     @cached_property
     def stage_workers(self) -> tuple[tuple[int, ...], ...]:
-        """The workers that have each stage."""
+        """The workers that have each stage, and borrow its weights from no other."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
-        for worker in range(self.worker_count):
-            for stage in {s for each in self._counts[worker :: self.worker_count] for _, s in each}:
+        for worker, borrowed in enumerate(self.borrowed):
+            both = self._counts[worker :: self.worker_count]
+            for stage in {stage for each in both for _, stage in each} - borrowed:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def borrowed(self) -> tuple[frozenset[int], ...]:
+        """The stages of which each worker has weights only while another one's copy is there."""
+        return tuple(
+            frozenset(
+                stage
+                for each in self._counts[worker :: self.worker_count]
+                for op, stage in each
+                if op.borrows
+            )
+            for worker in range(self.worker_count)
+        )
 
     @property
     def title(self) -> str:
@@ -223,7 +237,7 @@ class Table:
             ends = dict.fromkeys(map(itemgetter(1), tasks), -1) if self.trains else {}
             ends |= {stage: k for op, stage, k, _ in tasks if not op.is_pass}
             for stage, end in ends.items():
-                if end != last:
+                if end != last and stage not in self.borrowed[worker]:
                     missing = f"up to microbatch {end}" if end >= 0 else "nothing"
                     raise ScheduleError(
                         f"worker {worker}: the last update of stage {stage} sums {missing}, and "

@@ -3,13 +3,16 @@
 The host's or a partner's memory takes activations until their backward comes near (PipeOffload,
 Wan et al., arXiv 2503.01328; BPipe, Kim et al., ICML 2023); weights are gathered from the workers
 that share them and given up again (fully sharded data parallelism, Zhao et al., arXiv 2304.11277;
-the letters' names are those of torch's pipelining: UNSHARD, RESHARD, REDUCE_GRAD).
+the letters' names are those of torch's pipelining: UNSHARD, RESHARD, REDUCE_GRAD).  Weights and
+gradients go from worker to worker where activations stay (WeiPipe, Lin et al., PPoPP 2025).
 """
 
 from pipekit.schedules.ops import (
     ACTIVATIONS,
     GRADIENTS,
     OFFLOADED,
+    SENT_GRADIENTS,
+    SENT_WEIGHTS,
     SUMS,
     WEIGHTS,
     Op,
@@ -31,3 +34,33 @@ DISCARD = Op("D", "RESHARD", takes=(WEIGHTS,), stream="discard", slots=0)
 
 SUM = Op("S", "REDUCE_GRAD", takes=(GRADIENTS,), gives=(SUMS,), stream="sum", moves=GRADIENTS)
 """Sums a stage's gradients over the workers that share it, and keeps the worker's own share."""
+
+SEND_WEIGHTS = Op("T", "SEND_WEIGHTS", (WEIGHTS,), gives=(SENT_WEIGHTS,), stream="send", slots=0)
+"""Has, with ``to``, a copy of a stage's weights ready for a worker that has none of its own."""
+
+RECEIVE_WEIGHTS = Op(
+    "A",
+    "RECEIVE_WEIGHTS",
+    takes=(SENT_WEIGHTS,),
+    gives=(WEIGHTS,),
+    stream="weights",
+    slots=0,
+    moves=SENT_WEIGHTS,
+)
+"""Brings the copy from there, with ``to`` its worker, for one DISCARD."""
+
+SEND_GRADIENTS = Op(
+    "H", "SEND_GRADIENTS", takes=(GRADIENTS,), gives=(SENT_GRADIENTS,), stream="send", slots=0
+)
+"""Has all that a worker has summed of a stage's gradients ready for another one."""
+
+RECEIVE_GRADIENTS = Op(
+    "C",
+    "RECEIVE_GRADIENTS",
+    takes=(SENT_GRADIENTS,),
+    gives=(GRADIENTS,),
+    stream="gradients",
+    slots=0,
+    moves=SENT_GRADIENTS,
+)
+"""Brings them from there, and adds them to the worker's own."""

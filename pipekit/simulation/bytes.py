@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.dependencies import Columns
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import GRADIENTS, OFFLOADED, PASSES, PLACES, WEIGHTS
+from pipekit.schedules.ops import (
+    GRADIENTS,
+    OFFLOADED,
+    PASSES,
+    PLACES,
+    SENT_GRADIENTS,
+    SENT_WEIGHTS,
+    WEIGHTS,
+)
 from pipekit.schedules.transfers import GATHER, SUM
 from pipekit.simulation.costs import Shards, StageCosts
 from pipekit.simulation.loads import Numbers, Times
@@ -19,7 +27,13 @@ from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
-_PART_OF = {WEIGHTS: _WEIGHTS, GRADIENTS: _GRADIENTS, OFFLOADED: _ACTIVATIONS}
+_PART_OF = {
+    WEIGHTS: _WEIGHTS,
+    SENT_WEIGHTS: _WEIGHTS,
+    GRADIENTS: _GRADIENTS,
+    SENT_GRADIENTS: _GRADIENTS,
+    OFFLOADED: _ACTIVATIONS,
+}
 """Of items that other ops than passes move."""
 _EACH = 5
 """A task has fewer changes than this."""
@@ -69,7 +83,7 @@ def memory(
     found = [
         _constant(schedule, costs, rule, share),
         *(_changes(schedule, task, costs, times, share) if schedule.trains else ()),
-        *_transferred(task, costs, times, share),
+        *_transferred(schedule, costs, times, share),
         _optimizer(task, costs, times, optimizer_states + rule.tensors, share),
     ]
     changes = _Changes(*map(np.concatenate, zip(*found, strict=True)))
@@ -107,6 +121,7 @@ def _constant(
     slots = np.zeros((schedule.worker_count, schedule.stages), np.int64)
     each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
     np.maximum.at(slots, (task.worker, task.stage), each + 1)
+    slots[_borrowed(schedule)] = 0
     for worker, stage in np.argwhere(slots).tolist():
         count = rule.slots(int(slots[worker, stage]), schedule.stashing)
         weights = costs[stage].whole.parameter_bytes * (share if gathers[worker, stage] else 1)
@@ -114,6 +129,12 @@ def _constant(
         rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
     whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
     return _Changes(whose, order, part, when, sizes.astype(float))
+
+
+def _borrowed(schedule: Schedule) -> NDArray[np.bool_]:
+    """Return for each worker and stage whether it has only copies of others' weights."""
+    stages = range(schedule.stages)
+    return np.array([[stage in each for stage in stages] for each in schedule.borrowed], np.bool_)
 
 
 def _optimizer(
@@ -168,13 +189,18 @@ def _changes(
     yield change(recomputed, 2, _ACTIVATIONS, when, _received)
     yield change(keeps & ~recomputed, 2, _ACTIVATIONS, when, _received_and_kept)
     update = np.array(schedule.update_of)[task.stage, task.microbatch]
-    summed = (task.worker * schedule.stages + task.stage) * (1 + update.max()) + update
-    adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient))
+    place = task.worker * schedule.stages + task.stage
+    summed, sent = place * (1 + update.max()) + update, _sent_before(task, place)
+    summed = summed * (1 + sent.max(initial=0)) + sent
+    adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient or _receives_gradients(op)))
     sums, places = np.unique(summed[adding], return_index=True)
     first = np.zeros(len(summed), np.bool_)
     first[adding[places]] = True
     yield change(first, 3, _GRADIENTS, starts, lambda op, cost: cost.gradients_at_height(op))
     yield change(first, 4, _GRADIENTS, ends, _rest_of_gradients)
+    beside = task.whose(_receives_gradients) & ~first  # a sum that is added to the worker's own
+    yield change(beside, 3, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
+    yield change(beside, 4, _GRADIENTS, ends, partial(_freed, 1.0))
     elsewhere = is_update & ~np.isin(summed, sums)  # all its gradients are other workers'
     yield change(elsewhere, 0, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
     is_left = _sharing(task, SUM)  # a share of them, since they are summed before
@@ -183,9 +209,10 @@ def _changes(
 
 
 def _transferred(
-    task: Columns, costs: Sequence[StageCosts], times: Times, kept: float
+    schedule: Schedule, costs: Sequence[StageCosts], times: Times, kept: float
 ) -> Iterator[_Changes]:
-    """Yield what lies with a partner, and what gathering weights and summing gradients change."""
+    """Yield what lies with a partner, and what moving weights and gradients changes."""
+    task, borrowed = schedule.dependencies.columns, _borrowed(schedule)
     for place in np.unique(task.op).tolist():
         op, tasks = OPS[place], np.flatnonzero(task.op == place)
         changes = [(item, 1, times.starts) for item in op.gives]
@@ -193,15 +220,31 @@ def _transferred(
         for item, sign, when in changes if op not in PASSES else ():
             if item not in _PART_OF or (item.is_away and op.peer is None):
                 continue
-            size = sign * (1 if item.is_away else 1 - kept)
-            sizes = size * np.array([cost.item_bytes(item) for cost in costs])
+            if item is GRADIENTS and sign > 0:
+                continue  # as passes that add gradients
+            worker, stage = task.worker[tasks], task.stage[tasks]
+            is_whole = borrowed[worker, stage] | (op.peer is not None)
+            sizes = sign * np.array([cost.item_bytes(item) for cost in costs])
+            at_peer = item.is_away or (item.is_sent and sign < 0)
             yield _Changes(
-                np.full(len(tasks), op.peer) if item.is_away else task.worker[tasks],
+                np.full(len(tasks), op.peer) if at_peer else worker,
                 _EACH * tasks + (sign > 0),
                 np.full(len(tasks), _PART_OF[item]),
                 when[tasks],
-                sizes[task.stage[tasks]],
+                sizes[stage] * np.where(is_whole, 1, 1 - kept),
             )
+
+
+def _sent_before(task: Columns, place: Numbers) -> Numbers:
+    """Return for each task how often its worker has sent away all gradients of its stage."""
+    sends, found = task.whose(lambda op: SENT_GRADIENTS in op.gives), np.zeros_like(place)
+    for each in np.unique(place[sends]).tolist():
+        found[place == each] = sends[place == each].cumsum()
+    return found
+
+
+def _receives_gradients(op: Op) -> bool:
+    return SENT_GRADIENTS in op.takes
 
 
 def _freed(part: float, op: Op, cost: StageCosts) -> float:

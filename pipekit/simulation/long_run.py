@@ -8,7 +8,7 @@ periods between may be left out: each adds the same seconds to the makespan.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,14 +60,6 @@ class LongRun:
         )
 
 
-class _Cycle(NamedTuple):
-    """After how many periods everything comes again, so many seconds later, and when that is so."""
-
-    periods: int
-    seconds: float
-    settled: int
-
-
 def long_run(
     schedule: Schedule,
     profile: Profile | Costs,
@@ -110,20 +102,18 @@ def long_run(
         assert trace.transfers is not None
         if cluster is not None and share_links(trace.transfers, cluster):
             break
-        cycle = _cycle(schedule, trace, periods, reach)
-        if cycle is None:
-            continue
+        length, seconds = _cycle(schedule, trace, periods, reach)
+        step = length * each
         # The first batches of two runs whose lengths differ by a cycle, and all those behind.
-        step = cycle.periods * each
-        more = (batches - (cycle.settled + 3 * reach) * each) // step
+        more = (batches - (periods + 3 * reach) * each) // step if step else 0
         if more < 1:
             continue
         less, first = (run(schedule.take(batches - n * step)) for n in (more, more - 1))
-        if abs(first.makespan_s - less.makespan_s - cycle.seconds) > _CLOSE * first.makespan_s:
+        if abs(first.makespan_s - less.makespan_s - seconds) > _CLOSE * first.makespan_s:
             continue
-        makespan = first.makespan_s + (more - 1) * cycle.seconds
+        makespan = first.makespan_s + (more - 1) * seconds
         busy = _busy(first) + (more - 1) * (_busy(first) - _busy(less))
-        return _of(batches, makespan, busy, cycle.seconds / step, first, periods)
+        return _of(batches, makespan, busy, seconds / step, first, periods)
     trace = run(schedule.take(batches))
     return _of(batches, trace.makespan_s, _busy(trace), trace.makespan_s / batches, trace, None)
 
@@ -141,8 +131,11 @@ def _busy(trace: Trace) -> float:
     return float((trace.frame["end_s"] - trace.frame["start_s"]).sum())
 
 
-def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> _Cycle | None:
-    """Return when times of the first periods repeat, if they do for as many as can be under way."""
+def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[int, float]:
+    """Return after how many of the first periods times come again, and how much later.
+
+    They have to do so for as many periods as can be under way; 0 periods: they do not.
+    """
     starts_of = list(_by_period(schedule, trace, periods))
     messages = _by_microbatch(trace, schedule.period_microbatches)
     for length in range(1, (periods - reach - 1) // 2 + 1):
@@ -158,8 +151,8 @@ def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> _Cycle
         )
         seconds = float(np.median(shifts))
         if np.all(np.abs(shifts - seconds) <= _CLOSE * trace.makespan_s):
-            return _Cycle(length, seconds, periods)
-    return None
+            return length, seconds
+    return 0, 0.0
 
 
 def _by_period(schedule: Schedule, trace: Trace, periods: int) -> Iterator[Sequence[Seconds]]:

@@ -199,7 +199,7 @@ def test_a_joint_update_waits_until_all_workers_are_at_theirs() -> None:
 # --- Slips of the pen -----------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @pytest.mark.parametrize("slip", SLIPS)
 @given(schedule=stashing_methods, data=st.data())
 def test_after_a_slip_it_is_refused_just_if_brute_force_cannot_run_it(

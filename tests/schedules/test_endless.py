@@ -227,11 +227,11 @@ def test_what_is_proved_holds_for_every_number_of_batches(
 def test_it_is_refused_just_if_some_number_of_batches_is(
     schedule: Schedule, capacity: int | None
 ) -> None:
-    refused = [refusal(lambda n=n: check(schedule.take(n), capacity)) for n in range(1, 40)]  # type: ignore[misc]
+    refused = [refusal(lambda n=n: check(schedule.take(n), capacity)) for n in range(1, 24)]  # type: ignore[misc]
     assert (refusal(lambda: check(schedule, capacity)) is None) == (not any(refused))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(st.one_of(endless_methods, any_in_flight), st.sampled_from(SLIPS), st.booleans(), st.data())
 def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
     schedule: Schedule, slip: Slip, in_period: bool, data: st.DataObject

@@ -77,7 +77,7 @@ def test_a_named_method_is_found_in_step_0() -> None:
     assert "found by name" in str(found)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6))
 def test_no_schedule_on_any_placement_is_shorter_than_the_bound(seed: int) -> None:
     chance = random.Random(seed)

@@ -35,13 +35,13 @@ def unequal(stages: int, seed: int) -> Profile:
     return Profile(tuple(layers), input_bytes=10)
 
 
-@pytest.mark.parametrize(("stages", "workers", "m"), [(3, 3, 6), (4, 2, 4), (4, 4, 8)])
+@pytest.mark.parametrize(("stages", "workers", "m"), [(3, 3, 6), (4, 2, 4), (4, 4, 4)])
 def test_it_is_never_longer_than_a_named_method_that_fits(
     stages: int, workers: int, m: int
 ) -> None:
     profile, plan = unequal(stages, 1), Plan.by_hand([1] * stages)
-    cap = 900.0
-    how = {"microbatches": m, "workers": workers, "seconds": 0.2, "two_directions": stages == 4}
+    cap = 500.0
+    how = {"microbatches": m, "workers": workers, "seconds": 0.1, "two_directions": stages == 4}
     found = pk.search(profile, plan, None, cap, **how).schedule  # type: ignore[arg-type]
     check(found, joint_updates=True)
     trace = pk.simulate(

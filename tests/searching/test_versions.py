@@ -14,7 +14,7 @@ from tests.engine.examples import data, different, nesterov, values
 from tests.engine.methods.test_methods import network
 from tests.searching.test_search import unequal
 
-CASES = [("2bw", 3, 3, 4, 4), ("2bw", 4, 2, 3, 4), ("pipedream", 3, 3, 1, 10)]
+CASES = [("2bw", 3, 3, 3, 3), ("2bw", 4, 2, 3, 3), ("pipedream", 3, 3, 1, 7)]
 """The rule, stages, workers, microbatches a batch, and batches."""
 
 

@@ -63,12 +63,13 @@ def compared(schedule: Schedule, data: st.DataObject, numbers: st.SearchStrategy
     return abs(found.makespan_s - trace.makespan_s) / trace.makespan_s
 
 
+@settings(max_examples=10)
 @given(endless, st.data())
 def test_whole_seconds_are_those_of_all_tasks(schedule: Schedule, data: st.DataObject) -> None:
     assert compared(schedule, data, st.integers(1, 9)) == 0
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(endless, st.data())
 def test_other_seconds_are_those_of_all_tasks_but_for_rounding(
     schedule: Schedule, data: st.DataObject

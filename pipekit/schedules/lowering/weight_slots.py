@@ -1,7 +1,6 @@
 """Where the weight versions of a worker live."""
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.ops import Op
@@ -20,7 +19,9 @@ class WeightSlots(NamedTuple):
     alive: list[int]
 
 
-def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
+def weight_slots(
+    tasks: Sequence[Task], stashing: bool = False, borrowed: Collection[int] = ()
+) -> WeightSlots:
     """Give out a worker's weight slots, as a compiler gives out registers.
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
@@ -29,14 +30,15 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
     alive at once, and nothing is copied back.
 
     With ``stashing`` it is known that each backward reads its forward's version; else a backward
-    whose version does not lie where its forward's did raises ScheduleError.
+    whose version does not lie where its forward's did raises ScheduleError.  The weights of
+    ``borrowed`` stages lie in no slot.
     """
     last_reader = {
         (stage, version): position
         for position, (op, stage, _, version) in enumerate(tasks)
         if op.is_pass
     }
-    newest = dict.fromkeys(map(itemgetter(1), tasks), 0)
+    newest = dict.fromkeys({task.stage for task in tasks}.difference(borrowed), 0)
     slot_of = {(stage, 0): 0 for stage in newest}
     free: dict[int, list[int]] = {stage: [] for stage in newest}
     used = dict.fromkeys(newest, 1)
@@ -44,7 +46,9 @@ def weight_slots(tasks: Sequence[Task], stashing: bool = False) -> WeightSlots:
     result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
-        if not op.is_pass:
+        if stage not in newest:
+            slot = 0
+        elif not op.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
                 free[stage].append(slot_of.pop(old))
@@ -80,5 +84,8 @@ def slots_of(schedule: Table) -> tuple[WeightSlots, ...]:
     """Return the weight slots of each worker of a finite schedule, which are found once."""
     return schedule.remembered(
         "slots",
-        lambda: tuple(weight_slots(each, stashing=schedule.stashing) for each in schedule.workers),
+        lambda: tuple(
+            weight_slots(tasks, schedule.stashing, borrowed)
+            for tasks, borrowed in zip(schedule.workers, schedule.borrowed, strict=True)
+        ),
     )

@@ -36,26 +36,28 @@ class MessageVerdict:
         channel: between them.
         least: slots of the tasks if nothing waits for a message but the task that needs it.
         events: of the program on the channel.
-        mixed_up: a sentence that says which message is received as another; empty if none is.
-        slots: until everything has ended; None if that never is.
-        late: the send that begins longest after its data is there, since others are before it, with
-            its worker; None if none does.
-        late_slots: by how much.
     """
 
     program: MessageProgram
     channel: MessageChannel
     least: float
     events: Events = field(repr=False, compare=False)
-    mixed_up: str = ""
-    slots: float | None = None
-    late: tuple[int, Transfer] | None = None
-    late_slots: float = 0.0
+
+    @property
+    def mixed_up(self) -> str:
+        """A sentence that says which message is received as another; empty if none is."""
+        return self.events.mixed_up
 
     @property
     def is_sound(self) -> bool:
         """Whether all ends, for all timings, and each message is received as itself."""
-        return self.slots is not None
+        return not self.mixed_up and None not in self.events.over
+
+    @property
+    def slots(self) -> float | None:
+        """Slots until everything has ended; None if that never is."""
+        times = (time for time in self.events.over if time is not None)
+        return max(times, default=0.0) if self.is_sound else None
 
     @cached_property
     def cycle(self) -> tuple[tuple[int, Action], ...]:
@@ -64,6 +66,25 @@ class MessageVerdict:
             return ()
         actions = dict.fromkeys(event // 2 for event in self.events.circle)
         return tuple((self.events.worker_of[each], self.events.actions[each]) for each in actions)
+
+    @property
+    def late(self) -> tuple[float, str]:
+        """By how many slots a send begins after its data is there, since others are before it.
+
+        Of all sends the most, with the words for that one and its worker.
+        """
+        events, ended = self.events, dict[tuple[int, Message | None], float | None]()
+        late, which = 0.0, ""
+        actions = [*zip(events.worker_of, events.actions, strict=True)]
+        for number, (worker, action) in enumerate(actions):
+            if isinstance(action, Task):
+                ended[worker, message_out_of(action)] = events.over[2 * number + 1]
+        for number, (worker, action) in enumerate(actions):
+            if isinstance(action, Transfer) and action.way is TransferKind.SEND:
+                begin, data = events.over[2 * number], ended[worker, action.message]
+                if begin is not None and data is not None and begin - data > late:
+                    late, which = begin - data, f"worker {worker}'s {action}"
+        return late, which
 
     def __str__(self) -> str:
         order = f"the order {self.program.policy!r}" if self.program.policy else "this order"
@@ -75,10 +96,8 @@ class MessageVerdict:
         if self.slots <= self.least:
             return f"{text}the least that any channel takes"
         text += f"{self.slots / self.least - 1:.1%} more than if no message stood behind another"
-        if self.late:
-            worker, send = self.late
-            text += f"; worker {worker}'s {send} begins {self.late_slots:g} slots late"
-        return text
+        late, which = self.late
+        return f"{text}; {which} begins {late:g} slots late" if late else text
 
 
 def check_messages(
@@ -108,12 +127,7 @@ def check_messages(
 
     events = Events(program, channel, lasting)
     least = max(replayed(program.table, durations, link).ends)
-    times = [time for time in events.over if time is not None]
-    if events.mixed_up or len(times) < len(events.over):
-        return MessageVerdict(program, channel, least, events, events.mixed_up)
-    late, late_slots = _latest(events)
-    slots = max(times, default=0.0)
-    return MessageVerdict(program, channel, least, events, "", slots, late, late_slots)
+    return MessageVerdict(program, channel, least, events)
 
 
 def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Walk:
@@ -126,25 +140,6 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
     return timed(graph, [op.slots_in(durations) for op, *_ in graph.tasks], needs)
-
-
-def _latest(events: Events) -> tuple[tuple[int, Transfer] | None, float]:
-    """Return the send that begins longest after the task that gives its data, and by how much."""
-    actions = [*zip(events.worker_of, events.actions, strict=True)]
-    ended = {
-        (worker, message_out_of(action)): events.over[2 * number + 1]
-        for number, (worker, action) in enumerate(actions)
-        if isinstance(action, Task)
-    }
-    late, most = None, 0.0
-    for number, (worker, action) in enumerate(actions):
-        if isinstance(action, Transfer) and action.way is TransferKind.SEND:
-            begin, data = events.over[2 * number], ended[worker, action.message]
-            assert begin is not None
-            assert data is not None
-            if begin - data > most:
-                late, most = (worker, action), begin - data
-    return late, most
 
 
 def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:

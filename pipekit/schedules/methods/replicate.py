@@ -36,7 +36,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         op = op if op.peer is None else op.to(op.peer * width + pipeline)
         return task._replace(op=op, microbatch=(whole * width + number) * schedule.chunks + chunk)
 
-    if width > 1:
+    if width > 1 and not any(schedule.borrowed):  # from which others have them at once
         schedule = late_updates(schedule)
 
     def pipelines(lists: tuple[tuple[Task, ...], ...]) -> tuple[tuple[Task, ...], ...]:

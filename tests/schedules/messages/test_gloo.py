@@ -28,7 +28,7 @@ TABLES = (
     schedules.interleaved(6, 3, workers=3),
     schedules.zb_h1(3, 3),
 )
-PROGRAMS, LIMIT = 16, timedelta(seconds=4)
+LIMIT = timedelta(seconds=4)
 RENDEZVOUS = MessageChannel()
 """What gloo is: a send has its data fetched by a receive that is posted."""
 
@@ -50,13 +50,15 @@ def _is_task(group: Group) -> bool:
     return isinstance(group[0], Task)
 
 
-@pytest.mark.long
-def test_gloo_hangs_where_it_is_proved_to(tmp_path: Path) -> None:
-    programs = [*map(drawn, range(3 * PROGRAMS))]
+@pytest.mark.parametrize(
+    "count", [pytest.param(16, marks=pytest.mark.long), pytest.param(50, marks=pytest.mark.scripts)]
+)
+def test_gloo_hangs_where_it_is_proved_to(tmp_path: Path, count: int) -> None:
+    programs = [*map(drawn, range(3 * count))]
     verdicts = [check_messages(each, RENDEZVOUS) for each in programs]
-    chosen = [n for n, each in enumerate(verdicts) if not each.mixed_up][:PROGRAMS]
+    chosen = [n for n, each in enumerate(verdicts) if not each.mixed_up][:count]
     hanging = {n for n in chosen if not verdicts[n].is_sound}
-    assert 3 < len(hanging) < PROGRAMS - 3
+    assert 3 < len(hanging) < count - 3
     (tmp_path / "programs").write_bytes(pickle.dumps([(n, programs[n].workers) for n in chosen]))
     ranks = [
         subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path), str(rank)])

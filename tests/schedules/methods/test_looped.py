@@ -120,7 +120,7 @@ def test_the_makespan_with_split_backwards(p: int, v: int) -> None:
         schedule = interleaved_zero_bubble(p * v, m, workers=p).take(1)
         if m % p == 0:
             assert peaks(schedule) == (p * v,) * p
-        for costs in every_costs(3):
+        for costs in every_costs():
             f, i, w = costs
             if w <= min(f, i):
                 assert makespan(schedule, costs) == m * v * costs.work + (p - 1) * (f + i - w)
@@ -134,7 +134,7 @@ def test_gis_is_as_long_as_interleaved_with_fewer_in_flight(p: int, v: int) -> N
         one, other = (method(p * v, p * rounds, workers=p).take(1) for method in (gis, interleaved))
         assert peaks(one) == tuple(p * v - w for w in range(p))
         assert peaks(other)[0] == p * v + p - 1
-        for costs in every_costs(3):
+        for costs in every_costs():
             assert makespan(one, costs) == makespan(other, costs)
 
 
@@ -172,7 +172,7 @@ def test_the_bubble_is_interleaved_s_and_all_activations_are_kept(p: int, v: int
         if m >= p + 2 and m % p == 0:
             assert peaks(turns)[0] == p * v + p - 1
             assert peaks(turns) == tuple(p * v + p - 1 - 2 * w for w in range(p))
-        for costs in every_costs(3):
+        for costs in every_costs():
             ideal = m * v * costs.work
             for schedule in (loop, turns):
                 assert makespan(schedule, costs) == ideal + (p - 1) * costs.work
@@ -196,7 +196,7 @@ def test_the_bubble_of_as_many_microbatches_as_workers(p: int, waves: int) -> No
     """2 (p - 1) times the longer pass of a stage, which W waves make 2 W times as short."""
     schedule = hanayo(2 * waves * p, p, workers=p).take(1)
     assert max(peaks(schedule)) == 2 * waves * p
-    for costs in every_costs(3):
+    for costs in every_costs():
         longer = max(costs.forward, costs.inputs + costs.weights)
         assert makespan(schedule, costs) == 2 * waves * p * costs.work + 2 * (p - 1) * longer
 

@@ -46,9 +46,9 @@ def test_a_worker_and_its_mirror_image_do_the_same(d: int) -> None:
 
 
 def test_any_number_of_microbatches() -> None:
-    for n in range(1, 10):
+    for n in (1, 2, 3, 5, 9):
         schedule = chimera(4, n).take(1)
-        for costs in every_costs(2):
+        for costs in every_costs():
             assert makespan(schedule, costs) >= n * (costs.work)
 
 
@@ -108,7 +108,7 @@ def test_the_bubble(p: int) -> None:
     """
     found = 0
     for m in (2 * p, 2 * p + 4):
-        for costs in every_costs(4):
+        for costs in every_costs():
             f, i, w = costs
             for overlapped in (costs.work, max(f, i + w)):
                 if w > i:
@@ -122,7 +122,7 @@ def test_the_bubble(p: int) -> None:
                     assert real >= theirs - 1e-9
                 else:
                     assert ours - 1e-9 <= real <= theirs + 1e-9
-    assert found == 160
+    assert found == 72
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
