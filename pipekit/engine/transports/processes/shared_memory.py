@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 FIRST_BYTES = 1 << 20
 ALIGNMENT = 64
@@ -125,6 +126,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if type(obj) is Tensor and _is_plain(obj):
             numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
             return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
+        if isinstance(obj, nn.Module) and is_parametrized(obj):  # which torch refuses to pickle
+            return object.__new__, (type(obj),), vars(obj)
         return super().reducer_override(obj)
 
 
