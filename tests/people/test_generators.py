@@ -150,7 +150,7 @@ def test_a_layers_own_checkpoint_draws_again_as_in_its_forward(schedule: Schedul
 @pytest.mark.parametrize("schedule", [schedules.gpipe(2, 4), schedules.zb_h1(2, 4)])
 def test_one_that_draws_other_numbers_again_is_refused(schedule: Schedule) -> None:
     model = nn.Sequential(Dropped(True, preserved=False), nn.Linear(8, 8), nn.Linear(8, 3))
-    with pytest.raises(ValueError, match="in its backward, .* preserve_rng_state=True"):
+    with pytest.raises(ValueError, match=r"in its backward, .* preserve_rng_state=True"):
         pipe(model, schedule, [1, 2]).train(batches())
 
 
