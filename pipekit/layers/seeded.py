@@ -1,5 +1,10 @@
 """Layers that draw random numbers, each from a stream of its own.
 
+A dropout mask must not depend on which worker drew it, in what order, or for which time (a
+recomputed forward draws again).  So each layer's forward behaves as if the default generator had
+just been seeded with :func:`layer_seed`: any partition, any schedule, either transport and the
+oracle then see the same numbers.
+
 While layers run under :class:`Seeded`, each of their random operators on the CPU is given a
 generator of the layer's own.  Those that take none, and those on accelerators, borrow the default
 generators, set to the layer's state, and give them back as they were.  Every pass is watched: a
@@ -8,6 +13,7 @@ layer may begin to draw in the midst of a training.
 
 import pickle
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -22,6 +28,11 @@ from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draw
 
 Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
+
+
+def layer_seed(seed: int, layer: int, microbatch: int) -> int:
+    """Return the 32-bit seed of one layer's forward pass."""
+    return zlib.crc32(f"{seed}/{layer}/{microbatch}".encode())
 
 
 def seed_number(seed: Seed) -> int:

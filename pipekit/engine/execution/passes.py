@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
-from pipekit.layers.randomness import layer_seed
 from pipekit.layers.read_state import ReadNow, ReadState
-from pipekit.layers.seeded import Seed, Seeded, drawing_again, seed_number
+from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
