@@ -11,7 +11,8 @@ import os
 import pickle
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
@@ -117,8 +118,22 @@ def dumps(value: object, beside: Callable[[pickle.PickleBuffer], object] | None 
     ``beside`` is called with the numbers of each plain tensor, which are then not among the bytes.
     """
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=beside).dump(value)
+    with said_if_refused():
+        _Pickler(file, protocol=5, buffer_callback=beside).dump(value)
     return file.getvalue()
+
+
+@contextmanager
+def said_if_refused() -> Iterator[None]:
+    """Say, as a TypeError, what to do with an object that no process can send to another."""
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"worker processes get copies of model, loss, optimizer and batches, in which "
+            f"something cannot be pickled ({error}): make it where it is first used, import what "
+            f"reads it from a file of its own, or use transport='threads'"
+        ) from error
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
