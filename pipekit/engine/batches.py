@@ -4,12 +4,12 @@ For the way to the last stage, tensors and all else are parted, and put together
 """
 
 import copy
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -124,8 +124,6 @@ def copied(batch: Any) -> Any:
     """Return a user's batch with copies of its tensors and arrays, in memory of its own."""
     if isinstance(batch, Tensor):
         return batch.detach().clone()
-    if isinstance(batch, np.ndarray):
-        return batch.copy()
     if isinstance(batch, Mapping):
         fresh: Any = copy.copy(batch)  # of its own type, which a user's function may know
         for name, entry in batch.items():
@@ -133,7 +131,7 @@ def copied(batch: Any) -> Any:
         return fresh
     if isinstance(batch, (tuple, list)):
         return _like(batch, [copied(entry) for entry in batch])
-    return batch
+    return copy.copy(batch) if _is_array(batch) else batch
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
@@ -172,6 +170,8 @@ def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
         return cut(entry, sizes) if isinstance(entry, _CONTAINERS) else [entry] * len(sizes)
     if isinstance(entry, Tensor):
         return list(torch.split(entry, list(sizes)))
+    if isinstance(entry, deque):  # which has no slices
+        entry = list(entry)
     return [entry[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
 
 
@@ -180,12 +180,17 @@ def has_one_a_row(entry: Any, rows: int) -> bool:
 
     A list of ``rows`` tensors that have ``rows`` rows each is a structure of them.
     """
-    if isinstance(entry, (Tensor, np.ndarray)):
+    if _is_array(entry):
         return entry.ndim > 0 and len(entry) == rows
-    if not isinstance(entry, (tuple, list)) or len(entry) != rows:
+    if not isinstance(entry, Sequence) or isinstance(entry, (str, bytes)) or len(entry) != rows:
         return False
-    leaves = [leaf for leaf in pytree.tree_leaves(entry) if isinstance(leaf, (Tensor, np.ndarray))]
+    leaves = [leaf for leaf in pytree.tree_leaves(entry) if _is_array(leaf)]
     return not leaves or not all(has_one_a_row(leaf, rows) for leaf in leaves)
+
+
+def _is_array(entry: Any) -> bool:
+    """Return whether an entry is a tensor, an array of NumPy, a column of pandas or the like."""
+    return hasattr(entry, "__array__") and hasattr(entry, "ndim")
 
 
 def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool]) -> list[Any]:

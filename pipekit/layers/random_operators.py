@@ -1,9 +1,10 @@
-"""The operators that draw random numbers, caught in one thread: pipekit's one hook into PyTorch.
+"""The operators that draw random numbers, caught in one thread: pipekit's hook into PyTorch.
 
 PyTorch's CPU operators draw from one generator a process, which the threads of several stages would
 take turns at in no fixed order.  :func:`catch_draws` hands each of these operators to a function
 before it runs.  It is a dispatch key that does so, switched on in this thread alone, as PyTorch's
-``vmap`` catches them by another key.  All other operators pass it by.
+``vmap`` catches them by another key.  All other operators pass it by.  Layers that ask PyTorch for
+its generator's state, or set it, as ``torch.utils.checkpoint`` does, mean that of their thread.
 
 The key is private, ``TESTING_ONLY_GenericMode``: the one that a thread can switch on and for which
 PyTorch has no kernels.  Public ways were tried with torch 2.14, on 40 cases (operators, recurrent
@@ -31,7 +32,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -97,26 +98,41 @@ Run = Callable[[RandomOperator, Sequence[Any], dict[str, Any]], Any]
 """Calls an operator that may draw, given its arguments, or refuses to."""
 
 
+class HostState(Protocol):
+    """What a thread has in place of PyTorch's default generator of the host."""
+
+    def get_state(self) -> Tensor:
+        """Return the state, to be set again."""
+
+    def set_state(self, state: Tensor) -> object:
+        """Draw from here on as from a state that was got."""
+
+    def manual_seed(self, seed: int) -> object:
+        """Draw from here on as if just seeded."""
+
+
 class catch_draws:  # read as a function: ``with catch_draws(run):``
     """Hand this thread's operators that may draw to ``run``; an inner context replaces an outer.
 
+    ``torch.get_rng_state``, ``set_rng_state`` and ``manual_seed`` are those of ``host`` meanwhile.
     PyTorch's own threads that work for this one, those of a backward on an accelerator say, are
     held to :func:`refuse_draws`.
     """
 
-    __slots__ = ("_guard", "_outer", "_run")
+    __slots__ = ("_guard", "_inner", "_outer")
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, host: HostState = torch.default_generator) -> None:
+        self._inner = run, host
 
     def __enter__(self) -> None:
-        self._outer, _thread.run = _thread.run, self._run
+        self._outer = _thread.run, _thread.host
         self._guard = torch._C._IncludeDispatchKeyGuard(_key())
+        _thread.run, _thread.host = self._inner
         self._guard.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
-        _thread.run = self._outer
+        _thread.run, _thread.host = self._outer
 
 
 def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -131,13 +147,15 @@ def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str
     if any(one.tolist() != other.tolist() for one, other in zip(before, after, strict=True)):
         raise ValueError(
             "a layer draws random numbers in its backward, which cannot be the same as in its "
-            "forward: instead of torch.utils.checkpoint within a layer, use recompute='always'"
+            "forward: instead of torch.utils.checkpoint within a layer, use recompute='always'; on "
+            "a CPU its preserve_rng_state=True, the default, also helps"
         )
     return result
 
 
 class _DrawingThread(threading.local):
     run: Run = staticmethod(refuse_draws)
+    host: HostState = torch.default_generator
 
 
 _thread = _DrawingThread()
@@ -171,7 +189,24 @@ def _registered() -> tuple[Any, Sequence[Library]]:
             libraries[operator.namespace] = Library(operator.namespace, "IMPL")
         caught = partial(_caught, without, RandomOperator.of(operator))
         libraries[operator.namespace].impl(operator, caught, _KEY_NAME)
+    torch.get_rng_state, torch.set_rng_state = _get_rng_state, _set_rng_state
+    torch.manual_seed = partial(_manual_seed, of_all=torch.manual_seed)
     return key, [everything, *libraries.values()]
+
+
+def _get_rng_state() -> Tensor:
+    return _thread.host.get_state()
+
+
+def _set_rng_state(new_state: Tensor) -> None:
+    _thread.host.set_state(new_state)
+
+
+def _manual_seed(seed: Any, of_all: Callable[[Any], torch.Generator]) -> torch.Generator:
+    if _thread.host is torch.default_generator:
+        return of_all(seed)
+    _thread.host.manual_seed(int(seed))
+    return torch.default_generator
 
 
 def _random_operators() -> Iterator[Any]:

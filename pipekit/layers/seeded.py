@@ -1,5 +1,10 @@
 """Layers that draw random numbers, each from a stream of its own.
 
+A dropout mask must not depend on which worker drew it, in what order, or for which time (a
+recomputed forward draws again).  So each layer's forward behaves as if the default generator had
+just been seeded with :func:`layer_seed`: any partition, any schedule, either transport and the
+oracle then see the same numbers.
+
 While layers run under :class:`Seeded`, each of their random operators on the CPU is given a
 generator of the layer's own.  Those that take none, and those on accelerators, borrow the default
 generators, set to the layer's state, and give them back as they were.  Every pass is watched: a
@@ -8,6 +13,7 @@ layer may begin to draw in the midst of a training.
 
 import pickle
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -15,12 +21,18 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pipekit.devices import new_generators, random_states
-from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws
+from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws, refuse_draws
 
 Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
+
+
+def layer_seed(seed: int, layer: int, microbatch: int) -> int:
+    """Return the 32-bit seed of one layer's forward pass."""
+    return zlib.crc32(f"{seed}/{layer}/{microbatch}".encode())
 
 
 def seed_number(seed: Seed) -> int:
@@ -41,7 +53,7 @@ class Seeded:
     """Run operators as if the default generators had just been seeded, and leave them untouched.
 
     Attributes:
-        drew: whether any operator has run that may draw.
+        drew: whether any operator has run that may draw, or somebody has asked for the state.
     """
 
     def __init__(self, seed: Seed, device: torch.device) -> None:
@@ -50,7 +62,7 @@ class Seeded:
         self.seed(seed)
 
     def __enter__(self) -> Self:
-        self._catching = catch_draws(self.run)
+        self._catching = catch_draws(self.run, self)
         self._catching.__enter__()
         return self
 
@@ -62,33 +74,81 @@ class Seeded:
         """Go on as if the generators had just been seeded again."""
         self._seed: Seed | None = seed
 
+    manual_seed = seed
+
+    def get_state(self) -> Tensor:
+        """Return the state of the host's generator."""
+        return self._drawing()[0].get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        """Go on from a state of the host's generator."""
+        self._drawing()[0].set_state(state)
+
     @cached_property
     def _generators(self) -> Sequence[torch.Generator]:
         return new_generators(self._device)
 
-    def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that may draw."""
+    def _drawing(self) -> Sequence[torch.Generator]:
         self.drew = True
         if self._seed is not None:
             seed = self._seed if isinstance(self._seed, int) else self._seed()
             for generator in self._generators:
                 generator.manual_seed(seed)
             self._seed = None
+        return self._generators
+
+    def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator that may draw."""
+        generators = self._drawing()
         if operator.takes_generator(args, kwargs):
-            return operator.call(*args, **kwargs | {"generator": self._generators[0]})
+            return operator.call(*args, **kwargs | {"generator": generators[0]})
         with RNG_LOCK:
             defaults = random_states(self._device)
             outer = [default.get_state() for default in defaults]
-            for default, generator in zip(defaults, self._generators, strict=True):
+            for default, generator in zip(defaults, generators, strict=True):
                 default.set_state(generator.get_state())
             try:
                 return operator.call(*args, **kwargs)
             finally:
-                for default, generator, state in zip(
-                    defaults, self._generators, outer, strict=True
-                ):
+                for default, generator, state in zip(defaults, generators, outer, strict=True):
                     generator.set_state(default.get_state())
                     default.set_state(state)
+
+
+class _DrawnAgain:
+    """A backward's random numbers: those that ``torch.utils.checkpoint`` draws a second time.
+
+    It sets the state that it has found in the forward, and puts back the one before.  All other
+    draws are refused.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._seeded, self._is_set = Seeded(0, device), False
+
+    def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator that may draw."""
+        return (self._seeded.run if self._is_set else refuse_draws)(operator, args, kwargs)
+
+    def get_state(self) -> Tensor:
+        """Return the state of the host's generator; an empty one if none is set."""
+        return self._seeded.get_state() if self._is_set else torch.empty(0, dtype=torch.uint8)
+
+    def set_state(self, state: Tensor) -> None:
+        """Go on from a state that was got here, or in a forward."""
+        self._is_set = len(state) > 0
+        if self._is_set:
+            self._seeded.set_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        """Go on as if the generators had just been seeded."""
+        self._is_set = True
+        self._seeded.seed(seed)
+
+
+def drawing_again(device: torch.device) -> AbstractContextManager[None]:
+    """Let a backward draw what its forward has drawn, and nothing else."""
+    again = _DrawnAgain(device)
+    return catch_draws(again.run, again)
 
 
 def drawing_undisturbed() -> AbstractContextManager[None]:

@@ -66,10 +66,8 @@ class Skippable(nn.Module):
     def isolate(self, namespace: str, only: Iterable[str] | None = None) -> Self:
         """Put names into a namespace, so that the same block can be used again; return self.
 
-        Args:
-            namespace: anything but "".
-            only: the names; by default all of them.  A layer between two others, that pops what the
-                one stashes and stashes what the other pops, isolates each name for itself.
+        Meant are all names, or ``only`` some: a layer between two others, that pops what the one
+        stashes and stashes what the other pops, isolates each name for itself.
 
         Raises:
             ValueError: the layer does not declare one of the names.
@@ -78,13 +76,11 @@ class Skippable(nn.Module):
             self.namespace = namespace
             return self
         chosen = [only] if isinstance(only, str) else list(only)
-        for name in chosen:
-            if name not in (*self.stashes, *self.pops):
-                layer = type(self).__name__
-                raise ValueError(
-                    f"{layer} has no {name!r} to isolate: it stashes {self.stashes} and pops "
-                    f"{self.pops}"
-                )
+        if unknown := {*chosen} - {*self.stashes, *self.pops}:
+            raise ValueError(
+                f"{type(self).__name__} has no {min(unknown)!r} to isolate: it stashes "
+                f"{self.stashes} and pops {self.pops}"
+            )
         # A dict of plain strings, which can be pickled with the layer.
         self.namespaces = {**self.namespaces, **dict.fromkeys(chosen, namespace)}
         return self
@@ -92,9 +88,7 @@ class Skippable(nn.Module):
     def stash(self, name: str, tensor: Tensor | None) -> None:
         """Leave a tensor for the layer that pops it, as it is: gradients flow through it.
 
-        Args:
-            name: one of :attr:`stashes`.
-            tensor: of any shape; None says that there is nothing this time.
+        None says that there is nothing this time.
 
         Raises:
             ValueError: the layer does not declare it.
@@ -126,29 +120,22 @@ class Skippable(nn.Module):
         namespace = self.namespaces.get(name, self.namespace)
         return f"{namespace}/{name}" if namespace else name
 
-    def _require_declared(self, name: str, attribute: Literal["stashes", "pops"]) -> None:
-        declared = getattr(self, attribute)
+    def _require_declared(self, name: str, end: "End") -> None:
+        declared, layer = getattr(self, end), type(self).__name__
         if name not in declared:
-            layer = type(self).__name__
             raise ValueError(
-                f"{layer} {attribute} {name!r} without declaring it: write "
-                f"{attribute} = {(*declared, name)!r} in class {layer}"
+                f"{layer} {end} {name!r} without declaring it: write "
+                f"{end} = {(*declared, name)!r} in class {layer}"
             )
 
 
 class carrying:
     """A context for the forward of some consecutive layers, and what they carry in and out.
 
-    Any layer may fail: nothing that it left behind is seen outside the context.  Contexts belong to
-    the thread that entered them, and inner ones see nothing of outer ones.
-
-    Args:
-        incoming: what layers before these stashed and these pop.  A pop gives up the context's
-            reference; the caller's mapping keeps its own.
-
-    Attributes:
-        outgoing: what these layers stashed and did not pop, for layers behind them: tensors, or
-            None.
+    What these layers pop of layers before them is ``incoming``, what they stash and do not pop
+    ``outgoing``: tensors, or None.  Any layer may fail: nothing that it left behind is seen outside
+    the context.  Contexts belong to the thread that entered them, and inner ones see nothing of
+    outer ones.
     """
 
     def __init__(self, incoming: Mapping[Name, Tree] = MappingProxyType({})) -> None:
@@ -169,11 +156,7 @@ class carrying:
         return self._incoming | self.outgoing
 
     def stashed(self, name: Name) -> Tree:
-        """Return what these layers have stashed.
-
-        Raises:
-            LookupError: they have not.
-        """
+        """Return what these layers have stashed; raise LookupError if they have not."""
         if name not in self.outgoing:
             raise LookupError(
                 f"no layer has stashed {name!r} in this forward, which one declares and a later "
@@ -190,11 +173,7 @@ class carrying:
         self.outgoing[name] = tensor
 
     def take(self, name: Name) -> Tree:
-        """Return a tensor and forget it.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return a tensor and forget it; raise KeyError if there is none."""
         return (self.outgoing if name in self.outgoing else self._incoming).pop(name)
 
 
@@ -207,14 +186,10 @@ _thread = _SkippingThread()
 
 
 def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree, dict[Name, Tree]]:
-    """Return a layer's output, and the skips that are under way behind it.
+    """Return a layer's output for ``x``, and the skips that are under way behind it.
 
-    In place of None, which cannot be passed on, stands the empty tuple.
-
-    Args:
-        layer: called with ``x``.
-        x: its input.
-        incoming: the skips that are under way before it; what it does not pop is handed on.
+    Of the ``incoming`` skips, what it does not pop is handed on.  In place of None, which cannot be
+    passed on, stands the empty tuple.
     """
     given = {name: None if isinstance(skip, tuple) else skip for name, skip in incoming.items()}
     with carrying(given) as carried:
@@ -258,13 +233,7 @@ class _Inlined(nn.Module):
 
 
 class Skip(NamedTuple):
-    """A skip connection.
-
-    Attributes:
-        name: in the whole model.
-        source: the layer, or the stage, that stashes it.
-        destination: the one that pops it.
-    """
+    """A skip connection, from the layer, or the stage, that stashes it to the one that pops it."""
 
     name: Name
     source: int
@@ -287,12 +256,7 @@ def links(layers: Iterable[nn.Module]) -> list[Skip]:
 
 
 def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
-    """Return the skips that go from one stage to another, with stages for ends.
-
-    Args:
-        skips: between layers, as :func:`links` gives them.
-        balance: layers of each stage, in order.
-    """
+    """Return the skips between stages of so many layers, given those between layers."""
     ends = list(accumulate(balance))
     crossing = (
         Skip(name, bisect_right(ends, source), bisect_right(ends, destination))
@@ -309,17 +273,10 @@ def require_matched(layers: Iterable[nn.Module]) -> None:
             before it is stashed; the message names the layers and says what to change.
     """
     layers = list(layers)
-    sources = _unique(
-        layers,
-        "stashes",
-        "give each pair of layers a namespace of its own by layer.isolate('...')",
-    )
-    destinations = _unique(
-        layers,
-        "pops",
-        "the first pop takes the tensor away; give each pair of layers a namespace of its own by "
-        "layer.isolate('...'), or stash the tensor under two names",
-    )
+    again = "give each pair of layers a namespace of its own by layer.isolate('...')"
+    sources = _unique(layers, "stashes", again)
+    taken = f"the first pop takes the tensor away; {again}, or stash the tensor under two names"
+    destinations = _unique(layers, "pops", taken)
     for name, number in destinations.items():
         if name not in sources:
             raise ValueError(
@@ -339,30 +296,29 @@ def require_matched(layers: Iterable[nn.Module]) -> None:
             )
 
 
-def _unique(
-    layers: Sequence[nn.Module], attribute: Literal["stashes", "pops"], advice: str
-) -> dict[Name, int]:
+End = Literal["stashes", "pops"]
+
+
+def _unique(layers: Sequence[nn.Module], end: End, advice: str) -> dict[Name, int]:
     """Return the layer that declares each name, and refuse two of them."""
     found: dict[Name, int] = {}
-    for number, name in _declared(layers, attribute):
+    for number, name in _declared(layers, end):
         if name in found:
             raise ValueError(
-                f"{name!r} is in {attribute} of both {_title(layers, found[name])} and "
+                f"{name!r} is in {end} of both {_title(layers, found[name])} and "
                 f"{_title(layers, number)}: {advice}"
             )
         found[name] = number
     return found
 
 
-def _declared(
-    layers: Sequence[nn.Module], attribute: Literal["stashes", "pops"]
-) -> Iterator[tuple[int, Name]]:
+def _declared(layers: Sequence[nn.Module], end: End) -> Iterator[tuple[int, Name]]:
     for number, layer in enumerate(layers):
         if isinstance(layer, _Inlined):  # both ends of its skips are in the sequence
             continue
         for module in layer.modules():
             if isinstance(module, Skippable):
-                yield from ((number, module.full(name)) for name in getattr(module, attribute))
+                yield from ((number, module.full(name)) for name in getattr(module, end))
 
 
 def _title(layers: Sequence[nn.Module], number: int) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit.layers.randomness import layer_seed
+from pipekit.layers.seeded import layer_seed
 from pipekit.losses.loss_scale import LossScale
 from pipekit.oracle.mitigation_equations import Equations, Past, Weights
 from pipekit.oracle.shared_weights import (
@@ -100,7 +100,7 @@ def train(
         optimizer: makes the optimizer of one stage from all its parameters.  A stage without
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
-        seed: the run's seed; see :mod:`pipekit.layers.randomness`.
+        seed: the run's seed; see :mod:`pipekit.layers.seeded`.
         autocast: what forwards and losses compute in where that is safe (``torch.autocast``), or
             None; a weight is narrowed each time that it is used.
         loss_scale: the rule by which it changes, or None.

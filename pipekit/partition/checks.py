@@ -1,6 +1,6 @@
 """Whether a model can be cut and trained as somebody wants it; each error says the remedy."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -34,7 +34,7 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
         raise ValueError(
             f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
         )
-    require_own_buffers(model, balance)
+    require_unshared(model, balance)
 
 
 def require_data(model: nn.Module, instead: str = "") -> None:
@@ -65,29 +65,23 @@ def require_no_tensor_hooks(model: nn.Module) -> None:
             )
 
 
-def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
-    """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
-    _require_own(model, balance, {*model.buffers()}, "buffer")
-
-
-def require_own_edits(
-    model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]]
+def require_unshared(
+    model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]] = ()
 ) -> None:
-    """Raise ValueError if two stages share a weight that a forward edits: copies would differ."""
-    weights: set[Tensor] = {model[layer].get_parameter(name) for layer, name in edited}
-    _require_own(model, balance, weights, "weight, which a forward edits,")
+    """Raise ValueError if stages share a buffer, or a weight of a layer that a forward edits.
 
-
-def _require_own(
-    model: nn.Sequential, balance: Sequence[int], single: Set[Tensor], what: str
-) -> None:
+    Nobody keeps their copies equal, as those of other weights.
+    """
+    single = dict.fromkeys(model.buffers(), "buffer")
+    weights = (model[layer].get_parameter(name) for layer, name in edited)
+    single |= dict.fromkeys(weights, "weight, which a forward edits,")
     owner: dict[Tensor, int] = {}
     for stage, layers in enumerate(cut(model, balance)):
         for name, tensor in chain(layers.named_buffers(), layers.named_parameters()):
             if tensor in single and owner.setdefault(tensor, stage) != stage:
                 raise ValueError(
-                    f"stages {owner[tensor]} and {stage} share the {what} {name!r}: choose a "
-                    f"balance that keeps the layers that share it in one stage"
+                    f"stages {owner[tensor]} and {stage} share the {single[tensor]} {name!r}: "
+                    f"choose a balance that keeps the layers that share it in one stage"
                 )
 
 

@@ -36,9 +36,7 @@ class Probe:
     output: Tree
     edited_inputs: frozenset[int] = frozenset()  # by the layer or, through a view, by a later one
     edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
-    needed_weights: tuple[
-        tuple[int, str], ...
-    ] = ()  # those that an earlier forward's backward needs
+    needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
     drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
@@ -80,7 +78,7 @@ def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) ->
     for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
         with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
             x = layer(moved(x, device))
-        leaves(x)  # no other than tensors can be passed on
+        _require_tensors(number, layer, x)
         flops.append(counter.get_total_flops())
     return Probe(flops=tuple(flops), output=x)
 
@@ -90,9 +88,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
-    edited: list[tuple[int, str]] = []
-    needed: list[tuple[int, str]] = []
-    drawn: list[tuple[int, str]] = []
+    edited, needed, drawn = (list[tuple[int, str]]() for _ in range(3))
     originals = named_buffers(model)
     with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
@@ -102,13 +98,12 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 x, under_way = moved((x, under_way), device)
             handed_on.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-            taken = x, under_way
-            as_before, drawing = weights_untouched(layer), Seeded(0, device)
-            numbers = numbers_so_far()
-            with as_before as weights:
+            taken, drawing, numbers = (x, under_way), Seeded(0, device), numbers_so_far()
+            with weights_untouched(layer) as weights:
                 # Each mode sees each operator: none is there while weights are compared.
-                with handed_on, drawing, FlopCounter() as counter:
-                    x, under_way = _run(layer, number, x, under_way)
+                with handed_on, drawing, FlopCounter() as counter, _explained(number, layer):
+                    x, under_way = call(layer, x, under_way)
+                _require_tensors(number, layer, x)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             drawn += [(number, library) for library in drawn_since(numbers)]
@@ -116,9 +111,8 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
             flops.append(counter.get_total_flops())
-        changes = state.changes()
+        changes, now = state.changes(), named_buffers(model)
         set_attributes = tuple(_set_attributes(model, changes))
-        now = named_buffers(model)
         edited_buffers = {
             name: originals.get(name)
             for name in {**copies, **now}
@@ -133,7 +127,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         }
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
-        again = is_edited and _edits(model, batch, devices)
+        edits_batch = is_edited and _edits(model, batch, devices)
     return Probe(
         flops=tuple(flops),
         output=x,
@@ -143,7 +137,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
         drawn=frozenset(drawn),
-        edits_batch=again,
+        edits_batch=edits_batch,
         set_attributes=set_attributes,
     )
 
@@ -231,17 +225,12 @@ def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tup
             yield number, change.key, fixed
 
 
-def _run(
-    layer: nn.Module, number: int, x: Tree, incoming: dict[str, Tensor]
-) -> tuple[Tree, dict[str, Tensor]]:
-    with _explained(number, layer):
-        y, under_way = call(layer, x, incoming)
+def _require_tensors(number: int, layer: nn.Module, output: Tree) -> None:
     try:
-        leaves(y)
+        leaves(output)
     except TypeError as error:
         name = f"layer {number} ({type(layer).__name__})"
         raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
-    return y, under_way
 
 
 @contextmanager

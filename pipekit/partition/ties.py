@@ -63,11 +63,11 @@ Trained = Callable[[nn.Module], list[nn.Parameter]]
 
 def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[Tie, ...]:
     """Return what stages share of what is trained."""
-    places: dict[nn.Parameter, dict[int, int]] = defaultdict(dict)
+    places = defaultdict[nn.Parameter, dict[int, int]](dict)
     for index, stage in enumerate(stages):
         for place, parameter in enumerate(trained(stage)):
             places[parameter][index] = place
-    ties: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    ties = defaultdict[tuple[int, ...], list[tuple[int, ...]]](list)
     for where in places.values():
         if len(where) > 1:
             ties[tuple(where)].append(tuple(where.values()))

@@ -264,22 +264,21 @@ class _Cut:
 
 
 def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
-    held = dict(chain.from_iterable(_named(stage).items() for stage in stages))
-    for name, entry in _named(model).items():
+    def named(module: nn.Module) -> dict[str, Any]:
+        # In place of extra state, which may be another object each time, the modules with it.
+        return {**module.state_dict(keep_vars=True), **dict(owners(module))}
+
+    held = dict(chain.from_iterable(named(stage).items() for stage in stages))
+    for name, entry in named(model).items():
         if held.get(name) is entry:
             continue
-        if isinstance(entry, nn.Module):  # extra state may be another object each time
+        if isinstance(entry, nn.Module):
             raise NotRecordable(
                 f"{type(entry).__name__} has extra state (get_extra_state), {name!r}, and no stage "
                 f"has that module whole, as its forward is recorded: make it part of a block by "
                 f"blocks=[...], or let a module within a block have the state"
             )
         raise NotRecordable(f"no stage has {name!r} of the model: please report this")
-
-
-def _named(module: nn.Module) -> dict[str, Any]:
-    """Return the tensors of a module by name, and in place of extra state the modules with it."""
-    return {**module.state_dict(keep_vars=True), **dict(owners(module))}
 
 
 def _cotangents(roots: list[Tensor]) -> list[Tensor]:

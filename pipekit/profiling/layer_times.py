@@ -5,7 +5,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 _Pending = tuple[int, Input, Any]
 """A layer's number, its input, and its output with the skips that it stashed."""
 WHOLE = "the whole model"
+WARM_UP = 2
+"""Rounds that do not count, after the pass that found the sizes."""
 
 
 class Stopwatch:
@@ -42,7 +44,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, name: Hashable) -> Iterator[None]:
-        """Time the block; its seconds count as those of ``name`` once they are collected."""
+        """Time the block; its seconds are those of ``name`` once they are collected."""
         start = self._clock.now()
         yield
         self._marks.append((name, start, self._clock.now()))
@@ -54,14 +56,10 @@ class Stopwatch:
             self._seconds[name].append(self._clock.seconds(end) - start_s)
         self._marks.clear()
 
-    def reset(self) -> None:
-        """Forget what was timed, which was to warm up."""
-        self.collect()
-        self._seconds.clear()
-
     def seconds(self, *names: Hashable) -> NDArray[np.float64]:
         """Return the seconds of some regions together, one number a repeat; 0 if never timed."""
-        return np.asarray(sum(np.array(self._seconds.get(name, [0.0])) for name in names))
+        found = (self._seconds.get(name, [0.0] * (WARM_UP + 1)) for name in names)
+        return np.asarray(sum(np.array(each[WARM_UP:]) for each in found))
 
 
 class TimedLayers:
@@ -77,7 +75,7 @@ class TimedLayers:
     ) -> None:
         self._model, self._x, self._dtype, self._edits = model, x, dtype, edits
         self._names = [layer_name(layer, number) for number, layer in enumerate(model)]
-        self._watch, self._unheard = watch, Stopwatch(torch.device("cpu"))
+        self._watch = watch
 
     def time_step(self) -> None:
         """Time two microbatches, one through the undivided model and one layer by layer.
@@ -87,7 +85,7 @@ class TimedLayers:
         """
         with self._watch.time("whole forward"):
             whole = self._forward()
-        pending = self._forwards(self._watch)
+        pending = self._forwards(lambda number: self._watch.time(("forward", number)))
         with self._watch.time("whole backward"):
             run_backward(WHOLE, whole, [torch.ones_like(t) for t in differentiable(whole)])
         for number, _, passed, gradients in _backwards(pending):
@@ -95,45 +93,41 @@ class TimedLayers:
                 run_backward(self._names[number], passed, gradients)
         self._watch.collect()
 
-    def time_parts(self, repeats: int) -> None:
+    def time_parts(self, rounds: int) -> None:
         """Time backwards in two parts, layer by layer, each right after the other."""
         by_branches: dict[int, bool] = {}  # as the engine, which looks at the first split backward
-        for repeat in range(1 + repeats):
-            heard = self._watch if repeat else self._unheard
-            for number, entered, passed, gradients in _backwards(self._forwards(self._unheard)):
-                with heard.time(("backward_input", number)):
+        for _ in range(rounds):
+            for number, entered, passed, gradients in _backwards(self._forwards(nullcontext)):
+                with self._watch.time(("backward_input", number)):
                     rest = run_backward_input(self._names[number], passed, gradients, entered)
                 if rest and number not in by_branches:
                     by_branches[number] = rest.is_exact()
-                with heard.time(("backward_weight", number)):
+                with self._watch.time(("backward_weight", number)):
                     if rest:
                         rest.run(by_branches[number])
         self._watch.collect()
 
-    def time_updates(self, make: OptimizerFactory, repeats: int) -> None:
+    def time_updates(self, make: OptimizerFactory, rounds: int) -> None:
         """Time the optimizer's step and a copy of each layer, after passes that cool the caches.
 
         It comes last: some layers take another time with the weights that it makes.
         """
-        trained = {
-            number: parameters
+        trained = (
+            (number, [p for p in layer.parameters() if p.requires_grad])
             for number, layer in enumerate(self._model)
-            if (parameters := [p for p in layer.parameters() if p.requires_grad])
-        }
-        optimizers = {number: make(parameters) for number, parameters in trained.items()}
-        copies = {n: list(copy.deepcopy(self._model[n]).parameters()) for n in optimizers}
-        for repeat in range(1 + repeats):
-            heard = self._watch if repeat else self._unheard
+        )
+        optimizers = {number: make(parameters) for number, parameters in trained if parameters}
+        own = {number: list(self._model[number].parameters()) for number in optimizers}
+        twins = {number: [p.detach().clone() for p in each] for number, each in own.items()}
+        for _ in range(rounds):
             self._forward()
             for number, optimizer in optimizers.items():
-                with heard.time(("update", number)):
+                with self._watch.time(("update", number)):
                     optimizer.step()
             self._forward()
-            for number, twins in copies.items():
-                with heard.time(("copy", number)), torch.no_grad():
-                    for twin, parameter in zip(
-                        twins, self._model[number].parameters(), strict=True
-                    ):
+            for number in optimizers:
+                with self._watch.time(("copy", number)), torch.no_grad():
+                    for twin, parameter in zip(twins[number], own[number], strict=True):
                         twin.copy_(parameter)
         self._watch.collect()
 
@@ -141,15 +135,10 @@ class TimedLayers:
         # Of a copy, since a layer may write into its input.
         return run_forward(self._model, WHOLE, tree_map(torch.clone, self._x), self._dtype)
 
-    def _forwards(self, watch: Stopwatch) -> list[_Pending]:
-        """Time the forward of each layer, and return what they left."""
-        passes = cut_forwards(
-            self._model,
-            tree_map(torch.clone, self._x),
-            self._dtype,
-            self._edits.__getitem__,
-            lambda number: watch.time(("forward", number)),
-        )
+    def _forwards(self, around: Callable[[int], AbstractContextManager[object]]) -> list[_Pending]:
+        """Run the forward of each layer within ``around``, and return what they left."""
+        x = tree_map(torch.clone, self._x)
+        passes = cut_forwards(self._model, x, self._dtype, self._edits.__getitem__, around)
         return [(number, *each) for number, each in enumerate(passes)]
 
 

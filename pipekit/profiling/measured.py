@@ -22,6 +22,7 @@ from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile, combined
 from pipekit.profiling.layer_times import (
+    WARM_UP,
     OptimizerFactory,
     Stopwatch,
     TimedLayers,
@@ -33,8 +34,6 @@ from pipekit.progress import progress_bar
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map
 
-WARM_UP = 2
-"""Passes that are not counted, after the one that found the sizes."""
 _MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
 
 
@@ -118,18 +117,13 @@ def profile(
         timed = TimedLayers(ours, x, autocast, [layer.edits_input for layer in found], watch)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
-            for repeat in progress_bar(
-                range(WARM_UP + repeats),
-                desc="profiling",
-                unit="repeat",
-                disable=not progress,
-            ):
-                if repeat == WARM_UP:
-                    watch.reset()
+            rounds = WARM_UP + repeats
+            shown: Any = {"desc": "profiling", "unit": "repeat", "disable": not progress}
+            for _ in progress_bar(range(rounds), **shown):
                 timed.time_step()
-            timed.time_parts(repeats)
+            timed.time_parts(rounds)
             if optimizer is not None:
-                timed.time_updates(optimizer, repeats)
+                timed.time_updates(optimizer, rounds)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = float(np.median(watch.seconds("whole forward", "whole backward")))
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
@@ -185,11 +179,9 @@ class _Loss(nn.Module):
 
 def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
     """Return the model's last layer with the loss's costs; nothing else keeps its output."""
-    kept = {
-        each: getattr(last, each)
-        for each in ("name", "output_bytes", "parameter_bytes", "buffer_bytes")
-    }
-    return replace(combined((last, loss)), saves_output=True, **kept)
+    kept = ("name", "output_bytes", "parameter_bytes", "buffer_bytes")
+    of_the_model: Any = {each: getattr(last, each) for each in kept}
+    return replace(combined((last, loss)), saves_output=True, **of_the_model)
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:

@@ -1,10 +1,11 @@
 """A batch for the loss, cut by rows: as a loop over its rows would read it."""
 
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -28,6 +29,7 @@ ONE_A_ROW = st.sampled_from(
         lambda: [torch.tensor(k) for k in range(ROWS)],
         lambda: [torch.zeros(k, 4) for k in range(ROWS)],
         lambda: tuple("abcde"),
+        lambda: deque("abcde"),
         lambda: [{"boxes": torch.zeros(k, 4), "id": k} for k in range(ROWS)],
     ]
 )
@@ -88,7 +90,7 @@ def zipped(output: Any, batch: Any) -> Any:
     return sum(F.cross_entropy(row, torch.as_tensor(label)) for row, label in pairs) / len(output)
 
 
-@first_over_processes("labels", [list, tuple, np.array, torch.tensor])
+@first_over_processes("labels", [list, deque, np.array, pd.Series, torch.tensor])
 def test_labels_in_any_container_train_the_same(labels: Callable[..., Any], transport: str) -> None:
     """The table for the loss has as many entries as rows, by chance."""
 

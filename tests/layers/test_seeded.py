@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipekit.layers.random_operators import RNG_LOCK
-from pipekit.layers.randomness import layer_seed
-from pipekit.layers.seeded import Seeded
+from pipekit.layers.seeded import Seeded, layer_seed
 
 CPU = torch.device("cpu")
 

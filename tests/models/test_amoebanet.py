@@ -6,14 +6,7 @@ from pipekit.models import amoebanet_d
 
 @pytest.mark.parametrize(
     ("layers", "filters", "published"),
-    [
-        (18, 208, 81_505_540),
-        (18, 256, 122_470_120),
-        (18, 416, 319_024_120),
-        (18, 544, 542_734_840),
-        (36, 544, 1_055_832_376),
-        (72, 512, 1_844_858_344),
-    ],
+    [(18, 208, 81_505_540), (18, 544, 542_734_840), (36, 544, 1_055_832_376)],
 )
 def test_parameters_are_as_published(layers: int, filters: int, published: int) -> None:
     model = amoebanet_d(layers, filters, device="meta")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.randomness import layer_seed
+from pipekit.layers.seeded import layer_seed
 from pipekit.layers.skips import Skippable, carrying
 from pipekit.models import amoebanet_d, unet
 from pipekit.trees import Tree, differentiable, leaves, tree_map

@@ -12,14 +12,7 @@ def parameters(model: nn.Module) -> int:
 
 @pytest.mark.parametrize(
     ("convolutions", "channels", "published"),
-    [
-        (5, 64, 232_687_328),
-        (6, 72, 362_157_516),
-        (11, 128, 2_213_834_176),
-        (24, 128, 4_993_859_008),
-        (24, 160, 7_802_903_600),
-        (48, 160, 15_822_206_000),
-    ],
+    [(5, 64, 232_687_328), (6, 72, 362_157_516), (11, 128, 2_213_834_176)],
 )
 def test_parameters_are_as_published(convolutions: int, channels: int, published: int) -> None:
     model = unet(convolutions, channels, device="meta")

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 from pipekit import LossScale, oracle
-from pipekit.layers.randomness import layer_seed
+from pipekit.layers.seeded import layer_seed
 from pipekit.oracle import OracleRun
 
 PIPEDREAM = ["pipedream", "pipedream_vertical_sync", "pipedream_no_stashing"]

@@ -9,10 +9,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.partition.checks import (
-    require_no_tensor_hooks,
-    require_own_buffers,
-)
+from pipekit.partition.checks import require_no_tensor_hooks, require_unshared
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.stages import stages
 from tests.engine.examples import mlp
@@ -21,9 +18,9 @@ from tests.engine.examples import mlp
 def test_shared_buffers_may_be_in_one_stage() -> None:
     layer = nn.BatchNorm1d(6)
     model = nn.Sequential(layer, nn.ReLU(), layer)
-    require_own_buffers(model, [3])
+    require_unshared(model, [3])
     with pytest.raises(ValueError, match="stages 0 and 1 share the buffer"):
-        require_own_buffers(model, [2, 1])
+        require_unshared(model, [2, 1])
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])

@@ -18,7 +18,7 @@ from tests.people.plain import plain_loop
 
 
 def verified(layers: Any) -> str:
-    return str(layers.summary.verified)
+    return str(layers.origin.trial.sizes)
 
 
 def test_one_record_is_for_training_and_evaluation_of_all_sizes() -> None:

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
 
 import pipekit as pk
+from tests.engine.parametrized import first_over_processes
 from tests.people.plain import plain_loop
 from tests.people.test_data import SGD, X, Y, pipeline
 
@@ -122,9 +123,10 @@ def test_a_spectral_norm_that_has_run_is_refused_likewise() -> None:
         pipeline(model)
 
 
-def test_a_parametrized_weight_norm_trains_as_in_a_plain_loop() -> None:
-    model = network(parametrizations.weight_norm(nn.Linear(8, 8)))
-    run = pipeline(copy.deepcopy(model)).train([(X, Y)] * 3)
+@first_over_processes("computed", [parametrizations.weight_norm, parametrizations.orthogonal])
+def test_a_parametrized_weight_trains_as_in_a_plain_loop(computed: Any, transport: str) -> None:
+    model = network(computed(nn.Linear(8, 8)))
+    run = pipeline(copy.deepcopy(model), transport=transport).train([(X, Y)] * 3)
     want = plain_loop(model, SGD, F.cross_entropy, [(X, Y)] * 3, microbatches=2)
     assert run.losses == pytest.approx(want, rel=1e-6)
 

@@ -1,5 +1,8 @@
 """Attributes and losses that users change between calls, or in ``on_batch``."""
 
+import threading
+from contextlib import closing
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -104,6 +107,56 @@ def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
 
     with pytest.warns(UserWarning, match=r"1.tau of the model changed within.*between calls"):
         piped(model).train(data(2), on_batch=anneal)
+
+
+RATE = 1.0
+SCALE = ContextVar("SCALE", default=1.0)
+
+
+class Rated(nn.Module):
+    """Reads variables of this file."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * RATE * SCALE.get()
+
+
+@pytest.mark.slow
+def test_variables_that_worker_processes_have_copies_of_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Rated(), nn.Linear(8, 3))
+    with closing(piped(model, transport="distributed")) as pipeline:
+        with no_word():
+            before = pipeline.train(data(1)).losses
+        monkeypatch.setitem(globals(), "RATE", 2.0)
+        with pytest.warns(UserWarning, match=r"^RATE of a layer's file has another value.*threads"):
+            assert pipeline.train(data(1)).losses == before
+        context = copy_context()
+        context.run(SCALE.set, 3.0)
+        with pytest.warns(UserWarning, match=r"^SCALE of a layer's file"):
+            context.run(pipeline.train, data(1))
+        with no_word():
+            context.run(pipeline.train, data(1))
+    with no_word():
+        assert piped(model).train(data(1)).losses != before
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return CE(output, target)
+
+
+def test_what_cannot_be_sent_to_processes_is_refused_with_what_to_do() -> None:
+    torch.manual_seed(0)
+    model, (pair,) = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), data(1)
+    for loss, batch in (Locked(), pair), (lambda o, b: CE(o, b[1]), (*pair, threading.Lock())):
+        with pytest.raises(TypeError, match=r"cannot be pickled \(.*lock.*transport='threads'"):
+            piped(model, loss, transport="distributed").train([batch])
+        piped(model, loss).train([batch])
 
 
 class Loss(nn.Module):

@@ -1,4 +1,4 @@
-"""Layers that draw from generators of their own."""
+"""Layers that draw from generators of their own, or set the default one."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
 from pipekit import schedules
@@ -99,6 +100,58 @@ def test_a_resumed_training_draws_on_where_its_checkpoint_was_written(
         else:
             pipeline.train(data, checkpoints=saved)
     assert different(pipeline.state_dict(), undisturbed.state_dict()) == []
+
+
+class Fixed(nn.Module):
+    """Adds the same noise in every forward, by a seed of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(3)
+            return x + torch.randn(8)
+
+
+def test_a_layer_that_seeds_draws_as_in_the_plain_loop() -> None:
+    state = torch.get_rng_state()
+    assert_as_plain(network(Fixed()), schedule=schedules.gpipe(2, 4))
+    assert not torch.equal(torch.get_rng_state(), state)  # by batches()
+
+
+class Dropped(nn.Linear):
+    def __init__(self, checkpointed: bool, preserved: bool = True) -> None:
+        super().__init__(8, 8)
+        self.checkpointed, self.preserved = checkpointed, preserved
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.checkpointed:
+            return self.dropped(x)
+        how: Any = {"use_reentrant": False, "preserve_rng_state": self.preserved}
+        y: Tensor = checkpoint(self.dropped, x, **how)
+        return y
+
+    def dropped(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x)).tanh() + 0.1 * torch.randn_like(x)
+
+
+@pytest.mark.parametrize("schedule", [schedules.gpipe(2, 4), schedules.zb_h1(2, 4)])
+def test_a_layers_own_checkpoint_draws_again_as_in_its_forward(schedule: Schedule) -> None:
+    """A first stage's backward may be one for the weights only."""
+    trained, data = [], batches()
+    for checkpointed in True, False:
+        torch.manual_seed(0)
+        model = nn.Sequential(Dropped(checkpointed), Dropped(checkpointed), nn.Linear(8, 3))
+        pipeline, state = pipe(model, schedule, [1, 2]), torch.get_rng_state()
+        pipeline.train(data)
+        assert torch.equal(torch.get_rng_state(), state)
+        trained.append(pipeline.state_dict())
+    assert different(*trained) == []
+
+
+@pytest.mark.parametrize("schedule", [schedules.gpipe(2, 4), schedules.zb_h1(2, 4)])
+def test_one_that_draws_other_numbers_again_is_refused(schedule: Schedule) -> None:
+    model = nn.Sequential(Dropped(True, preserved=False), nn.Linear(8, 8), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match=r"in its backward, .* preserve_rng_state=True"):
+        pipe(model, schedule, [1, 2]).train(batches())
 
 
 @pytest.mark.slow

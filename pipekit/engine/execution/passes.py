@@ -1,7 +1,7 @@
 """The passes of a stage, and the tensors that wait between them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
-from pipekit.layers.random_operators import catch_draws, refuse_draws
-from pipekit.layers.randomness import layer_seed
 from pipekit.layers.read_state import ReadNow, ReadState
-from pipekit.layers.seeded import Seed, Seeded, seed_number
+from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
@@ -154,8 +152,7 @@ class Passes:
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
         ends = self._split_ends(pending.input, slot) if split else []
         del pending  # what no graph needs is free meanwhile
-        # If layers draw random numbers, their backwards are watched for draws.
-        with catch_draws(refuse_draws) if self._drew else nullcontext():
+        with self._drawing_again():
             if split:
                 self._pending_weights[microbatch] = backward_input(*begin, ends) if begin else None
             elif begin:
@@ -169,9 +166,14 @@ class Passes:
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         if rest := self._pending_weights.pop(microbatch):
-            if self._by_branches is None:
-                self._by_branches = rest.is_exact()
-            rest.run(self._by_branches)
+            with self._drawing_again():
+                if self._by_branches is None:
+                    self._by_branches = rest.is_exact()
+                rest.run(self._by_branches)
+
+    def _drawing_again(self) -> AbstractContextManager[None]:
+        """Watch a backward for draws, if the forward of any layer has drawn random numbers."""
+        return drawing_again(self._device) if self._drew else nullcontext()
 
     def _begin_backward(
         self, pending: _Pending, slot: int, gradients: StageGradients | None

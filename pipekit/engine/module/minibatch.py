@@ -163,7 +163,8 @@ class Minibatch:
         if runtime.at_work:
             raise RuntimeError(
                 f"stage {min(runtime.at_work)} is still in a layer of a forward or backward that "
-                f"has failed: wait until the layer returns, or build model and module again"
+                f"has failed, or that another thread runs: wait until the layer returns, call the "
+                f"module from one thread, or build model and module again"
             )
         steps: dict[int, list[Step]] = defaultdict(list)
         for place in passes:

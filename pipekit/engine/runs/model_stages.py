@@ -22,7 +22,7 @@ from pipekit.layers.python_state import is_pure
 from pipekit.layers.skips import Skip, between, links
 from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
-from pipekit.partition.checks import original_unused, require_own_buffers, require_own_edits
+from pipekit.partition.checks import original_unused, require_unshared
 from pipekit.partition.partition import Partition, cut, partition, require_handed_on_within
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
@@ -159,12 +159,11 @@ class ModelStages:
             self._replace(partial(_with_attributes, changed=changed))
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
-        if self.balance is None:
+        balance = self.balance
+        if balance is None:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
-            require_own_buffers(self._model, balance)
-            self.balance = balance
-        if tried.edited_weights:
-            require_own_edits(self.original, self.balance, tried.edited_weights)
+        require_unshared(self.original, balance, tried.edited_weights)
+        self.balance = balance
         self.partition = partition(self._model, self.balance, tried).separated()
         stages = self.partition.stages
         self._stages = [self._configure(stage, seed=self._seed) for stage in stages]
@@ -194,8 +193,7 @@ class ModelStages:
         parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
         require_handed_on_within(self.balance, tried.handed_on)
-        if tried.edited_weights:
-            require_own_edits(self.original, self.balance, tried.edited_weights)
+        require_unshared(self.original, self.balance, tried.edited_weights)
         self.edits_batch = tried.edits_batch
         self._stages = [
             replace(config, passes=replace(config.passes, part=part.with_edits(tried)))

@@ -32,7 +32,8 @@ class Workers:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._attributes = parts, UsersAttributes(parts.model.original)
+        self._parts = parts
+        self._attributes = UsersAttributes(parts.model.original, parts.runner.copies_loss)
         self.close = parts.runner.close
         self.can_end = parts.runner.can_end(parts.devices)
         schedule, updates = parts.schedule, parts.updates

@@ -155,7 +155,7 @@ class GlobalUpdate:
             for gradient in found:
                 gradient.mul_(inverse)
             if found:
-                values[-1] = ~torch.stack([g.isfinite().all() for g in found]).all()
+                values[-1] = ~torch.stack([_held(g).isfinite().all() for g in found]).all()
         if self._clip_norm is not None:
             for number, one in zip(self._numbers, gradients, strict=True):
                 if number is not None and one is not None:
@@ -170,6 +170,11 @@ class GlobalUpdate:
         for scaler in self._scalers:
             scaler.note(update, finite)
         return finite
+
+
+def _held(gradient: Tensor) -> Tensor:
+    """Return the numbers that a gradient holds, a sparse one too."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _chosen(norms: Tensor, present: Tensor) -> Tensor:

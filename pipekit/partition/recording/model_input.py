@@ -70,12 +70,19 @@ class ModelInput:
         """Return of what the model takes the entries that hold tensors; the rest must be equal."""
         if not isinstance(self.example, Container) or not isinstance(taken, (Mapping, tuple, list)):
             return taken
-        is_dict = isinstance(taken, Mapping)
-        names = _names(self.example) if is_dict else range(len(self.example.children))
-        known = dict(zip(names, self.example.children, strict=True))
-        entries = taken.items() if isinstance(taken, Mapping) else enumerate(taken)
-        kept = {key: entry for key, entry in entries if not _is_plain(known, key, entry)}
-        return kept if is_dict else tuple(kept.values())
+        kept = {}
+        for key, entry, child in _entries(self.example, taken, "the batch"):
+            if not holds_value(child):
+                _require_same(child, entry, f"the batch[{key!r}]")
+            elif entry is None:
+                raise ValueError(
+                    f"the batch[{key!r}] is None and was a tensor in the example of "
+                    f"pipekit.stages: pass a tensor, say a mask of ones, or give an example "
+                    f"without it"
+                )
+            else:
+                kept[key] = entry
+        return kept if isinstance(taken, Mapping) else tuple(kept.values())
 
 
 def is_for_the_loss(name: str) -> bool:
@@ -126,21 +133,6 @@ def _names(example: Template) -> list[Any]:
     """Return the keys of a dict; of all else none."""
     is_dict = isinstance(example, Container) and issubclass(example.type, dict)
     return list(example.context) if is_dict else []
-
-
-def _is_plain(known: Mapping[Any, Template], key: Any, entry: Any) -> bool:
-    """Return whether an entry has no tensors; refuse one that is not as in the example."""
-    if key not in known:
-        return False
-    if holds_value(known[key]):
-        if entry is None:
-            raise ValueError(
-                f"the batch[{key!r}] is None and was a tensor in the example of pipekit.stages: "
-                f"pass a tensor, say a mask of ones, or give an example without it"
-            )
-        return False
-    _require_same(known[key], entry, f"the batch[{key!r}]")
-    return True
 
 
 def _require_same(template: Template, tree: Any, where: str) -> None:

@@ -17,6 +17,7 @@ from pipekit.engine.batches import Batch
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox, Mailboxes
+from pipekit.engine.transports.processes.shared_memory import said_if_refused
 from pipekit.host.operator_threads import share_cores
 from pipekit.trees import Tree
 
@@ -77,7 +78,8 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
     It gets all rows: cut here, a microbatch would lie elsewhere in memory than in a thread's batch,
     and sums on a CPU depend on how their numbers are aligned.
     """
-    about = pickle.dumps(batch._replace(input=None, target=None))
+    with said_if_refused():
+        about = pickle.dumps(batch._replace(input=None, target=None))
     message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
     if inputs:
         message["input"] = batch.input

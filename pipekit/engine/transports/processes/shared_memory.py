@@ -11,13 +11,15 @@ import os
 import pickle
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 FIRST_BYTES = 1 << 20
 ALIGNMENT = 64
@@ -116,8 +118,22 @@ def dumps(value: object, beside: Callable[[pickle.PickleBuffer], object] | None 
     ``beside`` is called with the numbers of each plain tensor, which are then not among the bytes.
     """
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=beside).dump(value)
+    with said_if_refused():
+        _Pickler(file, protocol=5, buffer_callback=beside).dump(value)
     return file.getvalue()
+
+
+@contextmanager
+def said_if_refused() -> Iterator[None]:
+    """Say, as a TypeError, what to do with an object that no process can send to another."""
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"worker processes get copies of model, loss, optimizer and batches, in which "
+            f"something cannot be pickled ({error}): make it where it is first used, import what "
+            f"reads it from a file of its own, or use transport='threads'"
+        ) from error
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
@@ -125,6 +141,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if type(obj) is Tensor and _is_plain(obj):
             numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
             return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
+        if isinstance(obj, nn.Module) and is_parametrized(obj):  # which torch refuses to pickle
+            return object.__new__, (type(obj),), vars(obj)
         return super().reducer_override(obj)
 
 
