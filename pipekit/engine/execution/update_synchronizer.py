@@ -123,7 +123,7 @@ class UpdateSynchronizer:
             members = self._stage_workers[index]
             if len(members) == 1:
                 continue
-            all_reduce = AllReduce(members, self._worker, self._transport.channel(members))
+            all_reduce = AllReduce(members, self._worker, self._transport.exchange_among(members))
             work = partial(average, stage.weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
             self._comm_thread.submit(work).result()
@@ -153,7 +153,7 @@ class UpdateSynchronizer:
                     stage.weights,
                     table.sums[index],
                     table.stops[index],
-                    AllReduce(members, worker, self._transport.channel(members), tell),
+                    AllReduce(members, worker, self._transport.exchange_among(members), tell),
                     self._comm_thread,
                     self._device,
                     self._turns.advance,
@@ -173,8 +173,8 @@ class UpdateSynchronizer:
             if weights.keys().isdisjoint(tie.stages):
                 continue
             members = tie.members(self._stage_workers)
-            channel = self._transport.channel(members, tied=True)
-            all_reduce = AllReduce(members, self._worker, channel, tell)
+            exchange = self._transport.exchange_among(members, tied=True)
+            all_reduce = AllReduce(members, self._worker, exchange, tell)
             about = number, tie, self._worker, self._stage_workers, weights, all_reduce
             found.append(TiedGradients(*about, self._device))
         return found

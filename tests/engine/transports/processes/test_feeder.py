@@ -27,7 +27,7 @@ def batch(number: int) -> Batch:
 def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
     endpoints = [Endpoint.new() for _ in range(3)]
     mailboxes = [SharedMailboxes(index, endpoints) for index in range(3)]
-    one, two = (KeyedMailbox(each, lambda: None) for each in mailboxes[:2])
+    one, two = (KeyedMailbox(each.put, each.get) for each in mailboxes[:2])
     read = []
 
     def batches() -> Iterator[Batch]:
@@ -37,10 +37,10 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
 
     everything, nothing = frozenset(range(30)), frozenset[int]()
     needs = {0: Needs(everything, nothing), 1: Needs(nothing, everything)}
-    feeder = threading.Thread(target=send_batches, args=(batches(), needs, mailboxes[2]))
+    feeder = threading.Thread(target=send_batches, args=(batches(), needs, mailboxes[2], print, 0))
     feeder.start()
-    first = received_batches(one, feeder=2)
-    last = received_batches(two, feeder=None)
+    first = received_batches(one, feeder=2, run=0)
+    last = received_batches(two, feeder=None, run=0)
     for number in range(10):
         got = next(first)
         assert described(got.input) == described(batch(number).input)
