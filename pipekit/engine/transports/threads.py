@@ -25,7 +25,7 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
+from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
@@ -155,9 +155,8 @@ class ThreadRunner(Runner):
         on_accelerators = any(thread.copiers for thread in threads)
         caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
         before = caller.record_events() if caller else ()
-        needs = EVERYTHING
-        if config.resume:  # which needs nothing of the batches before
-            needs = Needs.of(*(worker.steps for worker in workers))
+        # A run that is taken up needs nothing of the batches before.
+        needs = Needs.after(config.resume.boundary.microbatches if config.resume else 0)
         feed = Feed(batches, needs, caller, config.count, network.end)
         calendar = Calendar(config.execution.cluster) if config.execution.cluster else None
         states = WorkerStates(len(workers))
