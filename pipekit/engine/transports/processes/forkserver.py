@@ -20,12 +20,7 @@ from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main
 
-# torch imports the last one, for 1.5 s, when it makes its first optimizer.
-PRELOAD = [
-    "pipekit.engine.transports.processes.socket_folder",
-    "pipekit.engine.transports.processes.worker_process",
-    "torch._dynamo",
-]
+PRELOAD = ["pipekit.engine.transports.processes.in_forkserver"]
 UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
 _KILLED = "if nobody did it by hand, for want of memory"
 
