@@ -14,7 +14,7 @@ from pipekit.engine.feed import Needs
 from pipekit.engine.transports.mailbox import KeyedMailbox
 from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
-from pipekit.schedules import Schedule, flush
+from pipekit.schedules import Schedule, flush, pipedream
 from tests.engine.examples import data, mlp, pipeline
 from tests.engine.transports.test_message_layout import described
 
@@ -89,3 +89,23 @@ def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
         for transport in ("threads", "distributed")
     ]
     assert losses[0] == losses[1]
+
+
+def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
+    """It was taken for the end of a worker, for which everybody else then waited."""
+
+    class Damaged(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from data(5)
+            raise OSError("damaged")
+
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        pipedream([2, 1]),
+        balance=[1, 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=nn.MSELoss(),
+        transport="distributed",
+    )
+    with pytest.raises(OSError, match="damaged"):
+        pipe.train(Damaged(data(9)))
