@@ -22,17 +22,17 @@ from tests.engine.replicas.test_replicas import BALANCES, Weights, replicated
 from tests.engine.updates.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
-    "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},
+    "2-1-1 Adam, recomputed": {
+        "replicas": [2, 1, 1],
+        "optimizer": OPTIMIZERS["adam"],
+        "recompute": "always",
+    },
     "2-2 synced, with a schedule": {
         "replicas": [2, 2],
         "variant": {"vertical_sync": True},
         "lr_scheduler": lambda o: StepLR(o, 2, 0.5),
     },
-    "2-1 naive, recomputed": {
-        "replicas": [2, 1],
-        "variant": {"stashing": False},
-        "recompute": "always",
-    },
+    "2-1 naive": {"replicas": [2, 1], "variant": {"stashing": False}},
 }
 
 

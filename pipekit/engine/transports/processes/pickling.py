@@ -1,18 +1,23 @@
 """Objects and errors on their way from one process to another.
 
-PyTorch's own way writes an archive for each tensor, which takes 0.3 ms there and back.
+An object travels as bytes, with the numbers of its tensors beside them in shared memory: through a
+pipe, weights take three times as long.  PyTorch's own way writes an archive for each tensor, which
+takes 0.3 ms there and back.
 """
 
 import io
 import pickle
 import traceback
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
 from torch import Tensor
 
 from pipekit.engine.assignment import NotBuilt
+from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 
 _NO_MEMORY = (
     "a worker's process has no memory left: give it more, or less to hold (batches of fewer rows, "
@@ -20,10 +25,48 @@ _NO_MEMORY = (
 )
 
 
-def dumps(value: object) -> bytes:
-    """Return an object's bytes; functions and classes that no module has are in it as well."""
+class Parcel(NamedTuple):
+    """An object on its way: its bytes, and where the numbers of its tensors lie, one by one."""
+
+    text: bytes
+    start: int
+    sizes: Sequence[int]
+
+
+class Sender:
+    """Lays the numbers of objects into shared memory, one object after another in one place."""
+
+    def __init__(self, buffer: SharedBuffer) -> None:
+        self._buffer, self._start, self._room = buffer, 0, 0
+
+    def parcel(self, value: object) -> Parcel:
+        """Return an object on its way; the one before has to have been unpacked."""
+        parts: list[pickle.PickleBuffer] = []
+        text = dumps(value, parts.append)
+        sizes = [part.raw().nbytes for part in parts]
+        if sum(sizes) > self._room:
+            self._start, self._room = self._buffer.allocate(sum(sizes)), sum(sizes)
+        memory, stops = self._buffer.map(self._start), accumulate(sizes, initial=self._start)
+        for part, (start, stop) in zip(parts, pairwise(stops), strict=True):
+            memory[start:stop] = part.raw()
+        return Parcel(text, self._start, sizes)
+
+
+def unpacked(parcel: Parcel, buffer: SharedBuffer) -> Any:
+    """Return the object of a parcel, copied out of its sender's buffer."""
+    memory = memoryview(buffer.map(parcel.start))
+    stops = accumulate(parcel.sizes, initial=parcel.start)
+    numbers = [memory[start:stop] for start, stop in pairwise(stops)]
+    return pickle.loads(parcel.text, buffers=numbers)
+
+
+def dumps(value: object, beside: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
+    """Return an object's bytes; functions and classes that no module has are in it as well.
+
+    ``beside`` is called with the numbers of each plain tensor, which are then not among the bytes.
+    """
     file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(value)
+    _Pickler(file, protocol=5, buffer_callback=beside).dump(value)
     return file.getvalue()
 
 

@@ -21,6 +21,7 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
+from pipekit.engine.transports.processes.pickling import unpacked
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedBuffer,
@@ -134,7 +135,7 @@ class WorkerPool:
                 ) from error
         if kind == "failed":
             raise value
-        return cast(list[Content], value)
+        return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
 
     def stopped(self) -> list[str]:
         """Return a sentence for each process that somebody has stopped."""
@@ -209,9 +210,9 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    done[index] = value
-                    if value.error is not None:
-                        watchdog.ends_by(value.error)
+                    report = done[index] = unpacked(value, self._endpoints[index].buffer)
+                    if report.error is not None:
+                        watchdog.ends_by(report.error)
         return [done[index] for index in range(self._workers)]
 
     def _news(self, index: int, watchdog: Watchdog) -> tuple[str, Any]:

@@ -28,7 +28,7 @@ from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
-from pipekit.engine.transports.processes.pickling import TravellingError, dumps
+from pipekit.engine.transports.processes.pickling import Sender, TravellingError, dumps
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedBuffer,
@@ -135,7 +135,8 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
         reads = data == READ_STAGES
         with not_collected():  # a long table is many small objects
             task = None if reads else pickle.loads(data)
-        return True, dumps(("done", worker.run(task) if task else worker.stages()))
+        given = worker.run(task) if task else worker.stages()
+        return True, pickle.dumps(("done", worker.sender.parcel(given)))
     except Aborted as error:
         return False, dumps(("aborted", str(error)))
     except BaseException as error:  # stages that cannot travel are still here
@@ -148,6 +149,7 @@ class _WorkerProcess:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         index, endpoints, first = connections.index, connections.endpoints, connections.workers + 1
+        self.sender = Sender(endpoints[index].buffer)
         self._mailboxes = SharedMailboxes(index, endpoints)
         self._sums_mailboxes: SharedMailboxes | None = None
         if len(endpoints) > first:

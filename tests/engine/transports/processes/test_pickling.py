@@ -1,13 +1,15 @@
 """Objects that go from one process to another, and arrive as they were."""
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.transports.processes.pickling import dumps
+from pipekit.engine.transports.processes.pickling import Parcel, Sender, dumps, unpacked
+from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 
 TENSORS = {
     "float32": torch.randn(3, 4),
@@ -28,10 +30,18 @@ def back(value: Any) -> Any:
     return pickle.loads(dumps(value))
 
 
+def through_memory(value: Any) -> Any:
+    buffer = SharedBuffer()
+    return unpacked(Sender(buffer).parcel({"beside": torch.ones(3), "given": value}), buffer)[
+        "given"
+    ]
+
+
+@pytest.mark.parametrize("way", [back, through_memory])
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_tensor_comes_back_as_it_was(name: str) -> None:
+def test_a_tensor_comes_back_as_it_was(name: str, way: Callable[[Any], Any]) -> None:
     tensor = TENSORS[name]
-    there = back(tensor)
+    there = way(tensor)
     assert torch.equal(there.to_dense(), tensor.to_dense())
     for alike in ("dtype", "shape", "requires_grad"):
         assert getattr(there, alike) == getattr(tensor, alike)
@@ -75,3 +85,18 @@ def test_a_function_that_took_the_place_of_pytorchs_own_comes_as_it_is() -> None
 
 def test_it_takes_little_more_than_the_numbers() -> None:
     assert len(dumps(torch.zeros(1000))) < 4200
+
+
+def test_numbers_pass_through_memory_and_later_ones_take_their_place() -> None:
+    buffer = SharedBuffer()
+    sender = Sender(buffer)
+    first = nn.Linear(600, 600)  # more than the buffer has at first
+    parcels: list[Parcel] = []
+    there: list[nn.Linear] = []
+    for layer in (first, nn.Linear(600, 600), nn.Linear(3, 3)):
+        parcels.append(sender.parcel(layer))
+        there.append(unpacked(parcels[-1], buffer))
+
+    assert torch.equal(there[0].weight, first.weight), "a copy, which nobody writes to later"
+    assert len(pickle.dumps(parcels[0])) < 4000
+    assert len({parcel.start for parcel in parcels}) == 1
