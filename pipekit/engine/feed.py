@@ -133,9 +133,9 @@ class _Microbatches:
 
     def __contains__(self, microbatch: object) -> bool:
         assert isinstance(microbatch, int)
-        if microbatch in self._head or not self._repeated:
-            return microbatch in self._head
-        return microbatch % self._size in self._repeated
+        if microbatch in self._head:
+            return True
+        return bool(self._repeated) and microbatch % self._size in self._repeated
 
     def __bool__(self) -> bool:
         return bool(self._head or self._repeated)

@@ -39,8 +39,8 @@ class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
     ``put`` puts a message into a worker's mailbox, without waiting for it to be taken; ``get``
-    waits for the next one in this.  ``require_peers`` raises if another worker has failed; ``run``
-    is the run's number, if the mailboxes are used for several.
+    waits for the next one here.  ``require_peers`` raises if another worker has failed; ``run`` is
+    the run's number, if the mailboxes are used for several.
     """
 
     def __init__(

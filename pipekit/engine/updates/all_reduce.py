@@ -159,11 +159,6 @@ class TiedGradients:
         self._stage = first if worker == self._giver else None
         self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
 
-    @property
-    def sent_bytes(self) -> dict[int, int]:
-        """Bytes of gradients sent, by receiver."""
-        return dict(self._all_reduce.sent_bytes)
-
     def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
         """Put the gradients of the first stage into those of the worker's stages, by index.
 
