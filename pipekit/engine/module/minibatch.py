@@ -1,58 +1,33 @@
 """One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from pipekit.devices import (
-    Clock,
     ThreadStreams,
     keep_for_current_stream,
     record_events,
     wait_events,
 )
-from pipekit.engine.execution.passes import PassConfig, Passes
+from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
-from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import WorkerRecord, WorkerRecording
-from pipekit.engine.options import Watch
-from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
+from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
+from pipekit.engine.observers.observer import Observer
+from pipekit.engine.observers.record import WorkerRecord
+from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
+from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
-
-
-@dataclass(frozen=True)
-class ModuleRuntime:
-    """Where minibatches go, and how they are watched.
-
-    Attributes:
-        clocks: of each stage's device.
-        workers: where each stage computes, and by what its tensors travel.
-        watch: what is recorded, and who watches the stages' workers.
-        timeout: seconds without progress after which a forward or backward fails, or None.
-        at_work: stages with a worker in them.  One that a failed pass has left behind, because a
-            layer does not return, still has the weights of its minibatch in the stage.
-        threads: in which the stages compute.
-    """
-
-    clocks: Sequence[Clock]
-    workers: Sequence[ThreadWorker]
-    watch: Watch
-    timeout: float | None
-    at_work: set[int] = field(default_factory=set)
-    threads: WorkerThreads = field(default_factory=WorkerThreads)
 
 
 class Minibatch:
@@ -82,7 +57,8 @@ class Minibatch:
         self._input_devices = [tensor.device for tensor in differentiable(inputs[0])]
         self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
         self._stages = [
-            _Stage(runtime, config, stage, recompute, keeps) for stage, config in enumerate(configs)
+            ModuleStage(runtime, config, stage, recompute, keeps)
+            for stage, config in enumerate(configs)
         ]
         # The streams of the thread that calls the forward: from there the inputs come, and there
         # outputs and gradients go, in whatever thread and stream autograd runs the backward.
@@ -248,69 +224,3 @@ def _noted(stage: int, at_work: set[int]) -> Iterator[None]:
         yield
     finally:
         at_work.discard(stage)
-
-
-class _Stage:
-    """A stage in a minibatch, and those that watch its worker from the beginning to the end."""
-
-    def __init__(
-        self,
-        runtime: ModuleRuntime,
-        config: PassConfig,
-        number: int,
-        recompute: Recompute,
-        keeps: bool,
-    ) -> None:
-        self.recompute, self._module = recompute, config.part.module
-        self.aliases = {
-            name: p.detach().requires_grad_(p.requires_grad)
-            for name, p in self._module.named_parameters()
-        }
-        weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
-        self.passes = Passes(config, weights.modules, clock.device, weights.parameters)
-        self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
-        self.recording = WorkerRecording(runtime.watch, {number: recompute}, clock.device)
-        self.observers = [*self.recording.observers, *observers_of(runtime.watch.observers, number)]
-        for observer in self.observers:
-            observer.begin(self.view)
-        memory = self.recording.memory
-        if memory and not keeps:  # weights are all that stays of a forward alone
-            memory.close(number)
-            self.observers.remove(memory)
-
-    def with_aliases(self, function: Callable[[], None]) -> None:
-        """Call a function while the module has the aliases for parameters."""
-        named = {f"module.{name}": tensor for name, tensor in self.aliases.items()}
-        functional_call(_Around(self._module), named, (function,))
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """A stage's weights in a minibatch, as observers see them."""
-
-    module: nn.Sequential
-    aliases: Mapping[str, Tensor]
-    optimizer: None = None
-    kept_bytes: int = 0
-
-    @property
-    def modules(self) -> list[nn.Sequential]:
-        return [self.module]
-
-    @property
-    def parameters(self) -> list[list[Tensor]]:
-        return [[alias for alias in self.aliases.values() if alias.requires_grad]]
-
-    def all_gradients(self) -> Iterator[Tensor]:
-        return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
-
-
-class _Around(nn.Module):
-    """A module whose forward calls a function."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], None]) -> None:
-        function()

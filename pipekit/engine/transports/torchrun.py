@@ -108,7 +108,9 @@ class TorchrunRunner(Runner):
         watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):
-                _require_as_many(everybodys(config.batches))
+                counts = everybodys(config.batches)
+                if len({*counts}) > 1:
+                    raise ValueError(unequal(dict(enumerate(counts))))
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
@@ -152,13 +154,6 @@ def _end(stalled: Exception) -> None:
     tell_torchrun(said)
     print(f"pipekit: {said}", file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def _require_as_many(counts: list[int]) -> None:
-    """Raise ValueError unless all workers have equally many batches."""
-    for worker, batches in enumerate(counts):
-        if batches != counts[0]:
-            raise ValueError(unequal({0: counts[0], worker: batches}))
 
 
 def everybodys(value: Any) -> list[Any]:
