@@ -20,7 +20,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
-from pipekit.engine.observers.observer import Observer
+from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.observers.record import WorkerRecord
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
@@ -202,8 +202,8 @@ class Minibatch:
     def _tell(self, method: Callable[[Observer, int], None]) -> None:
         """Tell the stages' observers of the end of their workers."""
         for number, stage in enumerate(self._stages):
-            for observer in stage.observers:
-                getattr(observer, method.__name__)(number)
+            for tell in listeners(stage.observers, method, number):
+                tell()
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
