@@ -84,8 +84,6 @@ class WorkerReport:
             kept.
         end: the first microbatch after the run; the table may have more.
         error: of a layer or the loss, if the run ended by it with whole updates.
-        traceback: of this error, as text, if it comes from another process.
-        notes: of this error, likewise.
     """
 
     rows: Sequence[int]
@@ -100,8 +98,6 @@ class WorkerReport:
     results: list[tuple[int, Any]] = field(default_factory=list)
     end: int = sys.maxsize
     error: BaseException | None = None
-    traceback: str = ""
-    notes: Sequence[str] = ()
 
 
 def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:

@@ -5,7 +5,6 @@ import threading
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -121,44 +120,25 @@ class FedTarget(NamedTuple):
     plain: Plain | None
 
 
-@dataclass(frozen=True)
 class _Microbatches:
-    """Numbers of microbatches, perhaps endless.
+    """The microbatches of a worker's forwards for which ``is_meant`` holds, perhaps endless."""
 
-    Attributes:
-        head: the first ones.
-        periods: for each list of repeating steps, its number of microbatches, and the remainders
-            modulo that number of the microbatches that follow.
-    """
+    def __init__(self, steps: Steps, is_meant: Callable[[Step], bool]) -> None:
+        def numbers(steps: Iterable[Step]) -> frozenset[int]:
+            each = (step for step in steps if step.task.op is Op.FORWARD and is_meant(step))
+            return frozenset(step.task.microbatch for step in each)
 
-    head: frozenset[int]
-    periods: tuple[tuple[int, frozenset[int]], ...]
+        self._head, self._size = numbers(steps.head), steps.microbatches
+        self._repeated = frozenset(k % self._size for k in numbers(steps.period))
 
     def __contains__(self, microbatch: object) -> bool:
         assert isinstance(microbatch, int)
-        return microbatch in self.head or any(
-            microbatch % size in numbers for size, numbers in self.periods
-        )
+        if microbatch in self._head:
+            return True
+        return bool(self._repeated) and microbatch % self._size in self._repeated
 
-    @classmethod
-    def of(cls, workers: Sequence[Steps], is_meant: Callable[[Step], bool]) -> Self:
-        """Return the microbatches of the forwards for which ``is_meant`` holds."""
-
-        def numbers(steps: Iterable[Step]) -> list[int]:
-            return [
-                step.task.microbatch
-                for step in steps
-                if step.task.op is Op.FORWARD and is_meant(step)
-            ]
-
-        return cls(
-            frozenset(number for steps in workers for number in numbers(steps.head)),
-            tuple(
-                (steps.microbatches, frozenset(k % steps.microbatches for k in repeated))
-                for steps in workers
-                if (repeated := numbers(steps.period))
-            ),
-        )
+    def __bool__(self) -> bool:
+        return bool(self._head or self._repeated)
 
 
 class Needs(NamedTuple):
@@ -168,16 +148,17 @@ class Needs(NamedTuple):
     targets: Container[int]
 
     @classmethod
-    def of(cls, *workers: Steps) -> Self:
-        """Return the needs of workers: the first stage takes inputs, the last one targets."""
+    def of(cls, steps: Steps) -> Self:
+        """Return the needs of a worker: the first stage takes inputs, the last one targets."""
         return cls(
-            _Microbatches.of(workers, lambda step: not step.receives),
-            _Microbatches.of(workers, lambda step: not step.sends),
+            _Microbatches(steps, lambda step: not step.receives),
+            _Microbatches(steps, lambda step: not step.sends),
         )
 
-
-EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
-"""The needs of all workers together."""
+    @classmethod
+    def after(cls, microbatch: int) -> Self:
+        """Return the needs of all workers together, from a microbatch on."""
+        return cls(range(microbatch, sys.maxsize), range(microbatch, sys.maxsize))
 
 
 class Feed:

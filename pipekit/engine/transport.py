@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -52,7 +52,6 @@ class FlatBucket(NamedTuple):
     present: Tensor
 
 
-Phase = int
 SCATTER, GATHER = range(2)
 """The phases of a sum: parts go to who adds them up; the sums of the parts come back."""
 
@@ -71,7 +70,7 @@ class PartKey(NamedTuple):
     number: int
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> int:
         """SCATTER or GATHER."""
         return self.place % 2
 
@@ -84,23 +83,14 @@ class SumPart(NamedTuple):
     content: FlatBucket
 
 
-class Channel(Protocol):
-    """How workers reach one another that sum gradients, beside the messages between stages."""
+Exchange = Callable[[Sequence[SumPart], Sequence[SumPart], int], list[FlatBucket]]
+"""Sends parts to other workers, and returns those that are received from others.
 
-    def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-    ) -> list[FlatBucket]:
-        """Send parts to other workers, and return those that are received from others.
-
-        All of them are on their way at once, whatever their order: where messages between two
-        workers keep it, one who waits for a part before it sends its own would wait for ever.
-        Sent parts must not be written before they are received; a received part may, but need not,
-        be written into its room.  The last microbatch whose gradients are summed is -1 if the sum
-        is made wherever the run ends; BeyondStop is raised if the run ends before it.
-        """
-
-    def finish(self, stage: int, number: int, size: int) -> None:
-        """End a sum: return when all that was sent for it has left."""
+All of them are on their way at once, whatever their order: where messages between two workers keep
+it, one who waits for a part before it sends its own would wait for ever.  A received part may, but
+need not, be written into its room.  The last microbatch whose gradients are summed is -1 if the sum
+is made wherever the run ends; BeyondStop is raised if the run ends before it.
+"""
 
 
 class Transport(Protocol):
@@ -125,8 +115,8 @@ class Transport(Protocol):
         on the host or on its device.
         """
 
-    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how some workers, this one among them, reach one another to sum gradients.
+    def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        """Return how some workers, this one among them, exchange parts of sums.
 
         They are those of a stage, who sum in a thread beside the worker's own, or ``tied``: those
         who have copies of the weights that stages share, in the worker's own thread.

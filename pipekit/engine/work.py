@@ -64,9 +64,8 @@ def _train(
         observers.append(Reporter(on_news, config, held))
     observers += observers_of(config.watch.observers, index)
     if config.checkpoints:
-        observers.append(
-            CheckpointWriter(stages, assignment, config, io.losses, transport.stop_point, errors)
-        )
+        about = assignment, config, io.losses, transport.stop_point, errors
+        observers += [CheckpointWriter(stage, *about) for stage in stages.values()]
     weights = {number: stage.weights for number, stage in stages.items()}
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages

@@ -28,8 +28,9 @@ layers and two ReLUs takes longer, on one core, where the key takes 2 to 3:
   refuses usual autograd functions and ``requires_grad_()``.
 """
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol
@@ -162,36 +163,48 @@ _thread = _DrawingThread()
 _registering = threading.Lock()
 
 
+_looked_at: set[str] = set()  # operators
+_libraries: list[Library] = []
+
+
 @cache
 def _key() -> Any:
     """Return the key, with kernels of its own for all operators that may draw."""
     with _registering:  # workers begin at once, and it can be done once only
-        return _registered()[0]
+        return prepare()
 
 
-@cache
-def _registered() -> tuple[Any, Sequence[Library]]:
-    """Have operators that may draw call :func:`_caught` where the key is switched on."""
+os.register_at_fork(after_in_child=_key.cache_clear)  # libraries may bring more operators there
+
+
+def prepare() -> Any:
+    """Have operators that may draw, of those that are new, call :func:`_caught` where the key is
+    switched on, and return the key.
+    """
     try:
         key = torch._C._dispatch_key_parse(_KEY_NAME)
         without = torch._C.DispatchKeySet(key)
-        operators = list(_random_operators())
+        new = [name for name in torch._C._dispatch_get_all_op_names() if name not in _looked_at]
+        operators = list(_random_operators(new))
     except (AttributeError, RuntimeError) as error:
         raise RuntimeError(
             f"torch {torch.__version__} lacks a private part by which layers get random numbers of "
             f"their own (dispatch key {_KEY_NAME}): install an earlier torch; 2.14 has it"
         ) from error
-    everything = Library("_", "IMPL")
-    everything.fallback(fallthrough_kernel, _KEY_NAME)
+    if not _libraries:
+        _libraries.append(Library("_", "IMPL"))
+        _libraries[0].fallback(fallthrough_kernel, _KEY_NAME)
+        torch.get_rng_state, torch.set_rng_state = _get_rng_state, _set_rng_state
+        torch.manual_seed = partial(_manual_seed, of_all=torch.manual_seed)
     libraries: dict[str, Library] = {}
     for operator in operators:
         if operator.namespace not in libraries:
             libraries[operator.namespace] = Library(operator.namespace, "IMPL")
         caught = partial(_caught, without, RandomOperator.of(operator))
         libraries[operator.namespace].impl(operator, caught, _KEY_NAME)
-    torch.get_rng_state, torch.set_rng_state = _get_rng_state, _set_rng_state
-    torch.manual_seed = partial(_manual_seed, of_all=torch.manual_seed)
-    return key, [everything, *libraries.values()]
+    _libraries.extend(libraries.values())
+    _looked_at.update(new)
+    return key
 
 
 def _get_rng_state() -> Tensor:
@@ -209,9 +222,9 @@ def _manual_seed(seed: Any, of_all: Callable[[Any], torch.Generator]) -> torch.G
     return torch.default_generator
 
 
-def _random_operators() -> Iterator[Any]:
+def _random_operators(names: Iterable[str]) -> Iterator[Any]:
     """Yield the operators that may draw, without those that only call others which are caught."""
-    for full_name in torch._C._dispatch_get_all_op_names():
+    for full_name in names:
         qualified, _, overload = full_name.partition(".")
         found = torch._C._get_operation_overload(qualified, overload)
         if not found or torch.Tag.nondeterministic_seeded not in found[2]:

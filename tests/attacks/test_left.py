@@ -14,7 +14,7 @@ import torch
 
 from experiments.attacks import left as leaving
 from experiments.attacks.left import Snapshot, left
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 
 
 @contextmanager

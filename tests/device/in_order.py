@@ -26,7 +26,6 @@ from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports import distributed as distributed_transport
-from pipekit.engine.transports import process_groups
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import run
@@ -240,7 +239,7 @@ class InOrderRunner(Runner):
     ) -> list[WorkerReport]:
         read, network = list(batches), InOrder(len(workers))
         issued = ThreadStreams([worker.device for worker in workers]).record_events()
-        module, groups = cast(Any, distributed_transport), cast(Any, process_groups)
+        module = cast(Any, distributed_transport)
         before = module.dist, module.group_of
         coming = incoming([worker.steps for worker in workers])
 
@@ -255,13 +254,12 @@ class InOrderRunner(Runner):
                 return run(assignment, config, transport, feed, on_news)
 
         module.group_of = lambda _, *about: _Group(*about)
-        module.dist = groups.dist = network
+        module.dist = network
         try:
             functions = [partial(work, each) for each in workers]
             return WorkerThreads().run(functions, network.fail)
         finally:
             module.dist, module.group_of = before
-            groups.dist = module.dist
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return False

@@ -120,8 +120,8 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
 
     def add_up(index: int) -> None:
         with devices.on_stream(workers[index].stream):
-            channel = network.transport(index).channel([0, 1], tied=True)
-            reduce = AllReduce([0, 1], index, channel)
+            exchange = network.transport(index).exchange_among([0, 1], tied=True)
+            reduce = AllReduce([0, 1], index, exchange)
             bucket = ParameterBucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
             for number in range(4):
                 own = bucket.flat([torch.full((8,), float(index + number), device=places[index])])

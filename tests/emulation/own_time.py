@@ -23,7 +23,6 @@ from pipekit.devices import streams as devices_clock
 from pipekit.emulation import stage
 from pipekit.engine.transports import threads
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox
-from pipekit.engine.transports.threads import ThreadMailboxes
 from pipekit.engine.updates.reducer import CommThread
 from pipekit.schedules import Message
 
@@ -51,15 +50,21 @@ class Stamped(NamedTuple):
 def own_time() -> Iterator[None]:
     """Let emulations within the block run in a time of their own."""
     clock = OwnTime()
-    put, wait, submit = ThreadMailboxes.put, KeyedMailbox.wait, CommThread.submit
+    submit = CommThread.submit
 
-    def stamped_put(self: ThreadMailboxes, worker: int, key: Key, content: Any) -> None:
-        put(self, worker, key, Stamped(content, clock.now))
+    class Mailbox(KeyedMailbox):
+        """Stamps what it sends."""
 
-    def stamped_wait(self: KeyedMailbox, key: Key, microbatch: int = -1) -> Any:
-        content, sent_s = wait(self, key, microbatch)
-        clock.reach(sent_s)
-        return content
+        def __init__(self, put: Callable[[int, Key, Any], None], *others: Any) -> None:
+            def put_stamped(worker: int, key: Key, content: Any) -> None:
+                put(worker, key, Stamped(content, clock.now))
+
+            super().__init__(put_stamped, *others)
+
+        def wait(self, key: Key, microbatch: int = -1) -> Any:
+            content, sent_s = super().wait(key, microbatch)
+            clock.reach(sent_s)
+            return content
 
     def submitted(self: CommThread, function: Callable[[], Any]) -> "Future[Any]":
         begun, ended = clock.now, [0.0]
@@ -113,8 +118,7 @@ def own_time() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "time", times)
         patch.setattr(devices_clock, "time", times)
-        patch.setattr(ThreadMailboxes, "put", stamped_put)
-        patch.setattr(KeyedMailbox, "wait", stamped_wait)
+        patch.setattr(threads, "KeyedMailbox", Mailbox)
         patch.setattr(CommThread, "submit", submitted)
         patch.setattr(threads, "Calendar", Calendar)
         yield

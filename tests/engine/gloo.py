@@ -10,7 +10,7 @@ import cloudpickle
 import torch.distributed as dist
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
-from pipekit.engine.transports.processes.worker_process import portable
+from pipekit.engine.transports.processes.pickling import portable
 
 LIMIT_S = 300
 

@@ -19,7 +19,7 @@ import pipekit as pk
 from experiments.attacks.left import children, is_alive, worker_processes
 from pipekit import schedules
 from tests.engine.examples import Batches, data, mlp, nesterov, pipeline, values
-from tests.engine.parametrized import TRANSPORTS
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 LIMIT_S = 300.0  # only there to end a hang, on a loaded host as well
 
@@ -125,8 +125,15 @@ def failing(what: str, stage: int, stages: int = 3, **options: Any) -> pk.Pipeli
     return pipeline(model, options.pop("method", "flush"), [*[1] * (stages - 1), 2], **options)
 
 
-@TRANSPORTS
-@pytest.mark.parametrize(("what", "stage"), [("forward", 0), ("forward", 2), ("backward", 1)])
+@pytest.mark.parametrize(
+    ("what", "stage", "transport"),
+    [
+        ("forward", 0, "threads"),
+        ("forward", 2, "distributed"),
+        ("backward", 1, "threads"),
+        ("backward", 1, "distributed"),
+    ],
+)
 def test_an_exception_in_a_layer_surfaces(what: str, stage: int, transport: str) -> None:
     pipe = failing(what, stage, transport=transport)
     with Watch(), pytest.raises(OutOfCheeseError, match=f"in the {what}") as caught:
@@ -188,9 +195,8 @@ class Loader:
             raise self.error
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("stage", [0, 1])
-def test_an_exception_in_evaluation(transport: str, stage: int) -> None:
+@first_over_processes("stage", [1, 0])
+def test_an_exception_in_evaluation(stage: int, transport: str) -> None:
     """The first stage receives nothing, and must end as well; then training goes on."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
     model.insert(stage, FailsInEvaluation())
@@ -224,8 +230,7 @@ class Interrupting(list[Any]):
             yield batch
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("stages", [1, 3])
+@first_over_processes("stages", [3, 1])
 def test_an_interrupt(stages: int, transport: str) -> None:
     layers = [Slow() for _ in range(stages)]
     pipe = pipeline(

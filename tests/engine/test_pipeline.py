@@ -306,8 +306,7 @@ def test_buffers_and_passes_in_flight_are_counted(method: str) -> None:
     assert run.weight_slots == expected.get(method, (1,) * stages)
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("method", ["gpipe", "pipedream"])
+@first_over_processes("method", ["pipedream", "gpipe"])
 def test_the_trace_is_the_schedule_as_it_ran(method: str, transport: str) -> None:
     run = pipeline(mixed(), method, [2, 3, 3], transport=transport).train(data(3))
     frame = run.trace.frame

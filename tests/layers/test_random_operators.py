@@ -64,7 +64,8 @@ def test_operators_with_an_accelerators_own_kernel_are_caught_whole(
         return has(operator, kernel) or (operator, kernel) == ("aten::dropout", "AutogradHPU")
 
     def known() -> list[str]:
-        return [str(each) for each in random_operators._random_operators()]
+        names = torch._C._dispatch_get_all_op_names()
+        return [str(each) for each in random_operators._random_operators(names)]
 
     assert "aten.dropout.default" not in known()
     monkeypatch.setattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", own_dropout)
@@ -126,8 +127,26 @@ def test_a_torch_without_the_key_is_refused(lacks: str, monkeypatch: pytest.Monk
         monkeypatch.setattr(torch._C, "_dispatch_key_parse", unknown)
     else:
         monkeypatch.delattr(torch._C, "_dispatch_get_all_op_names")
-    random_operators._registered()  # which is kept: a process has its kernels once
     with pytest.raises(
         RuntimeError, match=r"^torch \S+ lacks a private part .*: install an earlier"
     ):
-        random_operators._registered.__wrapped__()
+        random_operators.prepare()
+
+
+def test_operators_that_a_library_brings_later_are_caught_too() -> None:
+    """As in a process that was started by one that had looked at the operators."""
+    random_operators.prepare()
+    library = torch.library.Library("late", "DEF")
+    library.define("draw(Tensor x) -> Tensor", tags=torch.Tag.nondeterministic_seeded)
+    library.impl("draw", torch.rand_like, "CPU")
+    seen: list[str] = []
+
+    def note(operator: RandomOperator, args: Any, kwargs: Any) -> Any:
+        seen.append(str(operator))
+        return operator.call(*args, **kwargs)
+
+    random_operators.prepare()
+    with catch_draws(note):
+        torch.ops.late.draw(torch.ones(1))
+    assert len(seen) == 1
+    library._destroy()

@@ -28,7 +28,7 @@ import torch
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.writing import sync
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 """Complete checkpoints that stay: the newest, and one in case that it is damaged."""
 

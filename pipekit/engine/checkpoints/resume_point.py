@@ -58,7 +58,6 @@ class PartContent(TypedDict):
     buffers: Tensors
     extra_states: dict[str, Any]
     state: dict[str, Any]
-    scales: Any
     losses: list[tuple[int, float]]
 
 

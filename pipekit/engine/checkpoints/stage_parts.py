@@ -44,76 +44,40 @@ class _Counted(NamedTuple):
 
 
 class CheckpointWriter(Observer):
-    """Writes the parts of all stages of one worker, at every boundary."""
-
-    def __init__(
-        self,
-        stages: Mapping[int, Stage],
-        assignment: WorkerAssignment,
-        config: RunConfig,
-        losses: LossLog,
-        stop_point: StopPoint,
-        errors: Sequence[Exception],
-    ) -> None:
-        self._stages, self._assignment, self._config = stages, assignment, config
-        self._losses, self._stop_point, self._errors = losses, stop_point, errors
-        self._parts: dict[int, _PartWriter] = {}
-
-    def begin(self, worker: WorkerView) -> None:
-        """Keep the state at the beginning that the first checkpoint needs."""
-        self._parts = {
-            number: _PartWriter(stage, number, self._assignment, self._config, self._losses)
-            for number, stage in self._stages.items()
-        }
-
-    def before_step(self, worker: int, step: Step) -> None:
-        """Before a forward, keep running statistics that have counted all before a boundary."""
-        if step.task.op is Op.FORWARD:
-            self._parts[step.task.stage].before_forward(step.task.microbatch)
-
-    def after_step(self, worker: int, step: Step) -> None:
-        """After an update, write the part if this is a boundary."""
-        if step.task.op is Op.UPDATE:
-            self._parts[step.task.stage].after_update(step.task.version)
-
-    def end(self, worker: int) -> None:
-        """Write the last parts, at the end of the run.
-
-        For :meth:`Pipeline.resume`, a run that ends early was interrupted there.  If this worker
-        failed in a forward, its running statistics fit no boundary.
-        """
-        for part in self._parts.values():
-            if not self._errors:
-                part.end(self._stop_point.microbatch, self._assignment.steps.head)
-
-
-class _PartWriter:
-    """Sets aside a stage's state until its part of a checkpoint can be written."""
+    """Writes the parts of one stage of a worker, at every boundary."""
 
     def __init__(
         self,
         stage: Stage,
-        index: int,
         assignment: WorkerAssignment,
         run: RunConfig,
         losses: LossLog,
+        stop_point: StopPoint,
+        errors: Sequence[Exception],
     ) -> None:
         config, resume = run.checkpoints, run.resume
         assert config
-        self._stage, self._index, self._config = stage, index, config
-        self._worker, self._losses = assignment.index, losses
+        self._stage, self._index, self._config = stage, stage.index, config
+        self._assignment, self._losses = assignment, losses
+        self._stop_point, self._errors = stop_point, errors
         self._tasks = tasks = [step.task for step in assignment.steps.head]
         self._written = after = resume.boundary.microbatches if resume else 0
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
-        older = [read[index] for read in older_versions(tasks, self._pending)]
+        older = [read[self._index] for read in older_versions(tasks, self._pending)]
         self._older = deque(older)
         self._readers = Counter(chain.from_iterable(older))  # boundaries, by version
         self._weights: dict[int, Tensors] = {}  # by version
         self._counted: deque[_Counted] = deque()  # of the first of the pending boundaries
+
+    def begin(self, worker: WorkerView) -> None:
+        """Keep the weights at the beginning, if the first checkpoint needs them."""
         self._keep(0)
 
-    def before_forward(self, microbatch: int) -> None:
-        """Keep running statistics that have just counted all batches before a boundary."""
+    def before_step(self, worker: int, step: Step) -> None:
+        """Before a forward, keep running statistics that have counted all before a boundary."""
+        op, stage, microbatch, _ = step.task
+        if op is not Op.FORWARD or stage != self._index:
+            return
         now: _Counted | None = None
         for boundary in islice(self._pending, len(self._counted), None):
             if boundary.microbatches > microbatch:
@@ -121,25 +85,35 @@ class _PartWriter:
             now = now or _Counted.of(self._stage.weights.newest)
             self._counted.append(now)
 
-    def after_update(self, version: int) -> None:
-        """Keep weights that are read after a boundary; write if this is one."""
+    def after_step(self, worker: int, step: Step) -> None:
+        """After an update, keep weights that are read after a boundary; write if this is one."""
+        op, stage, _, version = step.task
+        if op is not Op.UPDATE or stage != self._index:
+            return
         self._keep(version)
         boundary = self._pending[0]
-        if version == boundary.versions[self._index] and len(self._pending) > 1:
+        if version == boundary.versions[stage] and len(self._pending) > 1:
             self._write(boundary)
 
-    def end(self, microbatch: int, steps: Sequence[Step]) -> None:
-        """Write the last part, of a run that ends before a microbatch or with its table."""
+    def end(self, worker: int) -> None:
+        """Write the last part, of a run that ends early or with its table.
+
+        For :meth:`Pipeline.resume`, a run that ends early was interrupted there.  If this worker
+        failed in a forward, its running statistics fit no boundary.
+        """
+        if self._errors:
+            return
+        microbatch = self._stop_point.microbatch
         if microbatch < self._pending[0].microbatches:
             early = (end for end in self._config.ends if end.microbatches == microbatch)
             boundary = next(early, None)
             if boundary is None or microbatch <= self._written:
                 return
-            if not self._set_aside(boundary, steps):
+            if not self._set_aside(boundary):
                 return
         self._write(self._pending[0])
 
-    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> bool:
+    def _set_aside(self, boundary: Boundary) -> bool:
         """Make a boundary the next one, with the older versions in their slots.
 
         Returns False if the table has overwritten one of them, as it does without stashing: then
@@ -147,7 +121,7 @@ class _PartWriter:
         """
         older = older_versions(self._tasks, [boundary])[0][self._index]
         slots, holds = {0: 0}, {0: 0}
-        for (op, stage, microbatch, version), _, _, slot, *_ in steps:
+        for (op, stage, microbatch, version), _, _, slot, *_ in self._assignment.steps.head:
             if op is Op.UPDATE and stage == self._index and microbatch < boundary.microbatches:
                 slots[version], holds[slot] = slot, version
         if any(holds[slots[version]] != version for version in older):
@@ -176,13 +150,12 @@ class _PartWriter:
             "about": self._config.about,
             "boundary": tuple(boundary),
             "stage": self._index,
-            "worker": self._worker,
+            "worker": self._assignment.index,
             "parameters": parameters,
             "older": {version: self._weights[version] for version in older},
             "buffers": counted.buffers,
             "extra_states": counted.extra_states,
             "state": self._stage.state(),
-            "scales": self._stage.scaler and self._stage.scaler.course(),
             "losses": losses,
         }
         config = self._config
@@ -243,7 +216,7 @@ class _Restored:
         for layers in stage.weights.modules:
             set_extra_states(layers, content["extra_states"])
         if stage.scaler:
-            stage.scaler.take_up(content["scales"])
+            stage.scaler.load_state_dict(content["state"]["loss_scaler"])
         for microbatch, loss in content["losses"]:
             losses.add(microbatch, loss)
         newest = config.boundary.versions[index]

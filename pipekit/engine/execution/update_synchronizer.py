@@ -44,6 +44,7 @@ class UpdateSynchronizer:
         self._transport, self._device, self._observers = transport, device, observers
         self._stage_workers = config.table.stage_workers
         self.reducers: dict[int, Reducer] = {}
+        self._all_reduces: list[AllReduce] = []
         self.shares = any(len(self._stage_workers[index]) > 1 for index in stages)
         if self.shares:
             self._begin_sums()
@@ -108,8 +109,7 @@ class UpdateSynchronizer:
     def sent_bytes(self) -> Counter[tuple[int, str]]:
         """Return the bytes of gradients that were sent, by receiver and purpose."""
         found: Counter[tuple[int, str]] = Counter()
-        sums: list[Reducer | TiedGradients] = [*self.reducers.values(), *self._ties]
-        for each in sums:
+        for each in self._all_reduces:
             for receiver, size in each.sent_bytes.items():
                 found[receiver, "weights"] += size
         return found
@@ -123,7 +123,7 @@ class UpdateSynchronizer:
             members = self._stage_workers[index]
             if len(members) == 1:
                 continue
-            all_reduce = AllReduce(members, self._worker, self._transport.channel(members))
+            all_reduce = AllReduce(members, self._worker, self._transport.exchange_among(members))
             work = partial(average, stage.weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
             self._comm_thread.submit(work).result()
@@ -142,7 +142,6 @@ class UpdateSynchronizer:
         name = f"pipekit sums of worker {worker}"
         self._comm_thread = CommThread(name, self._device, table.workers)
         self._turns = SumTurns(table.sum_order)
-        tell = listeners(self._observers, Observer.part_sent, worker)
         first = {index: 1 + table.made[index] for index in self._stages}
         for index, stage in self._stages.items():
             members = self._stage_workers[index]
@@ -153,7 +152,7 @@ class UpdateSynchronizer:
                     stage.weights,
                     table.sums[index],
                     table.stops[index],
-                    AllReduce(members, worker, self._transport.channel(members), tell),
+                    self._all_reduce(members),
                     self._comm_thread,
                     self._device,
                     self._turns.advance,
@@ -161,20 +160,24 @@ class UpdateSynchronizer:
                 )
         self._turns.begin({index: each.submit for index, each in self.reducers.items()}, first)
 
+    def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
+        """Return what sums gradients over some workers, whose bytes count in the traffic."""
+        tell = listeners(self._observers, Observer.part_sent, self._worker)
+        exchange = self._transport.exchange_among(members, tied)
+        self._all_reduces.append(AllReduce(members, self._worker, exchange, tell))
+        return self._all_reduces[-1]
+
     def _make_ties(self) -> list[TiedGradients]:
         """Return what shares the gradients of weights that stages share, of which some are here.
 
         In one order on all workers, so that they never wait for one another in a circle.
         """
         weights = {index: stage.weights for index, stage in self._stages.items()}
-        tell = listeners(self._observers, Observer.part_sent, self._worker)
         found = []
         for number, tie in enumerate(self._config.ties):
             if weights.keys().isdisjoint(tie.stages):
                 continue
-            members = tie.members(self._stage_workers)
-            channel = self._transport.channel(members, tied=True)
-            all_reduce = AllReduce(members, self._worker, channel, tell)
+            all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
             about = number, tie, self._worker, self._stage_workers, weights, all_reduce
             found.append(TiedGradients(*about, self._device))
         return found

@@ -11,8 +11,8 @@ Join.  Like those, all edges but the outermost carry tensors without elements: t
 in which order autograd comes to them, and the engine computes when autograd has come to the end.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,40 +25,35 @@ Place = tuple[int, int]
 """Stage and microbatch."""
 
 
-class OrderedMinibatch(Protocol):
-    """A minibatch between its forward and its backward."""
-
-    def begin(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the gradients of the outputs."""
-
-    def reached(self, place: Place) -> None:
-        """Note that autograd has come to a pass."""
-
-    def differentiate(self) -> Sequence[Tensor | None]:
-        """Return the gradients of the inputs, after backwards in the order that was noted."""
+Gradients = Sequence[Tensor | None]
 
 
 def link(
-    minibatch: OrderedMinibatch,
+    begin: Callable[[Gradients], object],
+    reached: Callable[[Place], object],
+    differentiate: Callable[[], Gradients],
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     passes: Sequence[Place],
     in_order: bool = True,
 ) -> tuple[Tensor, ...]:
-    """Return the outputs as results of the inputs, by way of the passes."""
+    """Return the outputs as results of the inputs, by way of the passes.
+
+    A backward calls ``begin`` with the gradients of the outputs, ``reached`` with each pass as
+    autograd comes to it, and ``differentiate`` for the gradients of the inputs.
+    """
     stages = 1 + max(stage for stage, _ in passes)
     microbatches = 1 + max(microbatch for _, microbatch in passes)
-    into = _Enter.apply(minibatch, microbatches, *_in_present_streams(inputs))
+    into = _Enter.apply(differentiate, microbatches, *_in_present_streams(inputs))
     tokens: dict[Place, Tensor] = {(-1, k): token for k, token in enumerate(into)}
     for stage, microbatch in passes:
         before = [(stage - 1, microbatch)]
         if in_order and microbatch:
             before.append((stage, microbatch - 1))
-        tokens[stage, microbatch] = _Pass.apply(
-            minibatch, (stage, microbatch), *(tokens[place] for place in before)
-        )
+        waits = [tokens[place] for place in before]
+        tokens[stage, microbatch] = _Pass.apply(reached, (stage, microbatch), *waits)
     last = [tokens[stages - 1, k] for k in range(microbatches)]
-    return tuple(_Leave.apply(minibatch, outputs, *last))
+    return tuple(_Leave.apply(begin, outputs, *last))
 
 
 def _in_present_streams(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -93,8 +88,8 @@ class _Arrive(torch.autograd.Function):
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, minibatch: OrderedMinibatch, microbatches: int, *inputs: Tensor) -> Any:
-        ctx.minibatch = minibatch
+    def forward(ctx: Any, differentiate: Any, microbatches: int, *inputs: Tensor) -> Any:
+        ctx.differentiate = differentiate
         ctx.save_for_backward(*inputs)
         return tuple(torch.empty(0) for _ in range(microbatches))
 
@@ -102,7 +97,7 @@ class _Enter(torch.autograd.Function):
     def backward(ctx: Any, *_: Tensor) -> Any:
         again = torch.is_grad_enabled()  # as create_graph=True asks
         with torch.no_grad():
-            gradients = ctx.minibatch.differentiate()
+            gradients = ctx.differentiate()
         if again:
             gradients = _Once.apply(gradients, *ctx.saved_tensors)
         return None, None, *gradients
@@ -112,7 +107,7 @@ class _Once(torch.autograd.Function):
     """Gradients that are right and have no graph: a penalty of them says so, or trains nothing."""
 
     @staticmethod
-    def forward(ctx: Any, gradients: Sequence[Tensor | None], *inputs: Tensor) -> Any:
+    def forward(ctx: Any, gradients: Gradients, *inputs: Tensor) -> Any:
         return tuple(gradients)
 
     @staticmethod
@@ -126,23 +121,21 @@ class _Once(torch.autograd.Function):
 
 class _Pass(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, minibatch: OrderedMinibatch, place: Place, *tokens: Tensor) -> Tensor:
-        ctx.minibatch, ctx.place, ctx.tokens = minibatch, place, len(tokens)
+    def forward(ctx: Any, reached: Any, place: Place, *tokens: Tensor) -> Tensor:
+        ctx.reached, ctx.place, ctx.tokens = reached, place, len(tokens)
         return torch.empty(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, token: Tensor) -> Any:
-        ctx.minibatch.reached(ctx.place)
+        ctx.reached(ctx.place)
         return None, None, *[token] * ctx.tokens
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, minibatch: OrderedMinibatch, outputs: Sequence[Tensor], *tokens: Tensor
-    ) -> Any:
-        ctx.minibatch, ctx.tokens = minibatch, len(tokens)
+    def forward(ctx: Any, begin: Any, outputs: Sequence[Tensor], *tokens: Tensor) -> Any:
+        ctx.begin, ctx.tokens = begin, len(tokens)
         ctx.set_materialize_grads(False)
         through = {id(tensor) for tensor in differentiable(outputs)}
         ctx.mark_non_differentiable(*(t for t in outputs if id(t) not in through))
@@ -151,5 +144,5 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.minibatch.begin(gradients)
+        ctx.begin(gradients)
         return None, None, *[torch.empty(0)] * ctx.tokens

@@ -1,14 +1,13 @@
 """One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from pipekit.devices import (
     ThreadStreams,
@@ -16,11 +15,12 @@ from pipekit.devices import (
     record_events,
     wait_events,
 )
-from pipekit.engine.execution.passes import PassConfig, Passes
+from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
-from pipekit.engine.module.backward_order import Place
-from pipekit.engine.module.watched_stage import ModuleRuntime, WatchedStage
+from pipekit.engine.module.backward_order import Gradients, Place
+from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
+from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.observers.record import WorkerRecord
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
@@ -36,6 +36,9 @@ class Minibatch:
     Each stage reads aliases of its parameters, so that gradients come together here, and reach the
     parameters once, however many microbatches there are.  What stages share is an alias of each,
     whose gradients the backwards add up from the last stage to the first.
+
+    Attributes:
+        order: of the passes, as autograd comes to them.
     """
 
     def __init__(
@@ -48,39 +51,29 @@ class Minibatch:
         keeps: bool,
     ) -> None:
         self._context = copy_context()  # autograd may have another thread run the backward
-        self._runtime, self._recompute, self._keeps = runtime, recompute, keeps
+        self._runtime, self._keeps = runtime, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
         self._input_devices = [tensor.device for tensor in differentiable(inputs[0])]
         self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
-        self._aliases = [
-            {name: p.detach().requires_grad_(p.requires_grad) for name, p in m.named_parameters()}
-            for m in runtime.modules
-        ]
-        self._passes = [
-            Passes(config, [module], clock.device, [[a for a in own.values() if a.requires_grad]])
-            for config, module, clock, own in zip(
-                configs, runtime.modules, runtime.clocks, self._aliases, strict=True
-            )
+        self._stages = [
+            ModuleStage(runtime, config, stage, recompute, keeps)
+            for stage, config in enumerate(configs)
         ]
         # The streams of the thread that calls the forward: from there the inputs come, and there
         # outputs and gradients go, in whatever thread and stream autograd runs the backward.
         devices = [clock.device for clock in runtime.clocks]
         self._caller = ThreadStreams([*devices, *(tensor.device for tensor in leaves(inputs[0]))])
         self._ready: Sequence[torch.Event] = ()
-        self._order: list[Place] = []
+        self.order: list[Place] = []
         self._rows: list[int] = []
-        self._output_gradients: Sequence[Tensor | None] = ()
+        self._output_gradients: Gradients = ()
         self._input_gradients: dict[int, StageGradients] = {}
-        self._watched = [
-            WatchedStage(stage, runtime, aliases, recompute, keeps)
-            for stage, aliases in enumerate(self._aliases)
-        ]
 
     @property
     def records(self) -> list[WorkerRecord]:
         """What the stages' workers have recorded so far."""
-        return [watched.recording.record() for watched in self._watched]
+        return [stage.recording.record() for stage in self._stages]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -96,7 +89,7 @@ class Minibatch:
         self._rows = [len(piece[0]) for piece in pieces]
         return refill(outputs[0], [torch.cat(each) for each in zip(*pieces, strict=True)])
 
-    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+    def begin(self, gradients: Gradients) -> None:
         """Take the gradients of the outputs: autograd has begun.
 
         They are ready in the streams that are current now, and not in those of the thread that gets
@@ -104,26 +97,22 @@ class Minibatch:
         """
         self._output_gradients = gradients
         self._ready = record_events(g for g in gradients if g is not None)
-        self._order = []
+        self.order.clear()
 
-    def reached(self, place: Place) -> None:
-        """Note that autograd has come to a pass."""
-        self._order.append(place)
-
-    def differentiate(self) -> list[Tensor | None]:
+    def differentiate(self) -> Gradients:
         """Return the gradients of inputs and parameters: autograd has come to the end."""
         if not self._rows:
             raise RuntimeError(
                 "backward was called a second time for the same output of a pipelined module, "
                 "whose graph is gone after the first: run the forward again"
             )
-        self._run(Op.BACKWARD, self._order)
+        self._run(Op.BACKWARD, self.order)
         with self._caller.entered():
             gradients = self._gradients_of_inputs()
-            for aliases in self._aliases:
-                found = [alias.grad for alias in aliases.values()]
+            for stage in self._stages:
+                found = [alias.grad for alias in stage.aliases.values()]
                 gradients += [None if g is None else keep_for_current_stream(g) for g in found]
-                aliases.clear()
+                stage.aliases.clear()
         self._rows, self._output_gradients = [], ()
         return gradients
 
@@ -169,50 +158,53 @@ class Minibatch:
         steps: dict[int, list[Step]] = defaultdict(list)
         for place in passes:
             steps[place[0]].append(self._steps[op, *place])
-        stages = range(len(self._passes))
+        stages = range(len(self._stages))
         network = ThreadNetwork(stages, runtime.workers)
         states = WorkerStates(len(stages))
-        own = {stage: Steps(tuple(steps[stage])) for stage in stages}
-        watchdog = Watchdog(states, own, [[stage] for stage in stages], runtime.timeout)
+        each_ones = {stage: Steps(tuple(steps[stage])) for stage in stages}
+        watchdog = Watchdog(states, each_ones, [[stage] for stage in stages], runtime.timeout)
 
-        def work(stage: int, notify: Notify) -> None:
-            clock, watched = runtime.clocks[stage], self._watched[stage]
-            with runtime.workers[stage].entered(self._ready), _noted(stage, runtime.at_work):
-                transport = network.transport(stage)
-                state = states.observer(stage)
-                observers = [*watched.observers, state]
+        def work(number: int, notify: Notify) -> None:
+            stage, state = self._stages[number], states.observer(number)
+            with runtime.workers[number].entered(self._ready), _noted(number, runtime.at_work):
+                transport, observers = network.transport(number), [*stage.observers, state]
                 executor = Executor(
-                    stage,
-                    {stage: self._passes[stage]},
-                    {stage: self._recompute},
+                    number,
+                    {number: stage.passes},
+                    {number: stage.recompute},
                     transport,
                     self,
-                    clock.device,
+                    stage.view.device,
                     gradients=self,
                     observers=observers,
                     training=self._keeps,
                 )
-                worker = Worker(watched.view, executor.execute, transport, observers)
-                run = partial(worker.execute, steps[stage])
-                _with_weights(runtime.modules[stage], self._aliases[stage], run)
-                state.end(stage)
-                watched.recording.note_peak()
+                worker = Worker(stage.view, executor.execute, transport, observers)
+                stage.with_aliases(partial(worker.execute, steps[number]))
+                state.end(number)
+                stage.recording.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:
             contexts = [self._context.copy() for _ in stages]
             functions = [partial(contexts[n].run, partial(work, n)) for n in stages]
             runtime.threads.run(functions, network.abort, on_wait=watchdog.look)
-            for watched in self._watched if last else ():
-                watched.end()
+            if last:
+                self._tell(Observer.end)
         except BaseException:
             last = True
             raise
         finally:
             for worker in runtime.workers:
                 self._caller.wait_stream(worker.stream)
-            for watched in self._watched if last else ():
-                watched.close()
+            if last:
+                self._tell(Observer.close)
+
+    def _tell(self, method: Callable[[Observer, int], None]) -> None:
+        """Tell the stages' observers of the end of their workers."""
+        for number, stage in enumerate(self._stages):
+            for tell in listeners(stage.observers, method, number):
+                tell()
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
@@ -233,22 +225,3 @@ def _noted(stage: int, at_work: set[int]) -> Iterator[None]:
         yield
     finally:
         at_work.discard(stage)
-
-
-class _Around(nn.Module):
-    """A module whose forward calls a function."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], None]) -> None:
-        function()
-
-
-def _with_weights(
-    module: nn.Module, weights: Mapping[str, Tensor], function: Callable[[], None]
-) -> None:
-    """Call a function while a module has other tensors for parameters."""
-    named = {f"module.{name}": tensor for name, tensor in weights.items()}
-    functional_call(_Around(module), named, (function,))

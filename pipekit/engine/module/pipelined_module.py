@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NoReturn, get_args
 
 import torch
@@ -16,9 +16,9 @@ from pipekit.engine import arguments
 from pipekit.engine.batches import split
 from pipekit.engine.calls import refusing_fields
 from pipekit.engine.execution.passes import PassConfig
-from pipekit.engine.module.backward_order import Place, link
+from pipekit.engine.module.backward_order import link
 from pipekit.engine.module.minibatch import Minibatch
-from pipekit.engine.module.watched_stage import ModuleRuntime
+from pipekit.engine.module.module_stage import ModuleRuntime
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
@@ -151,7 +151,6 @@ class PipelinedModule(nn.Module):
         for stage, device in zip(self._stages, self.devices, strict=True):
             stage.to(device)
         self._runtime = ModuleRuntime(
-            modules=self._stages,
             clocks=[Clock(device) for device in self.devices],
             workers=[
                 ThreadWorker(device, copy_streams="streams" not in self._without)
@@ -202,7 +201,9 @@ class PipelinedModule(nn.Module):
             inputs,
             keeps,
         )
-        passes = list(_clock_cycles(len(self.balance), len(inputs)))
+        # In clock cycles: by their distance from the first (torchgpipe, Algorithm 1).
+        places = product(range(len(self.balance)), range(len(inputs)))
+        passes = sorted(places, key=sum)
         try:
             output = minibatch.forward(passes)
         except BaseException:
@@ -212,8 +213,9 @@ class PipelinedModule(nn.Module):
             self._last = minibatch
         if not keeps:
             return output
+        calls = minibatch.begin, minibatch.order.append, minibatch.differentiate
         in_order = "order" not in self._without
-        return refill(output, link(minibatch, asked, leaves(output), passes, in_order))
+        return refill(output, link(*calls, asked, leaves(output), passes, in_order))
 
     @property
     def trace(self) -> Trace:
@@ -334,10 +336,3 @@ def _separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
         own = {each for layer in stage for each in layer.modules()}
         yield stage if known.isdisjoint(own) else twin(stage, stage.parameters())
         known |= own
-
-
-def _clock_cycles(stages: int, chunks: int) -> Iterator[Place]:
-    """Yield the passes by their distance from the first (torchgpipe, Algorithm 1)."""
-    for cycle in range(stages + chunks - 1):
-        for stage in range(max(0, cycle - chunks + 1), min(stages, cycle + 1)):
-            yield stage, cycle - stage

@@ -1,12 +1,12 @@
 """Processes under torchrun: whether they read the same data, and what they tell of a failure.
 
 Each reads all batches itself.  The first stage takes a batch's input in one process, the last stage
-its target in another.  So whoever sends the first activation of a batch over a link sends checksums
-before it, at the first batch and then every few, of each batch so far: of its rows, and of all that
-the loss gets beside the model's input, which in each process may be augmented otherwise.
+its target in another.  So checksums are compared, at the first batch and then every few, of each
+batch so far: of its rows, and of all that the loss gets beside the model's input, which in each
+process may be augmented otherwise.
 
-Something that goes wrong is told to one another through torchrun's store, to torchrun through its
-file of errors, and to the user in few lines.  Nothing is written while all is well.
+Processes tell one another of these, and of a failure, through torchrun's store; torchrun hears of a
+failure through its file of errors, and the user in few lines.
 """
 
 import json
@@ -14,14 +14,13 @@ import os
 import sys
 import time
 import zlib
-from array import array
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +32,6 @@ from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch
 from pipekit.engine.feed import End
 from pipekit.engine.transport import Aborted
-from pipekit.schedules import Message, Payload
 from pipekit.trees import leaves
 
 EVERY = 8
@@ -42,98 +40,126 @@ EVERY = 8
 LOOKED_AT = 8
 """Elements of each row of which a checksum is made, at its beginning and in its middle."""
 
+GRACE_S = 3.0  # for the cause to arrive after its consequences
+_AT, _ENDED, _FAILED = "at", "ended", "failed"
+_LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
 _REMEDY = (
     "under torchrun every process reads all data itself, so let all of them read the same batches "
     "in the same order: seed alike in every process what shuffles or draws them"
 )
 
 
-class OwnData:
-    """The batches of this process, as they are read.
+class Checksums(NamedTuple):
+    """The checksums of a worker's batches, from the batch ``first`` on."""
 
-    ``reading`` is entered while a batch is read; ``end`` is called with the number of batches once
-    they have ended before the run's table.
+    worker: int
+    first: int
+    sums: tuple[int, ...]
+
+    def require_same(self, other: "Checksums") -> None:
+        """Raise ValueError unless the batches that both workers have read are the same."""
+        ends = (each.first + len(each.sums) for each in (self, other))
+        for batch in range(max(self.first, other.first), min(ends)):
+            if self.sums[batch - self.first] != other.sums[batch - other.first]:
+                earlier, later = sorted((self.worker, other.worker))
+                raise ValueError(
+                    f"batch {batch} of worker {later} differs from that of worker {earlier}: "
+                    f"{_REMEDY}"
+                )
+
+
+class Noticeboard:
+    """The notes of all workers of a run, as one of them sees them.
+
+    Attributes:
+        count: batches that were read here.
     """
 
-    def __init__(
+    def __init__(self, run: int, worker: int, workers: int) -> None:
+        self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
+        self._worker, self._workers, self._stands = worker, range(workers), False
+        self._ended, self.count = False, 0
+        self._sums: deque[int] = deque(maxlen=2 * EVERY)
+
+    def compared(
         self,
         batches: Iterable[Batch | End],
         reading: Callable[[], AbstractContextManager[object]],
-        end: Callable[[int], object],
-    ) -> None:
-        self._batches, self._reading, self._end = batches, reading, end
-        self._stops, self._sums = array("q"), array("q")
-        # By link: the microbatch after the last batch seen there, and the last batch compared.
-        self._seen: dict[tuple[bool, int], int] = {}
-        self._compared: dict[tuple[bool, int], int] = {}
+    ) -> Iterator[Batch | End]:
+        """Yield this process's batches; ``reading`` is entered while one is read.
 
-    @property
-    def count(self) -> int:
-        """Batches that were read."""
-        return len(self._stops)
-
-    def __iter__(self) -> Iterator[Batch | End]:
-        batches = iter(self._batches)
+        Raises ValueError if another process has read another batch.
+        """
+        batches = iter(batches)
         while True:
-            with self._reading():
+            with reading():
                 batch = next(batches, None)
             if batch is None:
                 return
             if isinstance(batch, End):
-                self._end(self.count)
+                self._ended = True
+                self._put(_ENDED, str(self.count))
             else:
-                self._stops.append((self._stops[-1] if self._stops else 0) + batch.parts)
                 self._sums.append(checksum(batch))
+                self.count += 1
+                if self.count % EVERY == 1:
+                    self._compare()
             yield batch
 
-    def begins_batch(self, message: Message, peer: int, sent: bool) -> bool:
-        """Return whether a message to (``sent``) or from a peer begins a batch over this link."""
-        if message.microbatch < self._seen.get((sent, peer), 0):
-            return False
-        return message.payload is Payload.ACTIVATION
-
-    def checksums_before(self, message: Message, peer: int, sent: bool) -> Tensor | None:
-        """Return what goes before a message whose microbatch was read: the number of a batch, and
-        the checksums from it on; None: they wait for a later batch.
-        """
-        link, batch = (sent, peer), bisect_right(self._stops, message.microbatch)
-        self._seen[link] = self._stops[batch]
-        last = self._compared.get(link)
-        if last is not None and batch < last + EVERY:
-            return None
-        self._compared[link] = batch
-        first = 0 if last is None else last + 1
-        return torch.tensor([first, *self._sums[first : batch + 1]])
-
     @property
-    def latest(self) -> Tensor:
-        """The checksums that may not have been compared, as of :meth:`checksums_before`."""
-        first = max(0, self.count - 2 * EVERY)
-        return torch.tensor([first, *self._sums[first:]])
+    def latest(self) -> Checksums:
+        """The checksums that may not have been compared."""
+        return Checksums(self._worker, self.count - len(self._sums), tuple(self._sums))
 
-    def require_same_ends(self, worker: int, latest: Sequence[Tensor]) -> None:
-        """Raise ValueError if a worker beside this one has read other rows in the end."""
-        for sent, peer in self._compared:
-            later, earlier = (peer, worker) if sent else (worker, peer)
-            self.require_same(latest[later], latest[earlier], later, earlier)
+    def _compare(self) -> None:
+        """Compare the last few checksums with those of whoever came here first."""
+        with suppress(RuntimeError):  # whoever has the store is gone
+            mine = json.dumps(self.latest)
+            first = self._store.compare_set(f"batch {self.count}", "", mine)
+            self._store.delete_key(f"batch {self.count - 4 * EVERY}")  # all are beyond it
+            self.latest.require_same(Checksums(*json.loads(first)))
 
-    @staticmethod
-    def require_same(mine: Tensor, theirs: Tensor, worker: int, peer: int) -> None:
-        """Raise ValueError unless two workers have the same checksums."""
-        common = min(len(mine), len(theirs))  # who needs no more has not read the last batches
-        mine, theirs = mine[:common], theirs[:common]
-        if mine[0] == theirs[0] and not torch.equal(mine, theirs):
-            batch = int(mine[0]) + (mine != theirs).tolist().index(True) - 1
-            raise ValueError(
-                f"batch {batch} of worker {worker} differs from that of worker {peer}: {_REMEDY}"
-            )
+    def failed(self, error: BaseException) -> None:
+        """Note what has ended the run here."""
+        self._put(_FAILED, in_one_line(error))
 
+    def cause(self) -> str:
+        """Return what ended the run in another process, once it is known."""
+        end = time.monotonic() + GRACE_S
+        while not (found := self._all(_FAILED)) and time.monotonic() < end:
+            time.sleep(0.05)
+        for worker, said in found.items():
+            return f"worker {worker} has failed: {said}"
+        return "another worker's process has ended without a word; torchrun says below how"
 
-def require_as_many(counts: list[int]) -> None:
-    """Raise ValueError unless all workers have equally many batches."""
-    for worker, count in enumerate(counts):
-        if count != counts[0]:
-            raise ValueError(unequal({0: counts[0], worker: count}))
+    def look(self, lines: Sequence[str] | None) -> None:
+        """Note what this worker is at while it gets no further; None: it does.
+
+        Raises ValueError if another's data have ended before a batch that was read here.
+        """
+        if (lines is not None) is not self._stands:
+            self._stands = lines is not None
+            self._put(_AT, "".join(lines or ()))
+        for worker, ended in self._all(_ENDED).items() if self._stands else ():
+            if int(ended) < self.count or (self._ended and int(ended) > self.count):
+                mine = str(self.count) if self._ended else f"{self.count} or more"
+                raise ValueError(unequal({worker: ended, self._worker: mine}))
+
+    def others(self) -> list[str]:
+        """Return what others are at that get no further, either."""
+        return [line for worker, line in self._all(_AT).items() if line and worker != self._worker]
+
+    def _put(self, kind: str, text: str) -> None:
+        with suppress(RuntimeError):
+            self._store.set(f"{kind} {self._worker}", text)
+
+    def _all(self, kind: str) -> dict[int, str]:
+        found = {}
+        with suppress(RuntimeError):
+            for worker in self._workers:
+                if self._store.check([key := f"{kind} {worker}"]):
+                    found[worker] = self._store.get(key).decode()
+        return found
 
 
 def unequal(counts: dict[int, Any]) -> str:
@@ -170,70 +196,6 @@ def _bytes(entry: Any) -> Any:
             return rows[:, :LOOKED_AT].tobytes() + rows[:, middle : middle + LOOKED_AT].tobytes()
         return rows.tobytes()
     return repr(entry).encode() if isinstance(entry, (str, bytes, int, float)) else b""
-
-
-GRACE_S = 3.0  # for the cause to arrive after its consequences
-_LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
-
-_AT, _ENDED, _FAILED = "at", "ended", "failed"
-
-
-class Noticeboard:
-    """The notes of all workers of a run, as one of them sees them."""
-
-    def __init__(self, run: int, worker: int, workers: int) -> None:
-        self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
-        self._worker, self._workers, self._stands = worker, range(workers), False
-        self._ended: int | None = None
-
-    def ended(self, count: int) -> None:
-        """Note that this process's data have ended after so many batches, before the table."""
-        self._ended = count
-        self._put(_ENDED, str(count))
-
-    def failed(self, error: BaseException) -> None:
-        """Note what has ended the run here."""
-        self._put(_FAILED, in_one_line(error))
-
-    def cause(self) -> str:
-        """Return what ended the run in another process, once it is known."""
-        end = time.monotonic() + GRACE_S
-        while not (found := self._all(_FAILED)) and time.monotonic() < end:
-            time.sleep(0.05)
-        for worker, said in found.items():
-            return f"worker {worker} has failed: {said}"
-        return "another worker's process has ended without a word; torchrun says below how"
-
-    def look(self, lines: Sequence[str] | None, count: int) -> None:
-        """Note what this worker is at while it gets no further; None: it does.
-
-        Raises ValueError if another's data have ended before a batch that was read here.
-        """
-        if (lines is not None) is not self._stands:
-            self._stands = lines is not None
-            self._put(_AT, "".join(lines or ()))
-        if lines is None:
-            return
-        for worker, ended in self._all(_ENDED).items():
-            if int(ended) < count or self._ended not in (None, int(ended)):
-                mine = f"{count} or more" if self._ended is None else str(count)
-                raise ValueError(unequal({worker: ended, self._worker: mine}))
-
-    def others(self) -> list[str]:
-        """Return what others are at that get no further, either."""
-        return [line for worker, line in self._all(_AT).items() if line and worker != self._worker]
-
-    def _put(self, kind: str, text: str) -> None:
-        with suppress(RuntimeError):  # whoever has the store is gone
-            self._store.set(f"{kind} {self._worker}", text)
-
-    def _all(self, kind: str) -> dict[int, str]:
-        found = {}
-        with suppress(RuntimeError):
-            for worker in self._workers:
-                if self._store.check([key := f"{kind} {worker}"]):
-                    found[worker] = self._store.get(key).decode()
-        return found
 
 
 def in_one_line(error: BaseException) -> str:

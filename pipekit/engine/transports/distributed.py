@@ -10,8 +10,10 @@ import os
 import pickle
 import socket
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,21 +24,44 @@ from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import Feed
-from pipekit.engine.transport import BeyondStop, Channel, StopPoint
-from pipekit.engine.transports.between_processes import OwnData
-from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.process_groups import (
-    GroupChannel,
-    abort_if_broken,
-    group_of,
-    wait_for,
+from pipekit.engine.transport import (
+    Aborted,
+    BeyondStop,
+    Exchange,
+    FlatBucket,
+    StopPoint,
+    SumPart,
 )
+from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
-CHECKSUM = 1
-"""The tag of checksums; all other messages have none."""
+
+
+@contextmanager
+def abort_if_broken() -> Iterator[None]:
+    """Turn an error of the network, which means that a peer is gone, into Aborted."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Aborted(str(error)) from error
+
+
+def wait_for(works: Iterable[Any]) -> None:
+    """Wait for sends or receives that were begun; raises Aborted if a peer is gone."""
+    with abort_if_broken():
+        for work in works:
+            work.wait()
+
+
+@cache
+def group_of(world: object, members: tuple[int, ...], purpose: object) -> Any:
+    """Return the process group of some workers for one purpose; the same in every run.
+
+    All processes ask for all groups of a run in one order, as PyTorch wants it.
+    """
+    return dist.new_group(list(members))
 
 
 @dataclass
@@ -51,22 +76,16 @@ class _Incoming:
 class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
-    ``feed`` tells the shapes of each microbatch's input; ``data`` are this process's, if it reads
-    all batches itself.  With ``read_ahead`` a batch may be read only to post a receive for its
-    messages: posted late, a slow link that is busy in the other direction lets the sender know
-    later still.
+    ``feed`` tells the shapes of each microbatch's input.  With ``read_ahead`` a batch may be read
+    only to post a receive for its messages: posted late, a slow link that is busy in the other
+    direction lets the sender know later still.
     """
 
     def __init__(
-        self,
-        assignment: WorkerAssignment,
-        config: RunConfig,
-        feed: Feed,
-        read_ahead: bool,
-        data: OwnData | None = None,
+        self, assignment: WorkerAssignment, config: RunConfig, feed: Feed, read_ahead: bool
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
-        self._read_ahead, self._data, self.stop_point = read_ahead, data, StopPoint()
+        self._read_ahead, self.stop_point = read_ahead, StopPoint()
         self._arrived: dict[Message, Tree] = {}
         # Two: where a stage is on several workers, two may send each other the same kind.
         self._sent_forms: dict[Any, Form] = {}
@@ -101,8 +120,6 @@ class DistributedTransport:
         if destination == self._rank:
             self._arrived[message] = content
             return
-        if (mine := self._checksums(message, destination, sent=True)) is not None:
-            self._start_sends([mine], destination, tag=CHECKSUM)
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
@@ -115,7 +132,7 @@ class DistributedTransport:
                 f"or, on CPUs, processes started from here"
             )
         tensors = [t.contiguous() for t in leaves(content)]
-        self._start_sends(tensors, destination, group=self._groups[self._rank, destination])
+        self._start_sends(tensors, destination, self._groups[self._rank, destination])
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
             self._sending.popleft()
 
@@ -125,8 +142,8 @@ class DistributedTransport:
         wait_for(works)
         return list(values)
 
-    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        return GroupChannel(self._sums[tuple(members), tied])
+    def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        return partial(_exchange, self._sums[tuple(members), tied])
 
     def finish(self) -> None:
         for works, _ in self._sending:
@@ -136,11 +153,6 @@ class DistributedTransport:
     def _take_next(self, source: int) -> None:
         """Wait for the next message of a sender, and post receives for later ones."""
         incoming = self._incoming[source]
-        ahead = incoming.posted[0][0] if incoming.posted else incoming.messages[incoming.position]
-        if (mine := self._checksums(ahead, source, sent=False)) is not None:
-            theirs = torch.empty_like(mine)
-            _receive([theirs], source, tag=CHECKSUM)
-            OwnData.require_same(mine, theirs, self._rank, source)
         if not incoming.posted:
             key = self._form_key(incoming.messages[incoming.position], source)
             if key not in self._received_forms:
@@ -150,13 +162,6 @@ class DistributedTransport:
         wait_for(works)
         self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
-
-    def _checksums(self, message: Message, peer: int, sent: bool) -> Tensor | None:
-        """Return the checksums that go before a message, if any do."""
-        if self._data is None or not self._data.begins_batch(message, peer, sent):
-            return None
-        self._feed.read_to(message.microbatch)
-        return self._data.checksums_before(message, peer, sent)
 
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
@@ -183,9 +188,9 @@ class DistributedTransport:
             for each in layouts(form)
         ]
 
-    def _start_sends(self, tensors: list[Tensor], destination: int, **how: Any) -> None:
+    def _start_sends(self, tensors: list[Tensor], destination: int, group: Any = None) -> None:
         with abort_if_broken():
-            works = [dist.isend(tensor, destination, **how) for tensor in tensors]
+            works = [dist.isend(tensor, destination, group=group) for tensor in tensors]
         self._sending.append((works, tensors))
 
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
@@ -200,22 +205,43 @@ class DistributedTransport:
 
 
 def _receive_form(source: int) -> Form:
-    size = torch.zeros(1, dtype=torch.int64)
-    _receive([size], source)
-    data = torch.empty(int(size), dtype=torch.uint8)
-    _receive([data], source)
+    size = _receive(torch.zeros(1, dtype=torch.int64), source)
+    data = _receive(torch.empty(int(size), dtype=torch.uint8), source)
     return pickle.loads(bytes(data.tolist()))
 
 
-def _receive(tensors: Sequence[Tensor], source: int, **how: Any) -> None:
+def _receive(tensor: Tensor, source: int) -> Tensor:
     with abort_if_broken():
-        for tensor in tensors:
-            dist.recv(tensor, source, **how)
+        dist.recv(tensor, source)
+    return tensor
 
 
 def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
     received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
     return assemble(form, received)
+
+
+def _exchange(
+    group: Any, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+) -> list[FlatBucket]:
+    """Exchange parts within a process group: two workers send and receive in one order, unnamed."""
+    # Receives come first: on the host, a link that waits for them is busy in one direction
+    # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
+    # runs in order, so that these receives would hold up the sends that others wait for.
+    calls: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
+    calls += [(dist.isend, part) for part in sends]
+    works, together = [], []
+    with abort_if_broken():
+        for call, part in calls:
+            for tensor in part.content:
+                if is_accelerator(tensor.device):
+                    together.append(dist.P2POp(call, tensor, part.worker, group))
+                else:
+                    works.append(call(tensor, part.worker, group=group))
+        if together:
+            works += dist.batch_isend_irecv(together)
+    wait_for(works)
+    return [part.content for part in receives]
 
 
 def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:

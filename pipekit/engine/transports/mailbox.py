@@ -5,12 +5,13 @@ kinds of messages are made here.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipekit.engine.transport import BeyondStop, Channel, FlatBucket, StopPoint, SumPart
+from pipekit.engine.transport import BeyondStop, Exchange, FlatBucket, StopPoint, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 
@@ -34,32 +35,23 @@ def end_key(microbatch: int, run: int = 0) -> Key:
     return END, 0, run, microbatch
 
 
-class Mailboxes(Protocol):
-    """Everybody's mailboxes, as one worker sees them."""
-
-    def put(self, worker: int, key: Key, content: Any) -> None:
-        """Put a message into a worker's mailbox, without waiting for it to be taken."""
-
-    def get(self) -> tuple[Key, Any]:
-        """Wait for the next message in this worker's own mailbox, and take it."""
-
-
 class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
-    ``require_peers`` raises if another worker has failed; ``run`` is the run's number, if the
-    mailboxes are used for several.
+    ``put`` puts a message into a worker's mailbox, without waiting for it to be taken; ``get``
+    waits for the next one here.  ``require_peers`` raises if another worker has failed; ``run`` is
+    the run's number, if the mailboxes are used for several.
     """
 
     def __init__(
         self,
-        mailboxes: Mailboxes,
-        require_peers: Callable[[], None],
+        put: Callable[[int, Key, Any], None],
+        get: Callable[[], tuple[Key, Any]],
+        require_peers: Callable[[], None] = lambda: None,
         stop_point: StopPoint | None = None,
         run: int = 0,
     ) -> None:
-        self.put: Callable[[int, Key, Any], None] = mailboxes.put
-        self._get = mailboxes.get
+        self.put, self._get = put, get
         self.require_peers, self._run = require_peers, run
         self.stop_point = stop_point or StopPoint()
         self._arrived: dict[Key, Any] = {}
@@ -116,10 +108,10 @@ class MailboxTransport:
         received = [self._mailbox.wait(key) for key in keys]
         return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
 
-    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+    def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
         mailbox = self._mailbox if tied else self._sums_mailbox
         assert mailbox
-        return _MailboxChannel(mailbox)
+        return partial(_exchange, mailbox)
 
     def end(self, microbatch: int) -> bool:
         if self._end is None:
@@ -132,18 +124,9 @@ class MailboxTransport:
         """Return at once: what was sent lies with its receiver."""
 
 
-class _MailboxChannel:
-    """A channel through mailboxes."""
-
-    def __init__(self, mailbox: KeyedMailbox) -> None:
-        self._mailbox = mailbox
-
-    def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-    ) -> list[FlatBucket]:
-        for part in sends:
-            self._mailbox.put(part.worker, (PART, *part.key), part.content)
-        return [FlatBucket(*self._mailbox.wait((PART, *part.key), microbatch)) for part in receives]
-
-    def finish(self, stage: int, number: int, size: int) -> None:
-        """Return at once: what was sent lies with its receiver."""
+def _exchange(
+    mailbox: KeyedMailbox, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+) -> list[FlatBucket]:
+    for part in sends:
+        mailbox.put(part.worker, (PART, *part.key), part.content)
+    return [FlatBucket(*mailbox.wait((PART, *part.key), microbatch)) for part in receives]

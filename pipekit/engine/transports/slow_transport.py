@@ -7,7 +7,7 @@ from functools import partial
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import Channel, Transport
+from pipekit.engine.transport import GATHER, Exchange, FlatBucket, SumPart, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -88,19 +88,17 @@ class SlowTransport:
             self._calendar.sent(message, self._worker, destination, tree_bytes(content))
         self._transport.send(message, destination, content)
 
-    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        return _SlowChannel(self._transport.channel(members, tied), members, tied, self._calendar)
+    def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        exchange = self._transport.exchange_among(members, tied)
 
+        def slow(
+            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+        ) -> list[FlatBucket]:
+            found = exchange(sends, receives, microbatch)
+            if sends and sends[0].key.phase == GATHER:  # a whole sum takes its time, at its end
+                key, size = sends[0].key, sum(part.numbers.nbytes for part in found)
+                number = tied, key.place, key.number
+                self._calendar.wait_for_sum(members, number, size + sends[0].content.numbers.nbytes)
+            return found
 
-class _SlowChannel:
-    """A channel on which a whole sum takes its time, at its end."""
-
-    def __init__(
-        self, channel: Channel, members: Sequence[int], tied: bool, calendar: Calendar
-    ) -> None:
-        self._channel, self._members, self._tied = channel, members, tied
-        self._calendar, self.exchange = calendar, channel.exchange
-
-    def finish(self, stage: int, number: int, size: int) -> None:
-        self._channel.finish(stage, number, size)
-        self._calendar.wait_for_sum(self._members, (self._tied, stage, number), size)
+        return slow

@@ -1,13 +1,13 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,7 +25,7 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
+from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
@@ -34,15 +34,7 @@ from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.trees import tree_map
 
-
-class ThreadMailboxes:
-    """The mailboxes of all threads, as one of them sees them: a queue each."""
-
-    def __init__(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
-        self._queues, self.get = queues, queues[worker].get
-
-    def put(self, worker: int, key: Key, content: Any) -> None:
-        self._queues[worker].put((key, content))
+T = TypeVar("T")
 
 
 class CopyingMailbox(KeyedMailbox):
@@ -105,14 +97,19 @@ class ThreadNetwork:
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
         devices, copiers = [each.device for each in self._workers], self._workers[worker].copiers
-        mailboxes: list[KeyedMailbox] = []
-        for place, queues in enumerate(self._queues):
-            given = ThreadMailboxes(worker, queues), self.require_peers, self._stop_point
-            mailboxes.append(
-                CopyingMailbox(copiers[place], devices, *given) if copiers else KeyedMailbox(*given)
-            )
-        messages, sums = mailboxes
-        return MailboxTransport(worker, self._busy, messages, sums, self.end)
+
+        def mailbox(place: int) -> KeyedMailbox:
+            queues = self._queues[place]
+
+            def put(worker: int, key: Key, content: Any) -> None:
+                queues[worker].put((key, content))
+
+            given = put, queues[worker].get, self.require_peers, self._stop_point
+            if copiers:
+                return CopyingMailbox(copiers[place], devices, *given)
+            return KeyedMailbox(*given)
+
+        return MailboxTransport(worker, self._busy, mailbox(0), mailbox(1), self.end)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
@@ -158,11 +155,10 @@ class ThreadRunner(Runner):
         on_accelerators = any(thread.copiers for thread in threads)
         caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
         before = caller.record_events() if caller else ()
-        needs = EVERYTHING
-        if config.resume:  # which needs nothing of the batches before
-            needs = Needs.of(*(worker.steps for worker in workers))
+        # A run that is taken up needs nothing of the batches before.
+        needs = Needs.after(config.resume.boundary.microbatches if config.resume else 0)
         feed = Feed(batches, needs, caller, config.count, network.end)
-        calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
+        calendar = Calendar(config.execution.cluster) if config.execution.cluster else None
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
         watchdog = Watchdog(states, steps, config.table.stage_workers, config.execution.timeout)
@@ -175,7 +171,7 @@ class ThreadRunner(Runner):
             assignment = workers[place]
             with threads[place].entered(before):
                 transport: Transport = network.transport(assignment.index)
-                if calendar is not None:
+                if calendar:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [states.observer(assignment.index)]
                 told = notify if on_news else None
@@ -184,13 +180,13 @@ class ThreadRunner(Runner):
                     watchdog.ends_by(report.error)
                 return report
 
-        places = range(len(workers))
+        def all_workers(function: Callable[[int, Notify], T]) -> list[T]:
+            functions = [partial(function, place) for place in range(len(workers))]
+            return self._threads.run(functions, network.abort, on_news, watchdog.look)
+
         if not all(isinstance(stage, Stage) for worker in workers for stage in worker.stages):
-            # All of them before any begins: one may fail.
-            builders = [partial(build, place) for place in places]
-            workers = self._threads.run(builders, network.abort, None, watchdog.look)
-        runs = [partial(run, place) for place in places]
-        return self._threads.run(runs, network.abort, on_news, watchdog.look)
+            workers = all_workers(build)  # before any begins: one may fail
+        return all_workers(run)
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return True

@@ -25,18 +25,17 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, StopPoint
 from pipekit.engine.transports.between_processes import (
     Noticeboard,
-    OwnData,
     in_one_line,
-    require_as_many,
     tell_torchrun,
     telling,
+    unequal,
 )
 from pipekit.engine.transports.distributed import (
     DistributedTransport,
+    abort_if_broken,
     incoming,
     stay_on_loopback,
 )
-from pipekit.engine.transports.process_groups import abort_if_broken
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
 from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory
@@ -100,27 +99,26 @@ class TorchrunRunner(Runner):
         share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.table.workers)))
         states, stop_point = WorkerStates(config.table.workers), StopPoint()
         board = Noticeboard(next(_RUNS), own.index, config.table.workers)
-        data = OwnData(batches, partial(states.reading, own.index), board.ended)
+        data = board.compared(batches, partial(states.reading, own.index))
         feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
-        transport = DistributedTransport(own, config, feed, read_ahead=True, data=data)
+        transport = DistributedTransport(own, config, feed, read_ahead=True)
         transport.stop_point = stop_point
-
-        steps, timeout = {own.index: own.steps}, config.execution.timeout
-        watchdog = Watchdog(
-            *(states, steps, config.table.stage_workers, timeout, board.others),
-            noted=lambda lines: board.look(lines, data.count),
-        )
+        about = config.table.stage_workers, config.execution.timeout, board.others, board.look
+        watchdog = Watchdog(states, {own.index: own.steps}, *about)
         watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):
-                require_as_many(everybodys(config.batches))
+                counts = everybodys(config.batches)
+                if len({*counts}) > 1:
+                    raise ValueError(unequal(dict(enumerate(counts))))
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(own, config, transport, feed, on_news, watched)
                 shared = replace(report, record=report.record.later(-origin), stages=[])
-                each_one = everybodys((shared, data.latest))
-                data.require_same_ends(own.index, [latest for _, latest in each_one])
+                each_one = everybodys((shared, board.latest))
+                for _, checksums in each_one:
+                    board.latest.require_same(checksums)
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:

@@ -135,34 +135,30 @@ class _Thread:
     """A thread that does one piece of work after another, and ends once nobody has this object."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[_Given | None] = SimpleQueue()
-        self._over = threading.Event()
-        self.thread = threading.Thread(target=_loop, args=(self._tasks,), name=IDLE, daemon=True)
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._over: SimpleQueue[None] = SimpleQueue()
+        given = self._tasks, self._over
+        self.thread = threading.Thread(target=_loop, args=given, name=IDLE, daemon=True)
         self.end = weakref.finalize(self, self._tasks.put, None)
         self.thread.start()
 
     def begin(self, function: Callable[[], None], name: str) -> None:
         """Have a function done under a name; it raises nothing."""
-        self.thread.name, self._over = name, threading.Event()
-        self._tasks.put((function, self._over))
+        self.thread.name = name
+        self._tasks.put(function)
 
     def wait(self) -> None:
         """Wait until the function has returned, and nothing of it is kept here."""
-        self._over.wait()
+        self._over.get()
 
 
-_Given = tuple[Callable[[], None], threading.Event]
-
-
-def _loop(tasks: "SimpleQueue[_Given | None]") -> None:
+def _loop(tasks: "SimpleQueue[Callable[[], None] | None]", over: "SimpleQueue[None]") -> None:
     """Run each function that comes; between two, keep nothing of a run alive."""
-    while given := tasks.get():
-        function, over = given
+    while function := tasks.get():
         function()
         threading.current_thread().name = IDLE
-        del given, function
-        over.set()
-        del over
+        del function
+        over.put(None)
 
 
 def _end(threads: Sequence[_Thread]) -> list[str]:

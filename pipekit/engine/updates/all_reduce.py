@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from pipekit.devices import synchronize
-from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase, SumPart
+from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, SumPart
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, parameter_buckets
 from pipekit.partition.ties import Tie
@@ -52,10 +52,10 @@ class AllReduce:
         self,
         members: Sequence[int],
         worker: int,
-        channel: Channel,
+        exchange: Exchange,
         listeners: Sequence[PartListener] = (),
     ) -> None:
-        self.members, self._worker, self._channel = members, worker, channel
+        self.members, self._worker, self._exchange = members, worker, exchange
         self._listeners = listeners
         self.sent_bytes: Counter[int] = Counter()
         self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
@@ -67,55 +67,45 @@ class AllReduce:
         It is the caller's to edit, as is what he gave.
         """
         count, place = len(self.members), self.members.index(self._worker)
-        pieces = content.numbers.tensor_split(count)
+        pieces = dict(zip(self.members, content.numbers.tensor_split(count), strict=True))
         # Everybody begins with another receiver, so that no link is wanted by two at once.
-        others = [(place + step) % count for step in range(1, count)]
+        others = [self.members[(place + step) % count] for step in range(1, count)]
         contributes = self._worker in key.contributors
-        mine = FlatBucket(pieces[place], content.present)
-        contents = self._exchange(
-            SCATTER,
-            key,
-            {p: FlatBucket(pieces[p], content.present) for p in others} if contributes else {},
-            {
-                self.members.index(worker): self._room(worker, mine)
-                for worker in key.contributors
-                if worker != self._worker
-            },
-        )
+        mine = FlatBucket(pieces[self._worker], content.present)
+        sends = {w: FlatBucket(pieces[w], content.present) for w in others if contributes}
+        givers = [worker for worker in key.contributors if worker != self._worker]
+        contents = self._exchanged(SCATTER, key, sends, {w: self._room(w, mine) for w in givers})
         if contributes:
             contents.insert(key.contributors.index(self._worker), mine)
         total = _sum(contents)
         # Into what was sent from here: nobody sends his sum before he has received that.
-        rooms = {p: FlatBucket(pieces[p], torch.empty_like(content.present)) for p in others}
-        summed = self._exchange(GATHER, key, dict.fromkeys(others, total), rooms)
-        pieces[place].copy_(total.numbers)
+        rooms = {w: FlatBucket(pieces[w], torch.empty_like(content.present)) for w in others}
+        summed = self._exchanged(GATHER, key, dict.fromkeys(others, total), rooms)
+        pieces[self._worker].copy_(total.numbers)
         for other, piece in zip(others, summed, strict=True):
             if piece.numbers.data_ptr() != pieces[other].data_ptr():
                 pieces[other].copy_(piece.numbers)
-        self._channel.finish(key.stage, key.number, content.numbers.nbytes)
         return FlatBucket(content.numbers, total.present)
 
-    def _exchange(
+    def _exchanged(
         self,
-        phase: Phase,
+        phase: int,
         key: ReduceKey,
         sends: Mapping[int, FlatBucket],
         receives: Mapping[int, FlatBucket],
     ) -> list[FlatBucket]:
-        """Exchange parts with members, which are given by their places."""
-        own = _part_key(phase, key, self._worker)
-        for place, content in sends.items():
-            worker = self.members[place]
+        """Exchange parts with other workers."""
+
+        def part(sender: int) -> PartKey:
+            return PartKey(2 * key.stage + phase, sender, key.number)
+
+        for worker, content in sends.items():
             for tell in self._listeners:
-                tell(worker, own, content)
+                tell(worker, part(self._worker), content)
             self.sent_bytes[worker] += content.numbers.nbytes
-        members = self.members
-        return self._channel.exchange(
-            [SumPart(members[place], own, content) for place, content in sends.items()],
-            [
-                SumPart(members[place], _part_key(phase, key, members[place]), room)
-                for place, room in receives.items()
-            ],
+        return self._exchange(
+            [SumPart(worker, part(self._worker), content) for worker, content in sends.items()],
+            [SumPart(worker, part(worker), room) for worker, room in receives.items()],
             key.microbatch,
         )
 
@@ -126,10 +116,6 @@ class AllReduce:
         if key not in self._rooms:
             self._rooms[key] = torch.empty_like(numbers)
         return FlatBucket(self._rooms[key], torch.empty_like(like.present))
-
-
-def _part_key(phase: Phase, key: ReduceKey, sender: int) -> PartKey:
-    return PartKey(2 * key.stage + phase, sender, key.number)
 
 
 def _sum(contents: Sequence[FlatBucket]) -> FlatBucket:
@@ -172,11 +158,6 @@ class TiedGradients:
         self._giver = stage_workers[tie.stages[0]][0]
         self._stage = first if worker == self._giver else None
         self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
-
-    @property
-    def sent_bytes(self) -> dict[int, int]:
-        """Bytes of gradients sent, by receiver."""
-        return dict(self._all_reduce.sent_bytes)
 
     def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
         """Put the gradients of the first stage into those of the worker's stages, by index.

@@ -75,26 +75,18 @@ class LossScaler:
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
         self._after[update] = scale
 
-    def course(self) -> dict[str, Any]:
-        """Return all that has been noted in this run, for :meth:`take_up`."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that has been noted in this run, of which the next run needs the end."""
         return {
             "after": list(self._after.values()),
             "good": self._good,
             "skipped": list(self.skipped),
         }
 
-    def take_up(self, course: dict[str, Any]) -> None:
-        """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
-        self._after = dict(enumerate(course["after"]))
-        self._good, self.skipped = course["good"], course["skipped"]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the next run needs."""
-        return {"scale": self._after[self._newest], "good": self._good}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another one was, which gave this."""
-        self._after, self._good = {0: state["scale"]}, state["good"]
+        """Be as far in a run as the scaler was that gave ``state``."""
+        self._after = dict(enumerate(state["after"]))
+        self._good, self.skipped = state["good"], state["skipped"]
 
 
 class GlobalUpdate:

@@ -140,11 +140,6 @@ class Reducer:
         self._unwatch = weights.watch(self._computed_one)
 
     @property
-    def sent_bytes(self) -> dict[int, int]:
-        """Bytes of gradients sent, by receiver."""
-        return dict(self._all_reduce.sent_bytes)
-
-    @property
     def bytes(self) -> int:
         """Bytes of gradients that are being summed, or have been and wait for their update."""
         return self._bytes.total()

@@ -194,6 +194,30 @@ def test_backwards_that_mix_updates_sum_as_they_did(tmp_path: Path) -> None:
             assert torch.equal(weight, kept["parameters"][name])
 
 
+def test_a_stages_statistics_wait_for_its_own_forwards(tmp_path: Path) -> None:
+    """Those of a worker's other stage are a batch ahead."""
+    F, B, U = pk.schedules.Op.FORWARD, pk.schedules.Op.BACKWARD, pk.schedules.Op.UPDATE
+    order = [(F, 0, 0, 0), (F, 0, 1, 0), (F, 1, 0, 0), (B, 1, 0, 0), (U, 1, 0, 1), (B, 0, 0, 0)]
+    order += [(U, 0, 0, 1), (F, 1, 1, 1), (B, 1, 1, 1), (U, 1, 1, 2), (B, 0, 1, 0), (U, 0, 1, 2)]
+    schedule = pk.Schedule((tuple(pk.schedules.Task(*each) for each in order),))
+
+    def build() -> pk.Pipeline:
+        layers = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+        return pk.Pipeline(
+            layers, schedule, balance=[1, 2], optimizer=partial(torch.optim.SGD, lr=0.3), loss=MSE
+        )
+
+    torch.manual_seed(0)
+    whole = build()
+    whole.train(data(2), checkpoints=pk.Checkpoints(tmp_path, every=1))
+    for part in checkpoints.parts_of(end(tmp_path)):
+        part.path.unlink()
+    again = build()
+    again.resume(tmp_path)
+    again.train(data(2), checkpoints=pk.Checkpoints(tmp_path, every=1))
+    assert different(again.state_dict(), whole.state_dict()) == []
+
+
 # --- Data, and several runs ----------------------------------------------------------------------
 
 

@@ -270,31 +270,19 @@ def test_an_unmatched_skip_is_refused() -> None:
 # --- order ---------------------------------------------------------------------------------------
 
 
-class Noted:
-    """Takes down in which order autograd comes to the passes."""
-
-    def __init__(self) -> None:
-        self.order: list[tuple[int, int]] = []
-
-    def begin(self, gradients: Any) -> None:
-        assert self.order == []
-
-    def reached(self, place: tuple[int, int]) -> None:
-        self.order.append(place)
-
-    def differentiate(self) -> list[None]:
-        return [None]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_graph_orders_the_backwards_of_a_stage(in_order: bool) -> None:
     """Whichever way the passes were issued; without the edges autograd follows that way alone."""
     shuffled = [(0, 1), (0, 0), (0, 2), (1, 2), (1, 1), (1, 0)]
     passes = sorted(shuffled) if in_order else shuffled
-    noted, x = Noted(), torch.ones(1, requires_grad=True)
-    (y,) = link(noted, [x], [torch.ones(1)], passes, in_order)
+    order: list[tuple[int, int]] = []
+    begun: list[Any] = []
+    x = torch.ones(1, requires_grad=True)
+    calls = begun.append, order.append, lambda: [None]
+    (y,) = link(*calls, [x], [torch.ones(1)], passes, in_order)
     y.backward()
-    orders = [[k for stage, k in noted.order if stage == s] for s in (0, 1)]
+    assert len(begun) == 1
+    orders = [[k for stage, k in order if stage == s] for s in (0, 1)]
     assert orders == ([[2, 1, 0], [2, 1, 0]] if in_order else [[2, 0, 1], [0, 1, 2]])
 
 

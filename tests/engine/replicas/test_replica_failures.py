@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
-from tests.engine.parametrized import TRANSPORTS
 from tests.engine.replicas.test_replicas import pipeline, replicated
 from tests.engine.test_failures import (
     LIMIT_S,
@@ -58,15 +57,15 @@ def around(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), layer, nn.Linear(6, 6), nn.Linear(6, 3))
 
 
-@TRANSPORTS
 @pytest.mark.parametrize(
-    ("name", "what"),
+    ("name", "what", "transport"),
     [
-        ("3", "forward"),
-        ("3", "backward"),
-        ("3-1", "backward"),
-        ("1-2", "forward"),
-        ("ASP", "forward"),
+        ("3", "forward", "threads"),
+        ("3", "backward", "distributed"),
+        ("3-1", "backward", "threads"),
+        ("3-1", "backward", "distributed"),
+        ("1-2", "forward", "threads"),
+        ("ASP", "forward", "distributed"),
     ],
 )
 def test_a_failing_replica_ends_all_with_its_error(name: str, what: str, transport: str) -> None:

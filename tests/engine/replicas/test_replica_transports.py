@@ -22,8 +22,11 @@ from tests.engine.replicas.test_replicas import BALANCES, Weights, replicated
 from tests.engine.updates.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
-    "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},
-    "1-2-1 recomputed": {"replicas": [1, 2, 1], "recompute": "always"},
+    "2-1-1 Adam, recomputed": {
+        "replicas": [2, 1, 1],
+        "optimizer": OPTIMIZERS["adam"],
+        "recompute": "always",
+    },
     "2-2 synced, with a schedule": {
         "replicas": [2, 2],
         "variant": {"vertical_sync": True},
@@ -45,7 +48,6 @@ def trained_twice(how: dict[str, Any], transport: str) -> tuple[list[float], Wei
 @pytest.mark.parametrize("name", HOW)
 def test_processes_train_as_threads_do(name: str) -> None:
     losses, weights = trained_twice(HOW[name], "threads")
-    assert trained_twice(HOW[name], "threads")[0] == losses, "whoever is faster"
     again, others = trained_twice(HOW[name], "distributed")
     assert again == losses
     assert different(others, weights) == []
@@ -108,12 +110,11 @@ def test_fewer_minibatches_than_replicas(transport: str) -> None:
     assert len(pipe.train(data(6)).losses) == 6
 
 
-@TRANSPORTS
-def test_gradients_in_many_small_buckets(transport: str) -> None:
+def test_gradients_in_many_small_buckets() -> None:
     """Two dtypes take turns, which makes a bucket for each layer whatever the transport."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), Double(8), nn.Linear(8, 8), Double(8), nn.Linear(8, 3))
-    runs = [replicated(model, [3], [5], transport=how) for how in ("threads", transport)]
+    runs = [replicated(model, [3], [5], transport=how) for how in ("threads", "distributed")]
     losses = [pipe.train(data(7)).losses for pipe in runs]
     assert losses[0] == losses[1]
     whole = replicated(nn.Sequential(*(Single(layer) for layer in model)), [3], [5])
@@ -261,32 +262,16 @@ def test_memory_can_be_followed() -> None:
 # --- Under torchrun ------------------------------------------------------------------------------
 
 
-def over_gloo_and_here(replicas: list[int], minibatches: int) -> tuple[Any, Any]:
+def test_processes_of_torchrun_train_and_evaluate_as_threads_do() -> None:
     def run(transport: str) -> Any:
-        pipe = replicated(mixed(), replicas, BALANCES[len(replicas)], transport=transport)
-        losses = pipe.train(data(minibatches)).losses + pipe.train(data(minibatches)).losses
-        return losses, pipe.state_dict()
+        pipe = replicated(mixed(), [2, 1], BALANCES[2], transport=transport)
+        losses = pipe.train(data(5)).losses + pipe.train(data(5)).losses
+        return (losses, pipe.evaluate(data(3))), pipe.state_dict()
 
-    there = over_gloo(partial(run, "distributed"), sum(replicas))
-    assert all(losses == there[0][0] for losses, _ in there)
-    assert not any(different(weights, there[0][1]) for _, weights in there)
-    return there[0], run("threads")
-
-
-@pytest.mark.parametrize(("replicas", "minibatches"), [([3], 7), ([2, 1], 5)])
-def test_processes_of_torchrun_train_as_threads_do(replicas: list[int], minibatches: int) -> None:
-    there, here = over_gloo_and_here(replicas, minibatches)
-    assert there[0] == here[0]
-    assert different(there[1], here[1]) == []
-
-
-def test_torchrun_evaluates_replicas() -> None:
-    def run(transport: str) -> float:
-        pipe = replicated(mlp(6, 8, 3), [2], [2], transport=transport)
-        pipe.train(data(4))
-        return pipe.evaluate(data(3))
-
-    assert over_gloo(partial(run, "distributed"), 2) == [run("threads")] * 2
+    numbers, weights = run("threads")
+    for again, others in over_gloo(partial(run, "distributed"), 3):
+        assert again == numbers
+        assert different(others, weights) == []
 
 
 def test_torchrun_refuses_a_run_that_leaves_a_process_behind() -> None:

@@ -210,8 +210,15 @@ def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
 # --- errors --------------------------------------------------------------------------------------
 
 
-@first_over_processes("method", ["pipedream", "flush", "2bw"])
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize(
+    ("stage", "method", "transport"),
+    [
+        (0, "pipedream", "threads"),
+        (2, "pipedream", "distributed"),
+        (2, "flush", "threads"),
+        (0, "2bw", "threads"),
+    ],
+)
 def test_an_error_in_a_forward_leaves_the_batches_before(
     stage: int, method: str, transport: str
 ) -> None:
@@ -225,11 +232,10 @@ def test_an_error_in_a_forward_leaves_the_batches_before(
     assert different(pipe.state_dict(), expected) == []
 
 
-@TRANSPORTS
-def test_an_error_in_the_loss_leaves_the_batches_before(transport: str) -> None:
+def test_an_error_in_the_loss_leaves_the_batches_before() -> None:
     batches = data(6)
     batches[3][1][0, 0] = float("nan")
-    pipe = pipeline(mlp(6, 6, 6, 3), "pipedream", BALANCE, transport=transport, loss=finite_mse)
+    pipe = pipeline(mlp(6, 6, 6, 3), "pipedream", BALANCE, loss=finite_mse)
     with pytest.raises(OutOfCheeseError, match="in the loss"):
         pipe.train(batches)
     expected = weights_after(mlp(6, 6, 6, 3), "pipedream", batches[:3], 1)
@@ -257,8 +263,19 @@ class Stream:
             raise self.error
 
 
-@first_over_processes("method", ["2bw", "flush", "pipedream"])
-@pytest.mark.parametrize("error", [OutOfCheeseError("in the data"), None], ids=["raises", "ends"])
+IN_THE_DATA = OutOfCheeseError("in the data")
+
+
+@pytest.mark.parametrize(
+    ("error", "method", "transport"),
+    [
+        (IN_THE_DATA, "2bw", "distributed"),
+        (IN_THE_DATA, "flush", "threads"),
+        (None, "pipedream", "threads"),
+        (None, "2bw", "distributed"),
+    ],
+    ids=str,
+)
 def test_an_error_in_the_data_leaves_the_batches_before(
     error: Exception | None, method: str, transport: str
 ) -> None:
@@ -318,8 +335,15 @@ def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so(
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [None, 2])
-@first_over_processes("method", ["pipedream", "flush", "2bw"])
+@pytest.mark.parametrize(
+    ("method", "every", "transport"),
+    [
+        ("pipedream", 2, "distributed"),
+        ("pipedream", None, "threads"),
+        ("flush", None, "threads"),
+        ("2bw", 2, "threads"),
+    ],
+)
 def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     method: str, every: int | None, transport: str, tmp_path: Path
 ) -> None:

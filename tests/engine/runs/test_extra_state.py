@@ -54,11 +54,10 @@ def equal(one: Any, other: Any) -> bool:
 
 
 @first_over_processes("state", [{"scale": TENSOR, "names": ["a"]}, TENSOR, "text", None])
-@pytest.mark.parametrize("trained", [False, True])
-def test_it_is_read_and_loaded_as_by_the_module(state: Any, trained: bool, transport: str) -> None:
+def test_it_is_read_and_loaded_as_by_the_module(state: Any, transport: str) -> None:
     pipe = pipeline(layers(state, {"old": [1]}), "flush", [2, 1], transport=transport)
-    if trained:
-        pipe.train(data(1))
+    assert equal(pipe.state_dict()["0._extra_state"], state)
+    pipe.train(data(1))
     found = pipe.state_dict()
     assert equal(found["0._extra_state"], state)
     assert equal(pipe.load_into(layers(0))[2].kept, {"old": [1]})
@@ -70,8 +69,7 @@ def test_it_is_read_and_loaded_as_by_the_module(state: Any, trained: bool, trans
     assert torch.equal(found["2.weight"], new.state_dict()["2.weight"])
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("evaluated", [False, True])
+@first_over_processes("evaluated", [True, False])
 def test_it_counts_microbatches_as_a_plain_loop_does(evaluated: bool, transport: str) -> None:
     """And not the one that is tried before training."""
     model = nn.Sequential(Counts(TENSOR), Counts(0, 3))

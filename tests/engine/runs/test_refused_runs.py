@@ -42,14 +42,13 @@ def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     raise NeedsTwoArguments("this", "that")
 
 
-@TRANSPORTS
 @pytest.mark.parametrize(
-    ("optimizer", "message"),
+    ("optimizer", "message", "transport"),
     [
-        (negative_rate, "Invalid learning rate: -1.0"),
-        (quasi_newton, "LBFGS's step needs a closure.*use another optimizer"),
-        (AsksAgain, "AsksAgain's step needs a closure"),
-        (cannot_travel, "this and that"),
+        (negative_rate, "Invalid learning rate: -1.0", "threads"),
+        (quasi_newton, "LBFGS's step needs a closure.*use another optimizer", "threads"),
+        (AsksAgain, "AsksAgain's step needs a closure", "threads"),
+        (cannot_travel, "this and that", "distributed"),
     ],
 )
 def test_an_optimizer_that_cannot_be_made_loses_nothing(

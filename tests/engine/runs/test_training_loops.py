@@ -23,7 +23,7 @@ from tests.engine.examples import (
     pipeline,
     values,
 )
-from tests.engine.parametrized import TRANSPORTS
+from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 
 def widths() -> nn.Sequential:
@@ -190,8 +190,7 @@ def test_a_loss_that_trains_nothing_is_refused(loss: Any) -> None:
 # --- weights in and out --------------------------------------------------------------------------
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("trained", [False, True], ids=["at once", "after a run"])
+@first_over_processes("trained", [True, False])
 def test_a_state_is_loaded_by_its_names(trained: bool, transport: str) -> None:
     source = pipeline(mixed(), "flush", [4, 4])
     source.train(data(2))

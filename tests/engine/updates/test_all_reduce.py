@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, PartKey, SumPart
-from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes, MailboxTransport
+from pipekit.engine.transport import SCATTER, Aborted, Exchange, FlatBucket, PartKey, SumPart
+from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
-from pipekit.engine.transports.threads import ThreadMailboxes
+from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 
 LIMIT_S = 100
@@ -25,22 +25,19 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
 
 
 @contextmanager
-def mailboxes(transport: str, workers: int) -> Iterator[list[Mailboxes]]:
-    """Everybody's view of everybody's mailboxes, all in this process."""
+def exchanges(transport: str, members: Sequence[int]) -> Iterator[list[Exchange]]:
+    """The members' ways to one another, all in this process, of which none ever fails."""
+    workers = range(max(members) + 1)
     if transport == "queues":
-        queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
-        yield [ThreadMailboxes(index, queues) for index in range(workers)]
+        network = ThreadNetwork(workers, [ThreadWorker(torch.device("cpu"))] * len(workers))
+        yield [network.transport(worker).exchange_among(members) for worker in members]
         return
-    endpoints = [Endpoint.new() for _ in range(workers)]
-    yield [SharedMailboxes(index, endpoints) for index in range(workers)]
+    endpoints = [Endpoint.new() for _ in workers]
+    boxes = [SharedMailboxes(index, endpoints) for index in members]
+    mailboxes = [KeyedMailbox(each.put, each.get) for each in boxes]
+    yield [MailboxTransport(0, [], each, each).exchange_among(members) for each in mailboxes]
     for endpoint in endpoints:
         endpoint.close()
-
-
-def channel(worker: int, mailboxes: Mailboxes, members: Sequence[int]) -> Channel:
-    """The way of one of the members to the others, none of which ever fails."""
-    mailbox = KeyedMailbox(mailboxes, lambda: None)
-    return MailboxTransport(worker, members, mailbox, mailbox).channel(members)
 
 
 def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -76,24 +73,17 @@ def summed(
     contents: Sequence[Sequence[FlatBucket]],
 ) -> Summed:
     """Sum ``contents[member][round]`` over the round's contributors, by every member."""
-    with mailboxes(transport, max(members) + 1) as views:
-        exchanges = [
-            AllReduce(
-                members,
-                worker,
-                channel(worker, views[worker], members),
-            )
-            for worker in members
-        ]
+    with exchanges(transport, members) as ways:
+        sums = [AllReduce(members, *each) for each in zip(members, ways, strict=True)]
 
-        def run(exchange: AllReduce, own: Sequence[FlatBucket]) -> list[FlatBucket]:
+        def run(one: AllReduce, own: Sequence[FlatBucket]) -> list[FlatBucket]:
             return [
-                exchange.sum(ReduceKey(0, number, who), content)
+                one.sum(ReduceKey(0, number, who), content)
                 for number, (who, content) in enumerate(zip(contributors, own, strict=True))
             ]
 
-        totals = together([partial(run, *each) for each in zip(exchanges, contents, strict=True)])
-    return Summed(totals, [exchange.sent_bytes for exchange in exchanges])
+        totals = together([partial(run, *each) for each in zip(sums, contents, strict=True)])
+    return Summed(totals, [each.sent_bytes for each in sums])
 
 
 def content(numbers: Tensor, present: int = 1) -> FlatBucket:
@@ -177,8 +167,18 @@ def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str
 @TRANSPORTS
 def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
     edited = threading.Event()
-    with mailboxes(transport, 2) as views:
-        first, second = (AllReduce([0, 1], w, channel(w, views[w], [0, 1])) for w in (0, 1))
+    with exchanges(transport, [0, 1]) as (one, other):
+
+        def late(
+            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+        ) -> list[FlatBucket]:
+            if receives[0].key.phase == SCATTER:
+                return other(sends, receives, microbatch)
+            other(sends, [], microbatch)
+            edited.wait(LIMIT_S)
+            return other([], receives, microbatch)
+
+        first, second = AllReduce([0, 1], 0, one), AllReduce([0, 1], 1, late)
 
         def edit() -> None:
             first.sum(ReduceKey(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
@@ -187,19 +187,6 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
         def read() -> Tensor:
             return second.sum(ReduceKey(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
 
-        assert isinstance(second, AllReduce)
-        exchange = second._channel.exchange
-
-        def late(
-            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-        ) -> list[FlatBucket]:
-            if receives[0].key.phase == SCATTER:
-                return exchange(sends, receives)
-            exchange(sends, [])
-            edited.wait(LIMIT_S)
-            return exchange([], receives)
-
-        second._channel.exchange = late  # type: ignore[method-assign]
         assert together([edit, read])[1].tolist() == [1] * 4
 
 
@@ -225,34 +212,29 @@ def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) 
 # --- How the messages go -------------------------------------------------------------------------
 
 
-class Recorder:
-    """A channel that notes what passes and answers with zeros."""
+Parts = list[tuple[int, PartKey]]
 
-    def __init__(self) -> None:
-        self.log: list[tuple[str, int, PartKey]] = []
 
-    def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int = -1
-    ) -> list[FlatBucket]:
-        self.log += [("send", part.worker, part.key) for part in sends]
-        self.log += [("receive", part.worker, part.key) for part in receives]
-        return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
-
-    def finish(self, stage: int, number: int, size: int) -> None:
-        pass
+def noted(
+    sent: Parts, received: Parts, sends: Sequence[SumPart], receives: Sequence[SumPart], _: int
+) -> list[FlatBucket]:
+    """Note what passes, and answer with zeros."""
+    sent += [part[:2] for part in sends]
+    received += [part[:2] for part in receives]
+    return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
 
 
 def test_messages_have_names_of_their_own_and_everybody_begins_with_another() -> None:
     firsts, named = [], []
     for worker in (2, 4, 5):
-        channel = Recorder()
-        exchange = AllReduce((2, 4, 5), worker, channel)
+        sent: Parts = []
+        received: Parts = []
+
+        all_reduce = AllReduce((2, 4, 5), worker, partial(noted, sent, received))
         for stage, number in ((0, 0), (0, 1), (1, 0)):
-            exchange.sum(ReduceKey(stage, number, (2, 4, 5)), content(torch.ones(6)))
-        sends = [(other, key) for what, other, key in channel.log if what == "send"]
-        firsts.append(sends[0][0])
-        named += [(other, key) for other, key in sends]
-        received = [(other, key) for what, other, key in channel.log if what == "receive"]
+            all_reduce.sum(ReduceKey(stage, number, (2, 4, 5)), content(torch.ones(6)))
+        firsts.append(sent[0][0])
+        named += sent
         assert len(set(received)) == len(received) == 3 * 4
     assert sorted(firsts) == [2, 4, 5]
     assert len(set(named)) == len(named) == 3 * 3 * 4
@@ -268,7 +250,7 @@ def test_after_a_failure_nobody_waits_again() -> None:
     def failed() -> None:
         raise Aborted
 
-    mailbox = KeyedMailbox(ThreadMailboxes(0, [queue]), failed)
+    mailbox = KeyedMailbox(lambda *_: None, queue.get, failed)
     queue.put((None, None))
     aborted: list[int] = []
 

@@ -4,7 +4,6 @@ The exchange is a fake that notes what it is asked to sum; nothing is timed.
 """
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -31,7 +30,6 @@ class Alone(AllReduce):
     """An exchange with nobody: what is summed comes back, plus what the others "sent"."""
 
     def __init__(self, others: float = 0.0) -> None:
-        self.sent_bytes: Counter[int] = Counter({OTHER: 8})
         self.rounds: list[ReduceKey] = []
         self.contents: list[list[float]] = []
         self._others = others

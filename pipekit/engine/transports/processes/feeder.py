@@ -16,8 +16,9 @@ import torch
 from pipekit.engine.batches import Batch
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox, Mailboxes
-from pipekit.engine.transports.processes.shared_memory import said_if_refused
+from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox
+from pipekit.engine.transports.processes.pickling import said_if_refused
+from pipekit.engine.transports.processes.shared_mailbox import SharedMailboxes
 from pipekit.host.operator_threads import share_cores
 from pipekit.trees import Tree
 
@@ -28,9 +29,9 @@ GRACE_S = 3.0  # for the thread to end
 def send_batches(
     batches: Iterable[Batch | End],
     needs: Mapping[int, Needs],
-    mailboxes: Mailboxes,
-    end: Callable[[int], None] = lambda microbatch: None,
-    run: int = 0,
+    mailboxes: SharedMailboxes,
+    end: Callable[[int], None],
+    run: int,
 ) -> None:
     """Send every batch, as the workers come to need it.
 
@@ -54,7 +55,7 @@ def send_batches(
         first = here.stop
 
 
-def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int = 0) -> Iterator[Batch]:
+def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox."""
     first = 0
     for number in count():
@@ -62,9 +63,8 @@ def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int = 0) ->
             mailbox.put(feeder, (BATCH, 0, 0, number), ())
         message = mailbox.wait(_batch_key(first, run), first)
         about: Batch = pickle.loads(message["about"].numpy())
-        batch = about._replace(input=message.get("input"), target=message.get("target"))
-        first += batch.parts
-        yield batch
+        yield about._replace(input=message.get("input"), target=message.get("target"))
+        first += about.parts
 
 
 def _batch_key(first: int, run: int) -> Key:
@@ -89,9 +89,9 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
 
 
 class Feeder:
-    """Sends the workers the batches of a run, in a thread of its own.
+    """Sends the workers what a run needs, in a thread of its own.
 
-    Once they have raised an :attr:`error`, the pipe :attr:`failed` can be read.
+    Once that has raised an :attr:`error`, the pipe :attr:`failed` can be read.
     """
 
     def __init__(self, send: Callable[[], None], workers: int) -> None:
@@ -117,8 +117,8 @@ class Feeder:
         share_cores(workers)  # as in the transport "threads", where workers read the data
         try:
             send()
-        except (Aborted, OSError):
-            return  # a worker is gone, or the run is over: whoever waits will know why
+        except Aborted:
+            return  # a worker is gone: whoever waits will know why
         except BaseException as error:
             self.error = error
             with suppress(OSError):  # nobody asks any more

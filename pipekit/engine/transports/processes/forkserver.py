@@ -17,16 +17,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from pipekit.engine.calls import deferred_interrupts
-from pipekit.engine.transports.processes.shared_mailbox import Endpoint
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main
 
-# torch imports the last one, for 1.5 s, when it makes its first optimizer.
-PRELOAD = [
-    "pipekit.engine.transports.processes.socket_folder",
-    "pipekit.engine.transports.processes.worker_process",
-    "torch._dynamo",
-]
+PRELOAD = ["pipekit.engine.transports.processes.in_forkserver"]
 UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
 _KILLED = "if nobody did it by hand, for want of memory"
 
@@ -70,12 +64,14 @@ class WorkerDied(RuntimeError):
 class WorkerHandle:
     """One worker process, and this process's ends of the pipes to it."""
 
-    def __init__(self, index: int, endpoints: Sequence[Endpoint], states: SharedBuffer) -> None:
+    def __init__(
+        self, index: int, workers: int, endpoints: Sequence[Endpoint], states: SharedBuffer
+    ) -> None:
         for_worker, self.tasks = Pipe(duplex=False)
         self.reports, from_worker = Pipe(duplex=False)
         watched, self._lifeline = Pipe(duplex=False)
         self._others = for_worker, from_worker, watched
-        connections = Connections(index, *self._others, endpoints, states)
+        connections = Connections(index, workers, *self._others, endpoints, states)
         self.process: BaseProcess = forkserver().Process(
             target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
         )

@@ -23,7 +23,7 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.distributed import incoming
 from pipekit.engine.transports.processes.forkserver import WorkerDied, forkserver
-from pipekit.engine.transports.processes.shared_memory import dumps
+from pipekit.engine.transports.processes.pickling import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
 from pipekit.engine.transports.watchdog import Watchdog
@@ -60,33 +60,26 @@ class ProcessRunner(Runner):
         memory = through_memory(devices)
         pool = self._pool_for(config, devices)
         try:
-            store = None if memory else pool.store()
             # Once for all: it names every sum of every update.
             rest = {name: each for name, each in vars(config).items() if name != "loss"}
             common = dumps(partial(RunConfig, **rest)), dumps(config.loss), NumericSettings.here()
-            if store:  # through shared memory messages are taken by name, in any order
-                coming = incoming([worker.steps for worker in workers])
-                workers = [
-                    replace(worker, incoming=messages)
-                    for worker, messages in zip(workers, coming, strict=True)
-                ]
+            # Through shared memory messages are taken by name, in any order.
+            coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
+            store = None if memory else pool.store
             tasks = []
-            for worker in workers:
+            for worker, messages in zip(workers, coming, strict=True):
                 left = self._left[worker.index] if self._left else ()
                 kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
                 stages = () if kept else [stage.config for stage in worker.stages]
-                here = replace(worker, stages=stages)
+                here = replace(worker, stages=stages, incoming=messages)
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
+                pool.states.observer(worker.index)  # forgets what it was at in the last run
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             steps = {worker.index: worker.steps for worker in workers}
-            for worker in workers:
-                pool.states.observer(worker.index)  # forgets what it was at in the last run
-            timeout = config.execution.timeout
-            watchdog = Watchdog(
-                pool.states, steps, config.table.stage_workers, timeout, pool.stopped
-            )
+            about = config.table.stage_workers, config.execution.timeout, pool.stopped
+            watchdog = Watchdog(pool.states, steps, *about)
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog)

@@ -9,10 +9,13 @@ of that form carries a description.
 import os
 import pickle
 import struct
+import tempfile
+import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
 from mmap import mmap
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import DupFd
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +26,6 @@ from torch import Tensor
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.processes.shared_memory import ALIGNMENT, SharedBuffer
 from pipekit.trees import Tree, leaves, tree_map
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.
@@ -32,6 +34,57 @@ _NOTES_AT_ONCE = 64 * _NOTE.size
 _HEADER = struct.Struct("=?q")  # taken?, bytes of the description, which follows
 _LEAST_BYTES = 4096
 FREE, TAKEN = 0, 1
+FIRST_BYTES = 1 << 20
+ALIGNMENT = 64
+
+
+class SharedBuffer:
+    """A growing buffer that one process writes to and others read, each through its own map.
+
+    It is a file without a name, which can be handed to a process that is being started, and is gone
+    with the last of them, whatever ended it.  Pages that nobody has written take no memory.
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._hold(os.memfd_create("pipekit"))
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._hold(os.dup(file.fileno()))
+        os.ftruncate(self._fd, FIRST_BYTES)
+
+    def __getstate__(self) -> object:
+        return DupFd(self._fd)
+
+    def __setstate__(self, fd: Any) -> None:
+        self._hold(fd.detach())
+
+    def _hold(self, fd: int) -> None:
+        """Let go of the file with this object at the latest: an interrupt may keep it from more."""
+        self._fd, self._used = fd, 0
+        self._map: mmap | None = None
+        self._close = weakref.finalize(self, os.close, fd)
+
+    def allocate(self, size: int) -> int:
+        """Return where ``size`` more bytes begin; for the one process that writes."""
+        start, end = self._used, os.fstat(self._fd).st_size
+        if start + size > end:
+            start = end  # so that nothing lies across the end of what others have mapped
+            os.ftruncate(self._fd, end + max(end, size))
+        self._used = start + size
+        return start
+
+    def map(self, start: int) -> mmap:
+        """Return a map of the whole buffer in which what was allocated at ``start`` lies."""
+        mapped = self._map  # another thread may be at it, too, and come to a smaller one
+        if mapped is None or start >= len(mapped):
+            mapped = self._map = mmap(self._fd, os.fstat(self._fd).st_size)
+        return mapped
+
+    def close(self) -> None:
+        """Let go of the file here; maps in use, and other processes, keep it."""
+        self._close()
+        self._fd, self._map = -1, None
 
 
 class Endpoint(NamedTuple):
@@ -209,20 +262,6 @@ class SharedMailboxes:
         buffer = self._endpoints[self._index].buffer
         start = buffer.allocate(capacity)
         return _Slot(buffer.map(start), start, capacity, [])
-
-
-def mailboxes_of(
-    worker: int, endpoints: Sequence[Endpoint]
-) -> tuple[SharedMailboxes, SharedMailboxes | None]:
-    """Return a worker's mailboxes for messages, and for sums if there are any.
-
-    The endpoints are those of all workers, of the feeder, and then maybe of all workers for sums.
-    """
-    readers = [place for place, each in enumerate(endpoints) if each.reader is not None]
-    sums = [
-        SharedMailboxes(place, endpoints, place - worker) for place in readers if place != worker
-    ]
-    return SharedMailboxes(worker, endpoints), sums[0] if sums else None
 
 
 def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:

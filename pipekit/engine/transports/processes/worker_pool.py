@@ -6,12 +6,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from multiprocessing.connection import wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.batches import Batch
@@ -21,28 +21,20 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
+from pipekit.engine.transports.processes.pickling import unpacked
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
+    SharedBuffer,
     SharedMailboxes,
     close_others,
     endpoints_for,
 )
-from pipekit.engine.transports.processes.shared_memory import SharedBuffer, unpacked
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import LOOK_S, NOTICE_S, Watchdog, WorkerStates
-
-Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
-
-
-class RemoteTraceback(Exception):
-    """The traceback of an exception in a worker process; the cause of the one raised here."""
-
-    def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
 
 
 class WorkerPool:
@@ -62,20 +54,20 @@ class WorkerPool:
 
     def __init__(self, workers: int, with_sums: bool) -> None:
         self._workers, self._parent = workers, os.getpid()
-        _require_few(workers, with_sums)
-        self._opened: list[Endpoint | SharedBuffer] = []
+        mailboxes = workers * (1 + with_sums) + 1
+        _require_few(workers, mailboxes)
+        self._opened = ExitStack()
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.states = WorkerStates(workers)
         self._handles: list[WorkerHandle] = []
         self._runs = 0
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: Feeder | None = None
         self.ready = False
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
-                self._open(with_sums)
+                self._open(mailboxes)
         except BaseException:
             self.close()
             raise
@@ -93,7 +85,7 @@ class WorkerPool:
         batches: Iterable[Batch | End],
         needs: Mapping[int, Needs],
         on_news: Listener | None,
-        watchdog: Watchdog | None = None,
+        watchdog: Watchdog,
     ) -> list[WorkerReport]:
         """Have every worker do its task, pickled; return their reports, without their stages.
 
@@ -106,13 +98,12 @@ class WorkerPool:
         """
         self.ready = False
         self._runs += 1
-        feed = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs)
 
         def send() -> None:
             for handle, task in zip(self._handles, tasks, strict=True):
                 with suppress(OSError):  # it has ended, or failed: its report or its end says why
                     handle.tasks.send_bytes(task)  # which waits for a worker that is stopped
-            feed()
+            send_batches(batches, needs, self._mailboxes, self._end, self._runs)
 
         with deferred_interrupts():
             self._feeder = Feeder(send, self._workers)
@@ -142,9 +133,9 @@ class WorkerPool:
                     f"stages with it: build the pipeline again and resume() from a checkpoint, or "
                     f"give it a state that was kept, by load_state_dict()"
                 ) from error
-            if kind == "failed":
-                raise _with_cause(*value)
-            return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
+        if kind == "failed":
+            raise value
+        return cast(list[Content], unpacked(value, self._endpoints[worker].buffer))
 
     def stopped(self) -> list[str]:
         """Return a sentence for each process that somebody has stopped."""
@@ -152,10 +143,12 @@ class WorkerPool:
         says = "worker {0}'s process {1} is stopped: kill -CONT {1} lets it go on"
         return [says.format(*each) for each in pids.items()]
 
+    @cached_property
     def store(self) -> str:
-        """Return the path of a file by which the processes may find one another."""
-        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="pipekit-")
-        return str(Path(self._folder.name, "store"))
+        """The path of a file by which the processes may find one another."""
+        folder = tempfile.TemporaryDirectory(prefix="pipekit-")
+        self._opened.callback(folder.cleanup)
+        return str(Path(folder.name, "store"))
 
     def close(self) -> None:
         """End every process and the feeder, however they stand."""
@@ -170,21 +163,20 @@ class WorkerPool:
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
         self.states.detach()
-        for opened in self._opened:
-            opened.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._opened.close()
 
-    def _open(self, with_sums: bool) -> None:
+    def _open(self, mailboxes: int) -> None:
         """Make everything by which the processes will reach one another, and them."""
-        for _ in range(_mailboxes(self._workers, with_sums)):
-            self._endpoints.append(self._noted(Endpoint.new()))
-        shared = self._noted(SharedBuffer())
+        for _ in range(mailboxes):
+            self._endpoints.append(Endpoint.new())
+            self._opened.callback(self._endpoints[-1].close)
+        shared = SharedBuffer()
+        self._opened.callback(shared.close)
         memory = shared.map(shared.allocate(WorkerStates.size(self._workers)))
         self.states = WorkerStates(self._workers, memory)
         for index in range(self._workers):
             own = endpoints_for((index, self._workers + 1 + index), self._endpoints)
-            self._handles.append(WorkerHandle(index, own, shared))
+            self._handles.append(WorkerHandle(index, self._workers, own, shared))
 
     def _end(self, microbatch: int) -> None:
         """Let all workers know that the run ends before a microbatch; called by the feeder."""
@@ -193,76 +185,57 @@ class WorkerPool:
             if place != self._workers:
                 self._mailboxes.put(place, key, ())
 
-    def _noted(self, opened: Opened) -> Opened:
-        """Note what is to be closed in the end."""
-        self._opened.append(opened)
-        return opened
-
     def _wait(
-        self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog | None
+        self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog
     ) -> list[WorkerReport]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, WorkerReport] = {}
-        aborted: str | None = None
-        deadline: float | None = None
-        reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._handles)}
-        sentinels = {m.process.sentinel: i for i, m in enumerate(self._handles)}
+        aborted, deadline = "", float("inf")
+        places: dict[Any, int] = {}
+        for index, handle in enumerate(self._handles):
+            places |= dict.fromkeys((handle.reports, handle.process.sentinel), index)
         while len(done) < self._workers:
-            ready = wait([*reports, *sentinels, feeder.failed], LOOK_S)
-            if watchdog:
-                watchdog.look()
-            if not ready and deadline is not None and time.monotonic() > deadline:
+            ready = wait([*places, feeder.failed], LOOK_S)
+            watchdog.look()
+            if not ready and time.monotonic() > deadline:
                 raise WorkerDied(f"the workers lost touch with one another: {aborted}")
             if feeder.failed in ready and feeder.error is not None:
                 raise feeder.error
-            for pipe in [p for p in ready if p in reports]:
-                index = reports[pipe]
-                try:
-                    kind, value = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
-                except (EOFError, OSError):
-                    del reports[pipe]
-                    continue
+            for index in {places[each] for each in ready if each in places}:
+                kind, value = self._news(index, watchdog)
                 if kind == "failed":
-                    raise _with_cause(*value)
+                    raise value
                 if kind == "aborted":
-                    aborted, deadline = value, deadline or time.monotonic() + GRACE_S
+                    aborted, deadline = value, min(deadline, time.monotonic() + GRACE_S)
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
                     report = done[index] = unpacked(value, self._endpoints[index].buffer)
                     if report.error is not None:
-                        _with_cause(report.error, report.traceback, report.notes)
-                        if watchdog:
-                            watchdog.ends_by(report.error)
-            for index in [i for s, i in sentinels.items() if s in ready]:
-                handle = self._handles[index]
-                if handle.reports not in reports or not handle.reports.poll():
-                    known = f"; it was last seen: {watchdog.line(index)}" if watchdog else ""
-                    raise WorkerDied(
-                        f"worker {index}'s process ended in mid-run {handle.why()}{known}"
-                    )
+                        watchdog.ends_by(report.error)
         return [done[index] for index in range(self._workers)]
 
+    def _news(self, index: int, watchdog: Watchdog) -> tuple[str, Any]:
+        """Return what a worker has sent, or raise WorkerDied if it has ended without a word."""
+        handle = self._handles[index]
+        with suppress(EOFError, OSError):
+            if handle.reports.poll():
+                news: tuple[str, Any] = pickle.loads(handle.reports.recv_bytes())
+                return news
+        raise WorkerDied(
+            f"worker {index}'s process ended in mid-run {handle.why()}; it was last seen: "
+            f"{watchdog.line(index)}"
+        )
 
-def _require_few(workers: int, with_sums: bool) -> None:
+
+def _require_few(workers: int, mailboxes: int) -> None:
     """Raise ValueError if a process would have to be started with too many open files.
 
-    It gets a pipe and a buffer of every other one, two of each if gradients are summed.
+    It gets a pipe and a buffer of every mailbox.
     """
-    needed = 2 * _mailboxes(workers, with_sums) + OWN_FILES
+    needed = 2 * mailboxes + OWN_FILES
     if needed > MAXFDS_TO_SEND:
         raise ValueError(
             f"each of {workers} worker processes would need {needed} open files to reach the "
             f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
         )
-
-
-def _mailboxes(workers: int, with_sums: bool) -> int:
-    return workers * (1 + with_sums) + 1
-
-
-def _with_cause(error: BaseException, text: str, notes: Sequence[str]) -> BaseException:
-    error.__cause__ = RemoteTraceback(text)
-    if notes:
-        error.__notes__ = [*notes]
-    return error

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,13 +14,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
-from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.feed import Feed, Needs
@@ -30,8 +28,12 @@ from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.processes.feeder import received_batches
-from pipekit.engine.transports.processes.shared_mailbox import Endpoint, mailboxes_of
-from pipekit.engine.transports.processes.shared_memory import Sender, SharedBuffer
+from pipekit.engine.transports.processes.pickling import Sender, TravellingError, dumps
+from pipekit.engine.transports.processes.shared_mailbox import (
+    Endpoint,
+    SharedBuffer,
+    SharedMailboxes,
+)
 from pipekit.engine.transports.watchdog import WorkerStates
 from pipekit.engine.work import run
 from pipekit.host.memory import keep_freed_memory, not_collected
@@ -42,6 +44,9 @@ from pipekit.host.parent import end_with_parent
 Content = tuple[nn.Sequential, dict[str, Any] | None]
 """What a run changes of a stage: its layers with their newest weights, and the state of the
 optimizer, scheduler and loss scaler."""
+
+READ_STAGES = b""
+"""In place of a task: hand over the stages of the last training."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +74,6 @@ class ProcessTask:
     watched: bool
 
 
-_NO_MEMORY = (
-    "a worker's process has no memory left: give it more, or less to hold (batches of fewer rows, "
-    "recompute='always', more stages)"
-)
-
-READ_STAGES = b""
-"""In place of a task: hand over the stages of the last training."""
-
-
 @dataclass(frozen=True)
 class Connections:
     """What a worker process is started with.
@@ -87,6 +83,7 @@ class Connections:
     """
 
     index: int
+    workers: int
     tasks: Connection
     reports: Connection
     lifeline: Connection
@@ -117,6 +114,13 @@ def main(connections: Connections) -> None:
     threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
 
 
+def _end_with_parent(lifeline: Connection) -> None:
+    """End this process as soon as the parent's end of the pipe is gone, whatever ended it."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
 def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, bytes] | None:
     """Do the next task; return whether the worker goes on, and what came of it, pickled.
 
@@ -134,9 +138,9 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
         given = worker.run(task) if task else worker.stages()
         return True, pickle.dumps(("done", worker.sender.parcel(given)))
     except Aborted as error:
-        return False, cloudpickle.dumps(("aborted", str(error)))
+        return False, dumps(("aborted", str(error)))
     except BaseException as error:  # stages that cannot travel are still here
-        return reads, cloudpickle.dumps(("failed", (portable(error), *_beside(error))))
+        return reads, dumps(("failed", TravellingError(error)))
 
 
 class _WorkerProcess:
@@ -144,9 +148,12 @@ class _WorkerProcess:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        index, endpoints = connections.index, connections.endpoints
+        index, endpoints, first = connections.index, connections.endpoints, connections.workers + 1
         self.sender = Sender(endpoints[index].buffer)
-        self._mailboxes, self._sums_mailboxes = mailboxes_of(index, endpoints)
+        self._mailboxes = SharedMailboxes(index, endpoints)
+        self._sums_mailboxes: SharedMailboxes | None = None
+        if len(endpoints) > first:
+            self._sums_mailboxes = SharedMailboxes(first + index, endpoints, first)
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._stages: Sequence[StageSource] = ()  # of the last training
@@ -159,40 +166,35 @@ class _WorkerProcess:
 
     def run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""
-        report = self._execute(task)
-        if self._sums_mailboxes:  # notes of the end for which no sum has waited
-            self._sums_mailboxes.clear()
-        return report
-
-    def _execute(self, task: ProcessTask) -> WorkerReport:
+        self._runs += 1
         assignment = task.assignment
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
-        workers = config.table.workers
-        share_cores(workers)
+        share_cores(config.table.workers)
         # Each run draws what the first one drew: as if its process were new, too.
         if self._random_state is None:
             self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
-        self._runs += 1
-        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, run=self._runs)
-        batches = received_batches(mailbox, workers if needs.inputs else None, self._runs)
-        feed = Feed(batches, needs, count=config.count)
+        mailbox = self._mailbox(self._mailboxes)
+        feeder = config.table.workers if needs.inputs else None
+        feed = Feed(received_batches(mailbox, feeder, self._runs), needs, count=config.count)
         transport = self._transport(assignment, config, task.store, feed, mailbox)
-        on_news = self._report_news if task.watched else None
-        states = WorkerStates(workers, self._connections.states.map(0))
-        watched = [states.observer(assignment.index)]
+        states = WorkerStates(config.table.workers, self._connections.states.map(0))
         if config.training:
             if not task.kept:
                 self._stages = [*assignment.build().values()]
             assignment = replace(assignment, stages=self._stages)
+        on_news = self._report_news if task.watched else None
+        watched = [states.observer(assignment.index)]
         report = replace(run(assignment, config, transport, feed, on_news, watched), stages=())
-        if report.error is None:
-            return report
-        text, notes = _beside(report.error)
-        return replace(report, error=portable(report.error), traceback=text, notes=notes)
+        if self._sums_mailboxes:  # notes of the end for which no sum has waited
+            self._sums_mailboxes.clear()
+        if report.error is not None:
+            travelling: Any = TravellingError(report.error)
+            report = replace(report, error=travelling)
+        return report
 
     def _loss_of(self, task: ProcessTask, training: bool) -> Loss:
         """Return a run's loss: the last training's own if it is the same, with what it counts."""
@@ -203,6 +205,11 @@ class _WorkerProcess:
             self._loss = task.loss, loss
         return loss
 
+    def _mailbox(self, boxes: SharedMailboxes, like: KeyedMailbox | None = None) -> KeyedMailbox:
+        """Return a mailbox for this run; if another worker has failed, the parent ends this one."""
+        stop_point = like.stop_point if like else None
+        return KeyedMailbox(boxes.put, boxes.get, stop_point=stop_point, run=self._runs)
+
     def _transport(
         self,
         assignment: WorkerAssignment,
@@ -211,28 +218,22 @@ class _WorkerProcess:
         feed: Feed,
         mailbox: KeyedMailbox,
     ) -> Transport:
-        index, run = assignment.index, self._runs
-        if store is None:
+        index, workers = assignment.index, config.table.workers
+        if store is not None:
+            _join_group(store, index, workers, assignment.device)
+            # The feeder sends no batch before the first stage has come near it.
+            return DistributedTransport(assignment, config, feed, read_ahead=False)
 
-            def end(microbatch: int) -> None:
-                for worker in range(config.table.workers + 1):  # the last one is the feeder
-                    mailbox.put(worker, end_key(microbatch, run), ())
+        def end(microbatch: int) -> None:
+            for worker in range(workers + 1):  # the last one is the feeder
+                mailbox.put(worker, end_key(microbatch, self._runs), ())
 
-            sums: KeyedMailbox | None = None
-            if self._sums_mailboxes:
-                stop = mailbox.stop_point
-                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, stop, run)
-            return MailboxTransport(index, config.table.busy, mailbox, sums, end)
-        _join_group(store, index, config.table.workers, assignment.device)
-        # The feeder sends no batch before the first stage has come near it.
-        return DistributedTransport(assignment, config, feed, read_ahead=False)
+        boxes = self._sums_mailboxes
+        sums = self._mailbox(boxes, like=mailbox) if boxes else None
+        return MailboxTransport(index, config.table.busy, mailbox, sums, end)
 
     def _report_news(self, news: LossKnown | UpdateMade) -> None:
         self._connections.reports.send_bytes(pickle.dumps(("news", news)))
-
-
-def _trust_the_parent() -> None:
-    """Go on: if another worker has failed, the parent ends this process."""
 
 
 def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:
@@ -248,28 +249,3 @@ def _join_group(store: str, index: int, workers: int, device: torch.device) -> N
         world_size=workers,
         timeout=timedelta(days=1),
     )
-
-
-def _end_with_parent(lifeline: Connection) -> None:
-    """End this process as soon as the parent's end of the pipe is gone, whatever ended it."""
-    with contextlib.suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    os._exit(1)
-
-
-def _beside(error: BaseException) -> tuple[str, list[str]]:
-    """Return an exception's traceback and notes, which not every exception takes along."""
-    return "".join(traceback.format_exception(error)), getattr(error, "__notes__", [])
-
-
-def portable(error: BaseException) -> BaseException:
-    """Return the exception if it can travel, else one that says the same."""
-    if isinstance(error, NotBuilt):
-        return NotBuilt(portable(error.error))
-    if isinstance(error, MemoryError) and not str(error):  # Python's own says nothing
-        error.args = (_NO_MEMORY,)
-    try:
-        pickle.loads(cloudpickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

@@ -14,7 +14,7 @@ from pipekit.engine.feed import Needs
 from pipekit.engine.transports.mailbox import KeyedMailbox
 from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
-from pipekit.schedules import Schedule, flush
+from pipekit.schedules import Schedule, flush, pipedream
 from tests.engine.examples import data, mlp, pipeline
 from tests.engine.transports.test_message_layout import described
 
@@ -27,7 +27,7 @@ def batch(number: int) -> Batch:
 def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
     endpoints = [Endpoint.new() for _ in range(3)]
     mailboxes = [SharedMailboxes(index, endpoints) for index in range(3)]
-    one, two = (KeyedMailbox(each, lambda: None) for each in mailboxes[:2])
+    one, two = (KeyedMailbox(each.put, each.get) for each in mailboxes[:2])
     read = []
 
     def batches() -> Iterator[Batch]:
@@ -37,10 +37,10 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
 
     everything, nothing = frozenset(range(30)), frozenset[int]()
     needs = {0: Needs(everything, nothing), 1: Needs(nothing, everything)}
-    feeder = threading.Thread(target=send_batches, args=(batches(), needs, mailboxes[2]))
+    feeder = threading.Thread(target=send_batches, args=(batches(), needs, mailboxes[2], print, 0))
     feeder.start()
-    first = received_batches(one, feeder=2)
-    last = received_batches(two, feeder=None)
+    first = received_batches(one, feeder=2, run=0)
+    last = received_batches(two, feeder=None, run=0)
     for number in range(10):
         got = next(first)
         assert described(got.input) == described(batch(number).input)
@@ -89,3 +89,23 @@ def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
         for transport in ("threads", "distributed")
     ]
     assert losses[0] == losses[1]
+
+
+def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
+    """It was taken for the end of a worker, for which everybody else then waited."""
+
+    class Damaged(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from data(5)
+            raise OSError("damaged")
+
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        pipedream([2, 1]),
+        balance=[1, 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=nn.MSELoss(),
+        transport="distributed",
+    )
+    with pytest.raises(OSError, match="damaged"):
+        pipe.train(Damaged(data(9)))

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.transports.processes import runner
-from pipekit.engine.transports.processes.worker_pool import RemoteTraceback
-from pipekit.engine.transports.processes.worker_process import portable
+from pipekit.engine.transports.processes.pickling import RemoteTraceback, portable
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 

@@ -13,15 +13,76 @@ from torch import Tensor
 
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.processes.shared_mailbox import (
+    FIRST_BYTES,
     Endpoint,
+    SharedBuffer,
     SharedMailboxes,
     close_others,
     endpoints_for,
 )
-from pipekit.engine.transports.processes.shared_memory import FIRST_BYTES
 from tests.engine.transports.test_message_layout import MESSAGES, described
 
 KEY = (0, 1, 2, 3)
+
+# --- The memory
+
+
+@pytest.fixture(params=["memfd", "a temporary file"])
+def _either_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "memfd":
+        monkeypatch.delattr(os, "memfd_create")
+
+
+@pytest.mark.usefixtures("_either_kind")
+def test_every_map_shows_the_same() -> None:
+    buffer, other = SharedBuffer(), SharedBuffer.__new__(SharedBuffer)
+    other._hold(os.dup(buffer._fd))
+    starts = [buffer.allocate(size) for size in (100, FIRST_BYTES // 2, FIRST_BYTES, 10)]
+    maps = []
+    for number, start in enumerate(starts):
+        buffer.map(start)[start] = number
+        maps.append(other.map(start))
+        assert maps[-1][start] == number
+    buffer.map(0)[0] = 77
+    assert [memory[0] for memory in maps] == [77] * 4
+    buffer.close()
+    other.close()
+
+
+def test_pieces_do_not_overlap_nor_lie_across_what_was_mapped() -> None:
+    buffer, end = SharedBuffer(), 0
+    for size in (4096, 1 << 19, 1 << 20, 64, 1 << 23, 1 << 22):
+        start = buffer.allocate(size)
+        assert start >= end
+        end = start + size
+        assert end <= len(buffer.map(start))
+    buffer.close()
+
+
+def test_after_closing_the_file_is_not_mistaken_for_another() -> None:
+    buffer = SharedBuffer()
+    buffer.close()
+    with pytest.raises(OSError, match="Bad file"):
+        buffer.map(0)
+
+
+def test_the_file_ends_with_the_object_at_the_latest() -> None:
+    """An interrupt may come before whoever made it knows it."""
+    buffer = SharedBuffer()
+    fd, buffer = buffer._fd, SharedBuffer()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    buffer.close()
+
+
+@pytest.mark.usefixtures("_either_kind")
+def test_it_has_no_name_so_it_ends_with_its_last_holder() -> None:
+    buffer = SharedBuffer()
+    assert os.fstat(buffer._fd).st_nlink == 0
+    buffer.close()
+
+
+# --- The mailboxes
 
 
 class Pair:

@@ -23,6 +23,8 @@ from pipekit import Pipeline, WorkerDied
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
+from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.schedules import Steps
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import LIMIT_S, wait_until
 
@@ -48,6 +50,11 @@ def pool() -> Iterator[WorkerPool]:
     made.start()
     yield made
     made.close()
+
+
+def nobody(pool: WorkerPool) -> Watchdog:
+    """One for workers that have nothing to do."""
+    return Watchdog(pool.states, {w: Steps(()) for w in range(2)}, [], None)
 
 
 def pids(made: WorkerPool) -> list[int]:
@@ -221,7 +228,7 @@ def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> No
     """It has stopped reading, and the parent must not go on writing for ever."""
     pool._handles[1].tasks.send_bytes(b"no task")
     with pytest.raises(pickle.UnpicklingError, match="invalid load key"):
-        pool.run([LARGE, LARGE], [], {}, None)
+        pool.run([LARGE, LARGE], [], {}, None, nobody(pool))
     assert not pool.ready
 
 
@@ -233,7 +240,7 @@ def test_a_worker_that_is_killed_while_it_receives_its_task() -> None:
     killer = threading.Timer(0.5, os.kill, [victim, signal.SIGKILL])
     killer.start()
     with pytest.raises(WorkerDied, match=r"worker 0.*code -9 \(SIGKILL, killed: .*memory\)"):
-        pool.run([LARGE], [], {}, None)
+        pool.run([LARGE], [], {}, None, nobody(pool))
     killer.join()
     pool.close()
 

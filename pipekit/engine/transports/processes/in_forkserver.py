@@ -1,8 +1,8 @@
-"""Deletes the folder of the fork server's socket when its starter could not, because it was killed.
+"""The fork server imports this file before it starts a process, and so makes all of them quicker.
 
-Python makes such a folder, ``pymp-...``, and deletes it at the end of the process that has started
-the server; SIGKILL and SIGTERM leave no time for it.  The server outlives that process by a moment.
-It imports this file before it starts anything, and deletes the folder at its own end.
+It also deletes the folder of its socket at its own end, ``pymp-...``, when its starter could not:
+Python does so at the end of the process that has started the server, to which SIGKILL and SIGTERM
+leave no time.  The server outlives that process by a moment.
 """
 
 import atexit
@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 _COMMAND = re.compile(r"from multiprocessing\.forkserver import main; main\((\d+),")
@@ -36,3 +37,8 @@ def _listens_at(command: str) -> Path | None:
 for _argument in sys.orig_argv:
     if _path := _listens_at(_argument):
         atexit.register(_delete, _path, os.getpid())
+
+import_module("pipekit.engine.transports.processes.worker_process")
+import_module("torch._dynamo")  # torch does, for 1.5 s, when it makes its first optimizer
+with suppress(RuntimeError):  # this torch cannot: the caller says so
+    import_module("pipekit.layers.random_operators").prepare()  # 0.1 s, for each by itself

@@ -1,6 +1,5 @@
-"""Memory that processes share, and objects that travel through it as they were."""
+"""Objects that go from one process to another, and arrive as they were."""
 
-import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -9,72 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.transports.processes.shared_memory import (
-    FIRST_BYTES,
-    Parcel,
-    Sender,
-    SharedBuffer,
-    dumps,
-    unpacked,
-)
-
-
-@pytest.fixture(params=["memfd", "a temporary file"])
-def _either_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param != "memfd":
-        monkeypatch.delattr(os, "memfd_create")
-
-
-@pytest.mark.usefixtures("_either_kind")
-def test_every_map_shows_the_same() -> None:
-    buffer, other = SharedBuffer(), SharedBuffer.__new__(SharedBuffer)
-    other._hold(os.dup(buffer._fd))
-    starts = [buffer.allocate(size) for size in (100, FIRST_BYTES // 2, FIRST_BYTES, 10)]
-    maps = []
-    for number, start in enumerate(starts):
-        buffer.map(start)[start] = number
-        maps.append(other.map(start))
-        assert maps[-1][start] == number
-    buffer.map(0)[0] = 77
-    assert [memory[0] for memory in maps] == [77] * 4
-    buffer.close()
-    other.close()
-
-
-def test_pieces_do_not_overlap_nor_lie_across_what_was_mapped() -> None:
-    buffer, end = SharedBuffer(), 0
-    for size in (4096, 1 << 19, 1 << 20, 64, 1 << 23, 1 << 22):
-        start = buffer.allocate(size)
-        assert start >= end
-        end = start + size
-        assert end <= len(buffer.map(start))
-    buffer.close()
-
-
-def test_after_closing_the_file_is_not_mistaken_for_another() -> None:
-    buffer = SharedBuffer()
-    buffer.close()
-    with pytest.raises(OSError, match="Bad file"):
-        buffer.map(0)
-
-
-def test_the_file_ends_with_the_object_at_the_latest() -> None:
-    """An interrupt may come before whoever made it knows it."""
-    buffer = SharedBuffer()
-    fd, buffer = buffer._fd, SharedBuffer()
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(fd)
-    buffer.close()
-
-
-@pytest.mark.usefixtures("_either_kind")
-def test_it_has_no_name_so_it_ends_with_its_last_holder() -> None:
-    buffer = SharedBuffer()
-    assert os.fstat(buffer._fd).st_nlink == 0
-    buffer.close()
-
-
-# --- objects
+from pipekit.engine.transports.processes.pickling import Parcel, Sender, dumps, unpacked
+from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 
 TENSORS = {
     "float32": torch.randn(3, 4),
@@ -97,7 +32,9 @@ def back(value: Any) -> Any:
 
 def through_memory(value: Any) -> Any:
     buffer = SharedBuffer()
-    return unpacked(Sender(buffer).parcel({"given": value}), buffer)["given"]
+    return unpacked(Sender(buffer).parcel({"beside": torch.ones(3), "given": value}), buffer)[
+        "given"
+    ]
 
 
 @pytest.mark.parametrize("way", [back, through_memory])
@@ -162,9 +99,4 @@ def test_numbers_pass_through_memory_and_later_ones_take_their_place() -> None:
 
     assert torch.equal(there[0].weight, first.weight), "a copy, which nobody writes to later"
     assert len(pickle.dumps(parcels[0])) < 4000
-    assert len({parcel.places[0] for parcel in parcels[:2]}) == 1
-
-
-def test_what_has_no_tensors_needs_no_memory() -> None:
-    buffer = SharedBuffer()
-    assert unpacked(Sender(buffer).parcel(("done", 3)), buffer) == ("done", 3)
+    assert len({parcel.start for parcel in parcels}) == 1

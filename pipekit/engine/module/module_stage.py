@@ -1,11 +1,13 @@
-"""Where minibatches of a :class:`pipekit.PipelinedModule` go, and who watches them on their way."""
+"""A stage of a :class:`pipekit.PipelinedModule` in one minibatch, and where minibatches go."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pipekit.devices import Clock
+from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.observers.observer import WorkerView, observers_of
 from pipekit.engine.observers.record import WorkerRecording
 from pipekit.engine.options import Watch
@@ -19,7 +21,6 @@ class ModuleRuntime:
     """Where minibatches go, and how they are watched.
 
     Attributes:
-        modules: each stage's layers.
         clocks: of each stage's device.
         workers: where each stage computes, and by what its tensors travel.
         watch: what is recorded, and who watches the stages' workers.
@@ -29,7 +30,6 @@ class ModuleRuntime:
         threads: in which the stages compute.
     """
 
-    modules: Sequence[nn.Sequential]
     clocks: Sequence[Clock]
     workers: Sequence[ThreadWorker]
     watch: Watch
@@ -38,58 +38,51 @@ class ModuleRuntime:
     threads: WorkerThreads = field(default_factory=WorkerThreads)
 
 
-class WatchedStage:
-    """A stage's worker, from the beginning of a minibatch to its end.
-
-    Attributes:
-        view: what observers see of the worker.
-        recording: what is recorded of it.
-        observers: those that watch it.
-    """
+class ModuleStage:
+    """A stage in a minibatch, and those that watch its worker from the beginning to the end."""
 
     def __init__(
         self,
-        stage: int,
         runtime: ModuleRuntime,
-        aliases: Mapping[str, Tensor],
+        config: PassConfig,
+        number: int,
         recompute: Recompute,
         keeps: bool,
     ) -> None:
-        clock = runtime.clocks[stage]
-        weights = {stage: _Weights(runtime.modules[stage], aliases)}
-        self.view = WorkerView(stage, clock.device, clock, weights, int)
-        self.recording = WorkerRecording(runtime.watch, {stage: recompute}, clock.device)
-        self.observers = self.recording.observers
-        self.observers += observers_of(runtime.watch.observers, stage)
+        self.recompute, self._module = recompute, config.part.module
+        self.aliases = {
+            name: p.detach().requires_grad_(p.requires_grad)
+            for name, p in self._module.named_parameters()
+        }
+        weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
+        self.passes = Passes(config, weights.modules, clock.device, weights.parameters)
+        self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
+        self.recording = WorkerRecording(runtime.watch, {number: recompute}, clock.device)
+        self.observers = [*self.recording.observers, *observers_of(runtime.watch.observers, number)]
         for observer in self.observers:
             observer.begin(self.view)
         memory = self.recording.memory
         if memory and not keeps:  # weights are all that stays of a forward alone
-            memory.close(stage)
+            memory.close(number)
             self.observers.remove(memory)
 
-    def end(self) -> None:
-        """Tell the observers that the worker has done all its steps."""
-        for observer in self.observers:
-            observer.end(self.view.number)
-
-    def close(self) -> None:
-        """Tell the observers that the worker stops."""
-        for observer in self.observers:
-            observer.close(self.view.number)
+    def with_aliases(self, function: Callable[[], None]) -> None:
+        """Call a function while the module has the aliases for parameters."""
+        named = {f"module.{name}": tensor for name, tensor in self.aliases.items()}
+        functional_call(_Around(self._module), named, (function,))
 
 
 @dataclass(frozen=True)
 class _Weights:
     """A stage's weights in a minibatch, as observers see them."""
 
-    module: nn.Module
+    module: nn.Sequential
     aliases: Mapping[str, Tensor]
     optimizer: None = None
     kept_bytes: int = 0
 
     @property
-    def modules(self) -> list[nn.Module]:
+    def modules(self) -> list[nn.Sequential]:
         return [self.module]
 
     @property
@@ -98,3 +91,14 @@ class _Weights:
 
     def all_gradients(self) -> Iterator[Tensor]:
         return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
+
+
+class _Around(nn.Module):
+    """A module whose forward calls a function."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[[], None]) -> None:
+        function()
