@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe import amoebanet
-from experiments.gpipe.bars import (
+from experiments.gpipe.speed import (
     MICROBATCHES,
     MINIBATCH,
     PIXELS,

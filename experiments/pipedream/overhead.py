@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from experiments import study
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.table1.plans import data_parallel
-from experiments.study.published_times import as_published, network_times
+from experiments.study.costs import as_published, network_times
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1

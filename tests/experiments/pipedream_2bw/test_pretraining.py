@@ -18,7 +18,7 @@ from experiments.pipedream_2bw.pretraining import (
     take,
     train,
 )
-from experiments.pipedream_2bw.settings import AdamRecipe
+from experiments.pipedream_2bw.profiles import AdamRecipe
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
