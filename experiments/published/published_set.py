@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pipekit.choices import require_choice
-from pipekit.performance.constants import Constants
-from pipekit.performance.measurements import measurements
+from pipekit.performance.constants import Constants, measurements
 from pipekit.reading import read_text
 
 Values = Mapping[str, str]

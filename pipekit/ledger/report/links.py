@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple
 
 from pipekit.ledger.outcomes import Record
 from pipekit.reading import parse_json, read_text
@@ -58,23 +56,12 @@ def _cell(executed: Path, claim: str, folder: Path) -> Link:
 def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
     """Return the number, from 1, and the id of the cell that printed each claim's outcome."""
     cells: dict[str, tuple[int, str]] = {}
-    with suppress(ValueError):  # somebody else's change: the notebook is linked all the same
-        notebook = parse_json(read_text(executed), _Executed)
-        for number, cell in enumerate(notebook.cells, 1):
-            for output in cell.outputs:
-                for claim in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", "".join(output.text)):
-                    cells.setdefault(claim, (number, cell.id))
+    # Somebody else's change: the notebook is linked all the same.
+    with suppress(ValueError, LookupError, AttributeError, TypeError):
+        notebook = parse_json(read_text(executed), dict[str, Any])
+        for number, cell in enumerate(notebook["cells"], 1):
+            for output in cell.get("outputs", ()):
+                told = "".join(output.get("text", ""))
+                for claim in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", told):
+                    cells.setdefault(claim, (number, cell.get("id", "")))
     return cells
-
-
-class _Output(BaseModel):
-    text: str | list[str] = ""
-
-
-class _ExecutedCell(BaseModel):
-    id: str = ""
-    outputs: list[_Output] = []
-
-
-class _Executed(BaseModel):
-    cells: list[_ExecutedCell]
