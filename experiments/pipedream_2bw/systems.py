@@ -149,14 +149,9 @@ class Pipelines:
         stop, in_flight = np.cumsum(self.balance), np.array(report.peak_in_flight)
         start, spans = stop - self.balance, LayerRanges(self.profile)
         a_parameter = PARAMETER_BYTES + VERSION_BYTES * (np.array(report.peak_versions) - 1)
+        kept = 1 if recompute else None
         total = spans.worker_bytes(
-            start,
-            stop,
-            versions=a_parameter / WEIGHT_BYTES,
-            optimizer_states=0,
-            in_flight=in_flight,
-            kept=1 if recompute else in_flight,
-            gradients=np.zeros(()),
+            start, stop, a_parameter / WEIGHT_BYTES, in_flight, kept, np.zeros(())
         )
         sent = spans.boundary_bytes[stop[:-1]]
         if recompute:
