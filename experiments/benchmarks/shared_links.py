@@ -56,8 +56,6 @@ class Case:
     forward_s: tuple[float, ...]
     microbatches: int
     batches: int
-    message_bytes: int = MESSAGE_BYTES
-    weight_bytes: int = WEIGHT_BYTES
 
     @property
     def method_schedule(self) -> Schedule:
@@ -73,8 +71,8 @@ class Case:
                 str(number),
                 seconds["FORWARD"],
                 seconds["BACKWARD"],
-                output_bytes=self.message_bytes,
-                parameter_bytes=self.weight_bytes,
+                output_bytes=MESSAGE_BYTES,
+                parameter_bytes=WEIGHT_BYTES,
                 update_s=seconds["UPDATE"],
             )
             for number, seconds in enumerate(passes)
@@ -159,8 +157,8 @@ def trained(cases: list[Case], repeats: int) -> list[Measured]:
 
 
 def _trained(case: Case, repeats: int) -> Measured:
-    numbers = case.message_bytes // 4
-    layers = [Sleeping(s, numbers, case.weight_bytes // 4) for s in case.forward_s]
+    numbers = MESSAGE_BYTES // 4
+    layers = [Sleeping(s, numbers, WEIGHT_BYTES // 4) for s in case.forward_s]
     pipeline = Pipeline(
         nn.Sequential(*layers),
         case.method_schedule,

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from experiments.study.costs import estimated, images
 from experiments.study.tables import largest_that_fits
-from experiments.study.traces import memory_of, own_activities
+from experiments.study.traces import memory_of
 from experiments.torchgpipe.cells import Benchmark, as_drawn, pipeline, plain_sgd
 from pipekit.clusters import P40
+from pipekit.datasets import Batch
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.models import unet
 from pipekit.planning import balance
@@ -46,28 +47,17 @@ class OneStage:
     modes: tuple[Recompute, ...] = MODES
 
     @cached_property
-    def _pipelines(self) -> dict[Recompute, Pipeline]:
+    def pairs(self) -> dict[Recompute, tuple[Pipeline, Batch]]:
+        """The pipeline and the batch of each mode, to be timed."""
         how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
-        return {
-            mode: pipeline(self.model, 1, self.microbatches, recompute=mode, **how)
-            for mode in self.modes
+        made = {
+            m: pipeline(self.model, 1, self.microbatches, recompute=m, **how) for m in self.modes
         }
+        return {mode: (each, (self.inputs, self.targets)) for mode, each in made.items()}
 
     def held(self) -> dict[Recompute, Kept]:
         """Return the bytes of a batch in each mode (measured)."""
-        return {mode: self._held(each) for mode, each in self._pipelines.items()}
-
-    def activities(self, count: int) -> list[dict[Recompute, dict[str, float]]]:
-        """Return the CPU seconds of a batch in each mode by activity, in every round (measured)."""
-        batch = self.inputs, self.targets
-        return own_activities(
-            {mode: (each, batch) for mode, each in self._pipelines.items()}, count
-        )
-
-    def rounds(self, count: int) -> pd.DataFrame:
-        """Return the same, all activities together: a row a round and a column a mode."""
-        each = self.activities(count)
-        return pd.DataFrame({mode: sum(own.values()) for mode, own in one.items()} for one in each)
+        return {mode: self._held(each) for mode, (each, _) in self.pairs.items()}
 
     def _held(self, pipeline: Pipeline) -> Kept:
         memory = measure_memory(
