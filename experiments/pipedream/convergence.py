@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream.settings import IMAGES, LR, ROWS, VGG16_SGD
+from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD
 from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.row import BSP as ONE_STAGE
 from experiments.pipedream.table1.row import PIPEDREAM, Row

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from experiments import study
-from experiments.pipedream.settings import ROWS
+from experiments.pipedream import ROWS
 from experiments.pipedream.table1.plans import data_parallel
 from experiments.study.costs import as_published, network_times
 from pipekit import plots

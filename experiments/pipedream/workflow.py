@@ -2,7 +2,8 @@
 
 :func:`pipekit.profile` gives medians; here every minibatch is kept, to see how layers vary.  Times
 are of a thread's CPU: the claims are of an idle host, on which these are the clock's; on any other
-they leave out what its other programs take, but not that these use its caches and memory."""
+they leave out what its other programs take, but not that these use its caches and memory.
+"""
 
 import math
 import multiprocessing

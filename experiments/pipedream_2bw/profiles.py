@@ -4,7 +4,8 @@ The text prints no dimensions of the models (:data:`pipekit.models.LAYOUTS` are 
 bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers' sheets).  Costs are
 estimated from one block: products run at the rate with which a whole model attains the 45 TFLOP/s
 that section 5 prints; what moves more bytes than that takes its bytes over three quarters of the
-memory's bandwidth.  A size that :data:`LAYOUTS` has not is a KeyError."""
+memory's bandwidth.  A size that :data:`LAYOUTS` has not is a KeyError.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

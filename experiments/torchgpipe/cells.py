@@ -2,7 +2,8 @@
 
 The paper prints neither the partitions nor Table 2's batch sizes, but says where they are (section
 4, footnote 4): github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
-Nothing is fitted: costs are estimated for the P40."""
+Nothing is fitted: costs are estimated for the P40.
+"""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

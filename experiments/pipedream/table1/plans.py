@@ -2,7 +2,8 @@
 
 The bandwidths that PipeDream prints do not explain its Table 1.  The *effective* bandwidth does for
 the cells that it is fitted on, one number for all networks of a cluster: with it, simulated data
-parallelism is as fast as the paper's, in the geometric mean."""
+parallelism is as fast as the paper's, in the geometric mean.
+"""
 
 import math
 import re
@@ -16,7 +17,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from experiments import study
-from experiments.pipedream.settings import ROWS
+from experiments.pipedream import ROWS
 from experiments.pipedream.timelines import seconds_a_minibatch, window
 from experiments.study.costs import as_published, network_times
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
