@@ -20,7 +20,7 @@ from pipekit.planning.sweep import block_balance, sweep
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 
-PROBLEMS = 60
+PROBLEMS = 24
 
 
 class Problem(NamedTuple):
