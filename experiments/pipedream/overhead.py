@@ -17,7 +17,7 @@ from experiments.study.costs import as_published, network_times
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
-from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.plots import style
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream

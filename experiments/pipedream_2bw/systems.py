@@ -28,7 +28,7 @@ from experiments.pipedream_2bw.profiles import (
     gpt_profile,
 )
 from pipekit.clusters import Cluster, two_bw_v100
-from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan

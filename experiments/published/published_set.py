@@ -188,7 +188,9 @@ class PublishedSet:
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:
     """Return the degrees that a row has, as a layout; ``rest`` are its other fields."""
     names = ("tp", "cp", "ep", "pp", "dp")
-    degrees = {name: int(getattr(row, name)) for name in names if hasattr(row, name)}
+    degrees: dict[str, Any] = {
+        name: int(getattr(row, name)) for name in names if hasattr(row, name)
+    }
     return ParallelLayout(microbatch_samples=int(row.micro_batch_samples), **degrees, **rest)
 
 

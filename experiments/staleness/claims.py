@@ -117,10 +117,10 @@ def comparisons(judged: pd.DataFrame) -> pd.DataFrame:
     asked = [(name, plain(name), "", "") for name in METHODS if plain(name) != name]
     asked += [(c.method, c.other, c.other_optimizer, c.optimizer) for c in CLAIMS]
     rows = [
-        dict(zip(COMPARED, beside, strict=True)) | pair
-        for *beside, only in asked
-        for rates in ((OWN, SYNCS) if beside[1:] == [SYNC, ""] else (OWN,))
-        for pair in comparison.against(judged, *beside, rates)
+        dict(zip(COMPARED, (name, other, optimizer), strict=True)) | pair
+        for name, other, optimizer, only in asked
+        for rates in ((OWN, SYNCS) if (other, optimizer) == (SYNC, "") else (OWN,))
+        for pair in comparison.against(judged, name, other, optimizer, rates)
         if only in ("", pair["optimizer"])
     ]
     found = pd.DataFrame(rows)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.paths import Paths
+from pipekit.clusters.traffic import Paths
 from pipekit.partition.balance import balance_by_cost
 from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, stage_plans
 from pipekit.plans import Plan, Recompute

@@ -22,7 +22,7 @@ from experiments.pipedream.timelines import seconds_a_minibatch, window
 from experiments.study.costs import as_published, network_times
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
 from pipekit.clusters.cluster import AllReduce
-from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
