@@ -2,7 +2,6 @@
 
 import copy
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -194,21 +193,23 @@ def predicted(
     hosts: Mapping[str, Host],
     repeats: int,
     passes: int,
+    splits: Sequence[Plan] = (),
 ) -> pd.DataFrame:
     """Predict a model's trainings before any of them is run; return a row for each.
 
     Numbers are medians over profiles, each between two plain loops.  Seconds "without host" are of
-    the profile alone.
+    the profile alone.  Without ``splits`` stages take equal time.
     """
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
-    split = equal_stages(model.profiled(stages, passes), stages)
+    splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
     rows = []
     for _ in range(repeats):
         before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
-        for transport, case in product(hosts, cases):
-            seconds = _predictions(case, split, hosts[transport], costs)
-            loops = {"plain loop (s)": (before + after) / 2}
-            rows.append(_named(model, case, transport, split) | seconds | loops)
+        for transport, case, split in product(hosts, cases, splits):
+            seconds = {"plain loop (s)": (before + after) / 2}
+            for name, host in ("predicted (s)", hosts[transport]), ("without host (s)", Host()):
+                seconds[name] = simulate(case.table, costs, split, host=host).makespan_s
+            rows.append(_named(model, case, transport, split) | seconds)
     groups = pd.DataFrame(rows).groupby(KEYS, sort=False)
     return groups.median().reset_index().assign(label="simulated")
 
@@ -217,60 +218,45 @@ def compared(
     model: TrainedModel,
     cases: Sequence[MethodCase],
     hosts: Mapping[str, Host],
+    promised: pd.DataFrame,
     repeats: int,
     passes: int,
-    splits: Sequence[Plan] = (),
-    promised: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Predict and train a model by several methods again and again; return a row for each.
+    """Train a model by several methods again and again, beside what was ``promised`` of it.
 
-    A repeat is a profile and a run of each case over each transport, with a plain loop before and
-    after each of them; numbers are medians over the repeats.  A case is decided if the loops beside
-    its runs and those beside the profiles differ by 3 % at most: else the machine was not as fast
-    here as there, and nobody could have predicted it.  Beside the loops the other cores compute, as
-    in a run: a loop alone would not notice another program on these.
+    A repeat is a run of each case over each transport, with a plain loop before and after; numbers
+    are medians over the repeats.  A case is decided if the loops beside its runs and those beside
+    the profiles that it was :func:`predicted` from differ by 3 % at most: else the machine was not
+    as fast here as there, and nobody could have predicted it.  Beside the loops the other cores
+    compute, as in a run: a loop alone would not notice another program on these.
 
     ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
     against a prediction from the seconds that the run's own passes and updates took, and ``error
     between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
     ``spread`` what lies between the quartiles of the seconds found, over their median.
-
-    With ``promised``, a table of :func:`predicted`, nothing is predicted here: its seconds count,
-    and the loops that were beside its profiles.
     """
-    stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
-    if promised is not None:
-        promised = promised[promised["model"] == model.name].set_index(KEYS)
-        (cut,) = promised.index.unique("balance")
-        splits = [Plan.by_hand([*map(int, cut.split("-"))], rows=len(model.inputs))]
-    splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
+    promised = promised[promised["model"] == model.name].set_index(KEYS)
+    cuts = ([*map(int, cut.split("-"))] for cut in promised.index.unique("balance"))
+    splits = [Plan.by_hand(cut, rows=len(model.inputs)) for cut in cuts]
+    costs, loop_s = model.profiled(cases[0].stages, passes), partial(model.plain_loop_s, cases[0])
     each = list(product(hosts, cases, splits))
     pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
     for pipeline, (_, case, _) in zip(pipelines, each, strict=True):
         pipeline.train(model.batches(case))  # to warm up
-    beside_profiles = list[float]()  # seconds of the loops
-    rows = []
+    rows, after = [], loop_s()
     for _ in range(repeats):
-        before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
-        beside_profiles += [before, after]
-        for number, (transport, case, split) in enumerate(each):
-            run = pipelines[number].train(model.batches(case))
+        for pipeline, (transport, case, split) in zip(pipelines, each, strict=True):
+            run = pipeline.train(model.batches(case))
             before, after = after, loop_s()
             row = _named(model, case, transport, split)
-            seconds = (
-                _predictions(case, split, hosts[transport], costs)
-                if promised is None
-                else promised.loc[tuple(row.values())].to_dict()
-            )
+            seconds = promised.loc[tuple(row.values())]
             errors = _errors(case, split, hosts[transport], costs, run, seconds)
             rows.append(row | errors | {"loops": [before, after]})
     for pipeline in pipelines:
         pipeline.close()
-    if promised is not None:
-        beside_profiles = promised["plain loop (s)"].tolist()
     runs = pd.DataFrame(rows)
     groups = runs.groupby(KEYS, sort=False)
-    seconds, plain_s = groups["found (s)"], statistics.median(beside_profiles)
+    seconds, plain_s = groups["found (s)"], promised["plain loop (s)"].median()
     loops = runs.explode("loops").astype({"loops": float}).groupby(KEYS, sort=False)["loops"]
     table = groups.median(numeric_only=True)
     table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
@@ -300,14 +286,6 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def _named(model: TrainedModel, case: MethodCase, transport: str, split: Plan) -> dict[str, Any]:
     balance = "-".join(map(str, split.balance))
     return {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
-
-
-def _predictions(case: MethodCase, split: Plan, host: Host, costs: Profile) -> dict[str, float]:
-    each = {"predicted (s)": host, "without host (s)": Host()}
-    return {
-        name: simulate(case.table, costs, split, host=known).makespan_s
-        for name, known in each.items()
-    }
 
 
 def _errors(

@@ -5,8 +5,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from experiments.study.differences import bit_equal, largest_difference, relative_difference
-from experiments.study.training import Recipe, Training
+from experiments.study.training import (
+    Recipe,
+    Training,
+    bit_equal,
+    largest_difference,
+    relative_difference,
+)
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
 

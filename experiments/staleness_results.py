@@ -3,8 +3,8 @@
     python experiments/staleness_results.py results/runs/staleness_trainings
 
 reads the record of every training that is done and writes results/reference/staleness/: all of them
-(trainings.csv), how each method ended (summary.csv), the papers' claims beside it (claims.csv),
-what each mitigation earns (mitigations.csv), and all of that in sentences (findings.csv).
+(trainings.csv), how each method ended (summary.csv), the papers' claims by setting (claims.csv) and
+together (findings.csv), and what each mitigation earns (mitigations.csv).
 """
 
 import argparse
@@ -49,10 +49,10 @@ def main() -> None:
     hours = round(float(kept["cpu_s"].sum()) / 3600, 3)
     sets.append(origin(courses) | {"load": given.load})
     write(about, provenance("measured", trainings=len(kept), cpu_hours=hours, sets=sets))
-    told = tables(kept)
-    for name, each in told.items():
+    found = tables(kept)
+    for name, each in found.items():
         each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
-    print(claims.counts(kept), *told["findings"]["text"], sep="\n")
+    print(claims.counts(kept), found["findings"].to_string(index=False), sep="\n")
 
 
 def origin(courses: list[Course]) -> dict[str, Any]:
@@ -71,12 +71,9 @@ def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     summary = comparison.summary(trainings)
     names = summary[["proxy", "optimizer", "arm", "at"]].agg(" ".join, axis=1)
     summary.insert(0, "name", names.str.replace(",", ""))
-    return {
-        "summary": summary,
-        "claims": claims.verdicts(trainings),
-        "mitigations": claims.mitigations(trainings),
-        "findings": claims.sentences(trainings),
-    }
+    verdicts = claims.verdicts(trainings)
+    found = {"summary": summary, "claims": verdicts, "findings": claims.findings(verdicts)}
+    return found | {"mitigations": claims.mitigations(trainings)}
 
 
 if __name__ == "__main__":

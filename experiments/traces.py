@@ -15,7 +15,7 @@ import typer
 
 import pipekit as pk
 from pipekit.measured import Explanation
-from pipekit.performance.measurements import measurements
+from pipekit.performance.constants import measurements
 
 TRACES = (
     "bytedance_traces/trace-*.parquet",

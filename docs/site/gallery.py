@@ -12,7 +12,7 @@ from typing import Any
 from pipekit import plots
 from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load_all
-from pipekit.ledger.report.links import anchor
+from pipekit.ledger.report.page import anchor
 from pipekit.ledger.report.scoreboard import TITLES as PAPERS
 
 TITLES = {

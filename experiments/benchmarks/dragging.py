@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
@@ -43,24 +43,11 @@ REST_MS = 400
 """Between two keys: then nothing is left to do."""
 
 
-class Move(NamedTuple):
-    """Keys that change the pictures in one way.
-
-    Attributes:
-        name: what is new with each.
-        slider: where it is pressed.
-        fragment: of a link to the setting before the first.
-    """
-
-    name: str
-    slider: str
-    fragment: str
-
-
-MOVES = (
-    Move("other costs", "backward : forward", f"{FRAGMENT}&microbatches=32&ratio=0.5"),
-    Move("other schedule", "microbatches", f"{FRAGMENT}&microbatches=20"),
-)
+MOVES = {
+    "other costs": ("backward : forward", f"{FRAGMENT}&microbatches=32&ratio=0.5"),
+    "other schedule": ("microbatches", f"{FRAGMENT}&microbatches=20"),
+}
+"""By what is new with each key: the slider, and the link to the setting before the first."""
 
 
 def main(
@@ -76,18 +63,19 @@ def main(
         shutil.copytree(NOTEBOOKS, folder)
         with chromium(path) as browser, jupyterlab(folder, browser, Path(scratch)) as lab:
             lab.opened("timeline")
-            rows = [row for move in MOVES for row in followed(lab, move, keys)]
+            rows = [row for new in MOVES for row in followed(lab, new, keys)]
     found = pd.DataFrame(rows)
     print("Milliseconds since the key (measured, medians)")
     show(found.groupby("new", sort=False).median().reset_index(), digits=3)
     conclude("dragging", found, record, output)
 
 
-def followed(lab: Lab, move: Move, keys: int) -> Iterator[dict[str, Any]]:
+def followed(lab: Lab, new: str, keys: int) -> Iterator[dict[str, Any]]:
     """Yield what happened when after each of some keys."""
     canvas = lab.front().locator(".pipekit-timeline > canvas").first
-    lab.page.evaluate("hash => { location.hash = hash }", move.fragment)
-    slider = lab.page.get_by_text(move.slider, exact=True)
+    name, fragment = MOVES[new]
+    lab.page.evaluate("hash => { location.hash = hash }", fragment)
+    slider = lab.page.get_by_text(name, exact=True)
     handle = lab.front().locator(".widget-hslider", has=slider).locator(".noUi-handle")
     explained(canvas)
     handle.press("ArrowRight")  # the first one finds nothing remembered
@@ -98,7 +86,7 @@ def followed(lab: Lab, move: Move, keys: int) -> Iterator[dict[str, Any]]:
         handle.press("ArrowRight")
         seen = lab.page.evaluate("window.followed")
         yield {
-            "new": move.name,
+            "new": new,
             "bars": int(canvas.get_attribute("data-bars") or 0),
             "painted": next(e["at"] for e in seen["paints"] if not e["explained"]) - seen["key"],
             "explained": seen["paints"][-1]["at"] - seen["key"],

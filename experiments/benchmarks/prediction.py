@@ -54,7 +54,7 @@ def main(
     about = json.loads((output / f"{PROMISE}.json").read_text(encoding="utf-8"))
     hosts = {name: Host(**seconds) for name, seconds in about["hosts"].items()}
     promised = pd.read_csv(output / f"{PROMISE}.csv")
-    tables = [compared(x, grid, hosts, repeats, passes, promised=promised) for x in bar]
+    tables = [compared(x, grid, hosts, promised, repeats, passes) for x in bar]
     table = pd.concat(tables, ignore_index=True)
     show(table, 3)
     show(summary(table), 3)

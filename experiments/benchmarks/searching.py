@@ -48,23 +48,14 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Instance:
-    """What to search a schedule for.
+    """What to search a schedule for."""
 
-    Attributes:
-        profile: a layer a stage.
-        workers: that share the stages.
-        microbatches: of the batch.
-        cluster: a switch, to which each worker has a link.
-        cap: bytes that each worker has.
-        named: the named methods that fit, the shortest first.
-    """
-
-    profile: Profile
-    workers: int
-    microbatches: int
-    cluster: Cluster
-    cap: float
-    named: list[Found]
+    profile: Profile  # a layer a stage
+    workers: int  # that share the stages
+    microbatches: int  # of the batch
+    cluster: Cluster  # a switch, to which each worker has a link
+    cap: float  # bytes that each worker has
+    named: list[Found]  # the named methods that fit, the shortest first
 
     @property
     def plan(self) -> Plan:

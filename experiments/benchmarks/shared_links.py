@@ -12,14 +12,11 @@ comes first, and with it the whole run: "order" says how far simulations lie apa
 differ by 1 %.  To reach: 5 %.
 """
 
-import json
 import math
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,7 +38,6 @@ from pipekit.schedules import Schedule, flush, pipedream
 
 NAME = "shared_links"
 DRAWS, DIFFERENCE = 20, 0.01
-WORKER = "experiments.benchmarks.shared_links", "worker"
 PROBE_BYTES, PROBES = 4_000_000, 3
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
@@ -60,8 +56,6 @@ class Case:
     forward_s: tuple[float, ...]
     microbatches: int
     batches: int
-    message_bytes: int = MESSAGE_BYTES
-    weight_bytes: int = WEIGHT_BYTES
 
     @property
     def method_schedule(self) -> Schedule:
@@ -77,8 +71,8 @@ class Case:
                 str(number),
                 seconds["FORWARD"],
                 seconds["BACKWARD"],
-                output_bytes=self.message_bytes,
-                parameter_bytes=self.weight_bytes,
+                output_bytes=MESSAGE_BYTES,
+                parameter_bytes=WEIGHT_BYTES,
                 update_s=seconds["UPDATE"],
             )
             for number, seconds in enumerate(passes)
@@ -156,10 +150,15 @@ def link_bandwidth() -> float:
     return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
 
 
-def trained_here(case: Case, repeats: int) -> dict[str, list[Any]]:
-    """Train with the other workers; return the fields of :class:`Measured`."""
-    numbers = case.message_bytes // 4
-    layers = [Sleeping(s, numbers, case.weight_bytes // 4) for s in case.forward_s]
+def trained(cases: list[Case], repeats: int) -> list[Measured]:
+    """Train with the other workers, one case after the other."""
+    torch.set_num_threads(1)
+    return [_trained(case, repeats) for case in cases]
+
+
+def _trained(case: Case, repeats: int) -> Measured:
+    numbers = MESSAGE_BYTES // 4
+    layers = [Sleeping(s, numbers, WEIGHT_BYTES // 4) for s in case.forward_s]
     pipeline = Pipeline(
         nn.Sequential(*layers),
         case.method_schedule,
@@ -170,37 +169,14 @@ def trained_here(case: Case, repeats: int) -> dict[str, list[Any]]:
     )
     batch = torch.zeros(case.microbatches, 1), torch.zeros(case.microbatches, numbers)
     pipeline.train([batch] * max(case.replicas))  # connections are made at the first use
-    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": []}
+    found = Measured([], [], [])
     for _ in range(repeats):
-        found["bandwidth"].append(link_bandwidth())
+        found.bandwidth.append(link_bandwidth())
         frame = pipeline.train([batch] * case.batches).trace.frame
-        found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
+        found.seconds.append(float(frame["end_s"].max() - frame["start_s"].min()))
         took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
-        found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])
+        found.passes.append([took[stage].to_dict() for stage in range(len(layers))])
     return found
-
-
-def work(cases: Path, repeats: int, results: Path) -> None:
-    """Be one of the workers, with torchrun's environment; the first writes the results."""
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    told = json.loads(cases.read_text())
-    found = [trained_here(Case(**case), repeats) for case in told]
-    if dist.get_rank() == 0:
-        results.write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def trained(cases: list[Case], workers: int, rate: str, repeats: int) -> list[Measured]:
-    """Train over links of a rate, one case after the other."""
-    with tempfile.TemporaryDirectory() as folder:
-        told, results = Path(folder, "cases.json"), Path(folder, "results.json")
-        told.write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
-        command = [sys.executable, "-m", *WORKER, str(told), str(repeats), str(results)]
-        if namespaces.run(command, workers, rate):
-            raise RuntimeError(f"one of {workers} workers failed: see what it printed")
-        return [Measured(**each) for each in json.loads(results.read_text(encoding="utf-8"))]
 
 
 def compared(case: Case, found: Measured) -> dict[str, object]:
@@ -247,7 +223,7 @@ def main(
     rows: list[dict[str, object]] = []
     for count in tqdm(workers or range(3, 9), unit="size"):
         todo = list(cases(count))
-        found = trained(todo, count, rate, repeats)
+        found = namespaces.call(trained, count, rate, todo, repeats)
         rows += [compared(*each) for each in zip(todo, found, strict=True)]
         table = pd.DataFrame(rows)
         show(table, 3)
@@ -257,7 +233,4 @@ def main(
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["worker"]:
-        work(Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
-    else:
-        typer.run(main)
+    typer.run(main)

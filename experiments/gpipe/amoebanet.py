@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.study.costs import estimated, images
-from experiments.study.differences import noted
+from experiments.study.training import noted
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.profiling import LayerProfile, Profile

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from experiments.study.differences import noted, relative_difference
 from experiments.study.tables import farthest
-from experiments.study.training import Recipe
+from experiments.study.training import Recipe, noted, relative_difference
 from pipekit import Execution, Watch, is_checkpointing, is_recomputing
 from pipekit.datasets import Batch, digits
 from pipekit.engine import Pipeline

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe import amoebanet
-from experiments.gpipe.bars import (
+from experiments.gpipe.speed import (
     MICROBATCHES,
     MINIBATCH,
     PIXELS,
@@ -85,11 +85,8 @@ def plan_of(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> P
     if cut == "computation":
         layers = least_variance(profile, scenario.stages)
     else:
-        ranges = LayerRanges(profile.scaled(scenario.rows))
-        each = {"versions": 1, "in_flight": scenario.microbatches, "kept": 1}
-        held_by = ranges.worker_bytes(
-            *ranges.every(), optimizer_states=STATES, gradients=np.zeros(()), **each
-        )
+        ranges, count = LayerRanges(profile.scaled(scenario.rows)), scenario.microbatches
+        held_by = ranges.worker_bytes(*ranges.every(), 1 + STATES, count, 1, np.zeros(()))
         held_by[np.tril_indices(len(held_by))] = np.inf  # a stage has a layer at least
         layers = best_split(held_by, scenario.stages, np.maximum)
     return Plan.by_hand(layers, rows=scenario.rows, recompute=scenario.recompute)

@@ -3,9 +3,30 @@
 Minibatches, machines and stages count from 0 here, and from 1 in the paper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from torch.optim import SGD
 
 from pipekit.profiling import LayerProfile, Profile
+
+ROWS: Mapping[str, int] = {
+    "alexnet": 32,
+    "vgg16": 32,
+    "s2vt": 80,
+    "resnet50": 32,
+    "inception-v3": 32,
+}
+"""Rows of a machine's minibatch by model (section 5.1).  The paper prints none for AlexNet and
+ResNet-50, which get what the other image networks have."""
+
+LR = 0.01
+"""Of VGG16 and S2VT, at first."""
+
+VGG16_SGD = partial(SGD, momentum=0.9)
+
+IMAGES, WORDS = 1_300_000, 12_594
+"""Training images of ILSVRC12; words of MSVD's captions."""
 
 STRAIGHT = [1, 1, 1, 1]
 """The replicas of four stages that have a machine each, as in Figures 3, 4 and 8."""

@@ -16,11 +16,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream.settings import IMAGES, LR, ROWS, VGG16_SGD
-from experiments.pipedream.table1.plans import data_parallel
+from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD
+from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.row import BSP as ONE_STAGE
 from experiments.pipedream.table1.row import PIPEDREAM, Row
-from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.table import UNCHANGED, otherwise
 from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval

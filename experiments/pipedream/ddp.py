@@ -4,17 +4,12 @@ Two workers, each in a network of its own, train one model: with PyTorch's Distr
 (DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
 backpropagation), with all gradients summed after the backward, and with pipekit's engine, for which
 data parallelism is a single stage on two workers (section 4).  The links are really slow: see
-:mod:`pipekit.clusters.namespaces`.  :func:`measure` starts this module as a program, twice.
+:mod:`pipekit.clusters.namespaces`.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
-from io import StringIO
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -48,19 +43,11 @@ def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFra
 
     Returns the seconds from one update to the next, by ``way`` and ``turn`` (each way takes
     ``steps`` in a row, in ``repeats`` turns), and those of each transfer of ``TRANSFERRED_BYTES``
-    between the workers. Without network namespaces it is an OSError; a worker that fails is a
-    RuntimeError.
+    between the workers. Without network namespaces it is an OSError.
     """
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "measured.csv")
-        numbers = [str(number) for number in (rows, steps, repeats)]
-        said = StringIO()
-        with redirect_stdout(said), redirect_stderr(said):
-            command = [sys.executable, "-m", __name__, str(path), *numbers]
-            failed = namespaces.run(command, WORKERS, link)
-        if failed:
-            raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
-        return pd.read_csv(path)
+    taken = namespaces.call(train, WORKERS, link, rows, steps, repeats)
+    frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
+    return frame.explode("seconds", ignore_index=True).astype({"seconds": float})
 
 
 def network() -> nn.Sequential:
@@ -122,9 +109,8 @@ def transfer_seconds() -> float:
     return time.perf_counter() - start
 
 
-def train(path: Path, rows: int, steps: int, repeats: int) -> None:
-    """Be one of the workers; the first writes to ``path`` what :func:`measure` returns."""
-    dist.init_process_group("gloo")
+def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[float]]]:
+    """Train as one of the workers; return each way's seconds, by turn."""
     share_cores(WORKERS)
     torch.manual_seed(0)
     own = [(torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,)))] * (steps + 1)
@@ -149,13 +135,4 @@ def train(path: Path, rows: int, steps: int, repeats: int) -> None:
             taken.append((way, turn, timed(step, own)))
         updates = pipeline.train(own * WORKERS).trace.ends("UPDATE", worker=0)
         taken.append((ENGINE, turn, np.diff(updates).tolist()))
-    taken.append((TRANSFER, 0, [transfer_seconds() for _ in range(TRANSFERS)]))
-    if dist.get_rank() == 0:
-        frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
-        frame.explode("seconds").to_csv(path, index=False)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    train(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    return [*taken, (TRANSFER, 0, [transfer_seconds() for _ in range(TRANSFERS)])]

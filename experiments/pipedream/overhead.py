@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from experiments import study
-from experiments.pipedream.settings import ROWS
+from experiments.pipedream import ROWS
 from experiments.pipedream.table1.plans import data_parallel
-from experiments.study.published_times import as_published, network_times
+from experiments.study.costs import as_published, network_times
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
-from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.plots import style
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from experiments.pipedream.timelines import MessageCounter
-from experiments.study.differences import Tensors, plain_gradients, relative_difference
+from experiments.study.training import Tensors, plain_gradients, relative_difference
 from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock

@@ -1,26 +1,100 @@
-"""What PipeDream's timelines show: workers' own lists, other policies (3.3), and time on links."""
+"""What PipeDream's timelines show: steady state (3.2, 3.3), workers' own lists, time on links."""
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 from torch import Tensor
 
-from experiments.pipedream.steady_state import steady
 from experiments.study.tables import rows_figure
 from experiments.study.traces import busy_s
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import FlatBucket, PartKey
-from pipekit.schedules import Message, Op, Schedule, Step, Task, lower
+from pipekit.schedules import Message, Op, Schedule, Step, Task, lower, optimal_in_flight
 from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.schedules.schedule import Pass
 from pipekit.traces import TRANSFERS, Trace
 from pipekit.trees import Tree, leaves
+
+
+class Window(NamedTuple):
+    """Minibatches of a run: those that fill the pipeline, that are counted, and that drain it."""
+
+    warmup: int
+    counted: int
+    drain: int
+
+    @property
+    def minibatches(self) -> int:
+        return sum(self)
+
+
+def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
+    """Return how long a run of PipeDream's schedule must be to count so many minibatches.
+
+    All parts are multiples of the replicas' least common multiple, after which the stages' rounds
+    meet again.  Stages that are faster than others take some time to get ahead of them: ``margin``
+    lengthens what is not counted, and must be as large as the in-flight count over NOAM.
+    """
+    fill, drain = _uncounted(replicas, margin)
+    return Window(*(_rounds(replicas, n) for n in (fill, at_least, drain)))
+
+
+def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
+    """Return start and end of the steady state, and how many minibatches end in it."""
+    ends = trace.ends("BACKWARD", stage=0)
+    warmup, drain = (_rounds(replicas, n) for n in _uncounted(replicas, margin))
+    period = math.lcm(*replicas)
+    count = (len(ends) - warmup - drain) // period * period
+    if count < period:
+        raise ValueError(
+            f"{len(ends)} minibatches are too few for a steady state on {sum(replicas)} workers: "
+            f"run at least {window(replicas, 1, margin).minibatches}"
+        )
+    return ends[warmup - 1], ends[warmup - 1 + count], count
+
+
+def seconds_a_minibatch(trace: Trace, replicas: Sequence[int], margin: int = 1) -> float:
+    """Return the time from one minibatch to the next in the steady state, in the trace's unit."""
+    start, end, count = steady(trace, replicas, margin)
+    return (end - start) / count
+
+
+def utilisation(trace: Trace, replicas: Sequence[int], margin: int = 1) -> float:
+    """Return the share of all workers' time by the clock in which they compute in steady state."""
+    start, end, _ = steady(trace, replicas, margin)
+    return busy_s(trace.passes, start, end) / (trace.workers * (end - start))
+
+
+def replica_vectors(machines: int, stages: int) -> Iterator[list[int]]:
+    """Yield every way to share so many machines among so many stages, at least one each."""
+    for ends in combinations(range(1, machines), stages - 1):
+        yield [b - a for a, b in pairwise([0, *ends, machines])]
+
+
+def with_links_as_stages(replicas: Sequence[int]) -> list[int]:
+    """Return how many minibatches must be in flight if every link is busy like one more stage."""
+    last = len(replicas) - 1
+    return [count + last - stage for stage, count in enumerate(optimal_in_flight(replicas))]
+
+
+def _uncounted(replicas: Sequence[int], margin: int) -> tuple[int, int]:
+    """Return how many minibatches fill the pipeline, and how many drain it."""
+    in_flight = margin * optimal_in_flight(replicas)[0] * replicas[0]
+    return 2 * in_flight, in_flight
+
+
+def _rounds(replicas: Sequence[int], minibatches: int) -> int:
+    """Return so many minibatches, made up to whole rounds."""
+    period = math.lcm(*replicas)
+    return period * math.ceil(minibatches / period)
 
 
 def worker_list(

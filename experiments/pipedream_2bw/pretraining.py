@@ -18,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 from torch.types import Device
 
 from experiments import study
-from experiments.pipedream_2bw.settings import AdamRecipe
+from experiments.pipedream_2bw.profiles import AdamRecipe
 from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance

@@ -1,31 +1,34 @@
-"""The systems of Figure 6 as schedules, and the bytes of their workers (3.1, 5.2, 5.3).
+"""The systems of Figure 6 as schedules: their workers' bytes (3.1, 5.2, 5.3) and speed (5.2, 5.4).
 
-One memory model for all, by the paper's formulas (3.1) and the authors' code
-(:data:`.settings.MEGATRON`): 20 bytes a parameter and 4 more for each further weight version, 2 a
-number of activations.  Each microbatch in flight keeps the stage's input and what the stage has
-returned (schedules.py, input_tensors and output_tensors): on the last one the loss's probabilities.
-What a stage has sent waits at the next one: a worker has the inputs of as many microbatches as the
-stage before it has in flight.
+One memory model for all, by the paper's formulas (3.1) and the authors' code (:data:`.MEGATRON`):
+20 bytes a parameter and 4 more for each further weight version, 2 a number of activations.  Each
+microbatch in flight keeps the stage's input and what the stage has returned (schedules.py,
+input_tensors and output_tensors): on the last one the loss's probabilities.  What a stage has sent
+waits at the next one: a worker has the inputs of as many microbatches as the stage before it has in
+flight.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import ceil
 
 import numpy as np
+import pandas as pd
 
 from experiments import study
-from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile
-from experiments.pipedream_2bw.settings import (
+from experiments.pipedream_2bw.profiles import (
     FIGURE6,
     LOSS_BYTES,
     PARAMETER_BYTES,
     VERSION_BYTES,
     WEIGHT_BYTES,
+    ProfileOf,
+    gpt_profile,
 )
 from pipekit.clusters import Cluster, two_bw_v100
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
@@ -33,6 +36,8 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, check, flush, gpipe, replicate, two_bw
 from pipekit.schedules.check import Report
 from pipekit.schedules.methods.flushed import flushed, require_positive
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
 
 TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "tensor MP",
@@ -145,14 +150,9 @@ class Pipelines:
         stop, in_flight = np.cumsum(self.balance), np.array(report.peak_in_flight)
         start, spans = stop - self.balance, LayerRanges(self.profile)
         a_parameter = PARAMETER_BYTES + VERSION_BYTES * (np.array(report.peak_versions) - 1)
+        kept = 1 if recompute else None
         total = spans.worker_bytes(
-            start,
-            stop,
-            versions=a_parameter / WEIGHT_BYTES,
-            optimizer_states=0,
-            in_flight=in_flight,
-            kept=1 if recompute else in_flight,
-            gradients=np.zeros(()),
+            start, stop, a_parameter / WEIGHT_BYTES, in_flight, kept, np.zeros(())
         )
         sent = spans.boundary_bytes[stop[:-1]]
         if recompute:
@@ -175,3 +175,96 @@ def panel(letter: str, profile_of: ProfileOf = gpt_profile) -> dict[int, Pipelin
     counts = {batch: batch * depth // (cluster.workers * rows) for batch in batches}
     profile = profile_of(model, rows)
     return {batch: Pipelines(profile, cluster, depth, m) for batch, m in counts.items()}
+
+
+TIMED_BATCHES = 4
+"""Batches of a run without flushes: the first fills the pipeline, and of several pipelines the
+second waits for no sum of gradients."""
+
+FULL = 0.99
+"""Of the slowest stage's seconds that a microbatch more must cost, if the pipeline is full."""
+
+
+def simulated(job: Pipelines, system: str) -> float:
+    """Return the simulated seconds of a batch in steady state."""
+    if system == TENSOR_MP:
+        return tensor_mp_seconds(job)
+    return _seconds(job, system, lambda table: simulate(table, job.timed, job.plan, job.cluster))
+
+
+def emulated(job: Pipelines, system: str, faster: float) -> float:
+    """Return a batch's seconds on the real engine, as if compute and links were not sped up."""
+    how = job.timed, job.plan, job.cluster, faster
+    return _seconds(job, system, lambda table: study.emulate_at_pace(table, *how).trace)
+
+
+def tensor_mp_seconds(job: Pipelines) -> float:
+    """Return the seconds of a batch with Megatron's tensor model parallelism (a cost model).
+
+    Each layer is divided among ``depth`` workers.  A block all-reduces its activations twice in a
+    forward and twice in a backward (Shoeybi et al., 2019, section 3), and so also twice when it is
+    recomputed; nothing is computed meanwhile.  At the end the copies' gradients are all-reduced:
+    they are ``depth`` workers apart, and those of a server share its link.
+    """
+    profile, cluster, ways = job.profile, job.cluster, job.depth
+    compute = sum(x.forward_s + x.backward_s for x in job.timed.layers) / ways
+    update = sum(x.update_s for x in profile.layers) / ways
+    blocks = (x for x in profile.layers if x.name.endswith("Block"))
+    activations = sum(all_reduce_bytes(6 * x.output_bytes, ways) for x in blocks)
+    exchanged = activations / cluster.level_between(0, ways - 1).used_bandwidth
+    gradients = 0.0
+    if job.width > 1:
+        sharing = min(ways, cluster.levels[0].width)
+        each = all_reduce_bytes(profile.parameter_bytes / ways, job.width)
+        gradients = sharing * each / cluster.level_between(0, ways).used_bandwidth
+    return job.microbatches * (compute + exchanged) + gradients + update
+
+
+def rates(jobs: Iterable[Pipelines], systems: Sequence[str] = SYSTEMS) -> pd.DataFrame:
+    """Return sequences a second: a row a batch size, a column a system."""
+    rows = {
+        job.batch: {system: job.batch / simulated(job, system) for system in systems}
+        for job in jobs
+    }
+    return pd.DataFrame(rows).T.rename_axis("batch")
+
+
+def steady_seconds(trace: Trace, batches: int) -> float:
+    """Return the mean seconds from the end of one batch to that of the next on the output stage."""
+    if batches == 1:
+        return trace.makespan_s
+    last = int(trace.frame["stage"].max())
+    microbatches = 1 + int(trace.frame["microbatch"].max())
+    finished = trace.ends("BACKWARD", stage=last, group=microbatches // batches)
+    return study.mean_interval(finished, 1, batches - 1)
+
+
+def batch_seconds(job: Pipelines, counts: Sequence[int], longest: int) -> dict[int, float]:
+    """Return 2BW's simulated seconds of a batch of so many microbatches, by their number.
+
+    Beyond the ``longest``, which is even, a microbatch has the price of the last ones, since a full
+    pipeline repeats itself.  It is not full as long as they cost less than the slowest stage
+    computes, hidden behind sums of gradients over slow links: then twice as many are simulated.
+    """
+    stages = [job.timed.stage(stage.first, stage.stop) for stage in job.plan.stages]
+    slowest_s = max(stage.forward_s + stage.backward_s for stage in stages)
+
+    @cache
+    def seconds(count: int) -> float:
+        return simulated(replace(job, microbatches=count), TWO_BW)
+
+    def price(count: int) -> float:
+        return (seconds(count) - seconds(count // 2)) / (count - count // 2)
+
+    full = min(longest, max(counts))
+    while full < max(counts) and price(full) < FULL * slowest_s:
+        full = min(2 * full, max(counts))
+    return {
+        count: seconds(count) if count <= full else seconds(full) + (count - full) * price(full)
+        for count in counts
+    }
+
+
+def _seconds(job: Pipelines, system: str, run: Callable[[Schedule], Trace]) -> float:
+    batches = TIMED_BATCHES if system == TWO_BW else 1
+    return steady_seconds(run(job.schedule(system, batches)), batches)

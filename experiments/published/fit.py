@@ -28,8 +28,7 @@ from experiments.published.published_set import (
     Unreadable,
 )
 from experiments.published.sets import SETS
-from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits
-from pipekit.performance.measurements import measurements
+from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8

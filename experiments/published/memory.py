@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.published.published_set import layout_of
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout, Recompute
@@ -48,16 +49,10 @@ Pairs = Iterator[tuple[float, float]]
 def _bigscience(table: pd.DataFrame) -> Pairs:
     for _, stages in table.groupby("run"):
         run = stages.iloc[0]
+        count = int(run.global_batch_samples / run.micro_batch_samples / run.dp)
         training = TrainingSetup(
             gpt("GPT", run.hidden_size, run.attention_heads, run.layers, run.vocabulary),
-            ParallelLayout(
-                tp=int(run.tp),
-                pp=int(run.pp),
-                dp=int(run.dp),
-                microbatch_samples=int(run.micro_batch_samples),
-                microbatches=int(run.global_batch_samples / run.micro_batch_samples / run.dp),
-                recompute="everything",
-            ),
+            layout_of(run, microbatches=count, recompute="everything"),
             Links(machine("V100 32GB")),
             MEGATRON_DEEPSPEED,
             _UNUSED,

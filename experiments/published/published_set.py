@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pipekit.choices import require_choice
-from pipekit.performance.constants import Constants
-from pipekit.performance.measurements import measurements
+from pipekit.performance.constants import Constants, measurements
+from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
 Values = Mapping[str, str]
@@ -183,6 +183,15 @@ class PublishedSet:
             if own[name] is None:
                 return Unreadable(str(values.get("row_id")), f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+
+
+def layout_of(row: Any, **rest: Any) -> ParallelLayout:
+    """Return the degrees that a row has, as a layout; ``rest`` are its other fields."""
+    names = ("tp", "cp", "ep", "pp", "dp")
+    degrees: dict[str, Any] = {
+        name: int(getattr(row, name)) for name in names if hasattr(row, name)
+    }
+    return ParallelLayout(microbatch_samples=int(row.micro_batch_samples), **degrees, **rest)
 
 
 def given(name: str) -> Path | None:

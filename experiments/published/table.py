@@ -25,7 +25,7 @@ from experiments.published.memory import memory
 from experiments.published.sets import SETS
 from pipekit import plots
 from pipekit.host.provenance import provenance
-from pipekit.performance.measurements import measurements
+from pipekit.performance.constants import measurements
 
 FOLDER = Path("results/reference/published")
 LEFT_OUT = "model", "device", "gpus"

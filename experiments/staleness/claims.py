@@ -1,95 +1,159 @@
-"""Whether the sweep agrees with what papers say of stale weights: each claim in each setting.
+"""What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
-A claim is judged by the paired differences of the final validation losses
-(:class:`.comparison.Excess`), and by a margin: the standard deviation over seeds of the other
-method's loss.  A difference within it is negligible, since another seed would make as much.  What a
-paper trained is told apart from other networks and optimizers.
+A claim is a sign of a method's loss beside another's.  It is judged by the paired differences of
+the final validation losses (:class:`.comparison.Excess`), and by a margin: the standard deviation
+over seeds of the other method's loss.  A difference within it is negligible, since another seed
+would make as much.  What a paper trained is told apart from other networks and optimizers.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.staleness import comparison
 from experiments.staleness.comparison import LEVEL, OWN, SYNCS, holm, plain
-from experiments.staleness.methods import METHODS, SYNC
-from experiments.staleness.paper_claims import AGREES, CLAIMS, CONTRADICTS, UNDECIDED, PaperClaim
-from experiments.staleness.proxies import of_setting
+from experiments.staleness.methods import BSP, METHODS, SYNC
 from experiments.staleness.sweep import ARM
 
-ORDER = [CONTRADICTS, UNDECIDED, AGREES]
+CONTRADICTS, AGREES, UNDECIDED = "contradicts", "agrees", "undecided"
+HIGHER, LOWER, NOT_HIGHER, NOT_LOWER = "higher", "lower", "not higher", "not lower"
+SAME = "same"
+
+
+class PaperClaim(NamedTuple):
+    """What a paper says of a method beside another one, as a sign of its excess in loss."""
+
+    name: str  # ours
+    source: str  # paper and section
+    text: str  # with what was put in or left out in brackets
+    method: str  # whose loss
+    other: str  # beside which
+    expected: str  # of the loss: one of the five above
+    trained: str  # what the paper trained, or nearest to it: "gpt adamw, bert adamw"
+    optimizer: str = ""  # the only one that it is about; empty: any
+    other_optimizer: str = ""  # that of the other method, if it is not the same
+
+    def covers(self, proxy: str, optimizer: str) -> bool:
+        """Return whether the paper trained such a network with such an optimizer."""
+        return f"{proxy.partition('-')[0]} {optimizer}" in self.trained.split(", ")
+
+    def verdict(self, told: float, above: bool, below: bool) -> str:
+        """Return whether a comparison agrees; ``told``: the excess if its sign is shown, else 0."""
+        higher, lower = told > 0 and not above, told < 0 and not below
+        agrees, contradicts = {
+            HIGHER: (higher, lower or above),
+            LOWER: (lower, higher or below),
+            NOT_HIGHER: (lower or above, higher),
+            SAME: (above and below, higher or lower),
+            NOT_LOWER: (higher or below, lower),
+        }[self.expected]
+        return CONTRADICTS if contradicts else AGREES if agrees else UNDECIDED
+
+
+_ONE_STEP = "Zmushko et al. (2026), abstract"
+_SIMILAR = "[2BW] has empirically similar model convergence to vanilla weight updates"
+_BETWEEN = "PipeDream's default semantics (weight stashing but no vertical sync) are between "
+_BETWEEN += "regular minibatched SGD on a single machine, and data parallelism with BSP "
+_BETWEEN += "synchronization"
+_CRITICAL = "weight stashing is critical for meaningful learning"
+_NEGLIGIBLE = "the impact of vertical sync is negligible"
+_ADAMW = "AdamW [...] indeed suffers from severe degradation [under one-step delay]"
+_MUON = "recent methods like Muon exhibit strong robustness under a one-step delay"
+_FEEDBACK = "an [...] Error Feedback-inspired correction to further mitigate delay effects"
+_PIPEMARE = "similar model quality, when compared to state-of-the-art synchronous PP training"
+_NESTEROV = "[NAdam on PipeDream is] even surpassing the synchronous baseline"
+_PACI = "PACI matches the stability and final perplexity of synchronous 1F1B-flush"
+_SECTION, _NOTE = "PipeDream, section 3.4", "PipeDream, section 3.4, footnote 4"
+_AJANTHAN, _SPECTRAIN = "Ajanthan et al. (2025), abstract", "maintains comparable model accuracy"
+_1_AND_5_1 = "PipeDream-2BW, sections 1 and 5.1"
+_VISION, _GPT, _TEXT = "images sgd", "gpt adamw", "gpt adamw, bert adamw"
+CLAIMS = (
+    PaperClaim("2bw", _1_AND_5_1, _SIMILAR, "2bw", SYNC, NOT_HIGHER, _TEXT),
+    PaperClaim(
+        "above-sgd", f"{_SECTION}, above SGD", _BETWEEN, "pipedream", SYNC, NOT_LOWER, _VISION
+    ),
+    PaperClaim(
+        "below-bsp", f"{_SECTION}, below BSP", _BETWEEN, "pipedream", BSP, NOT_HIGHER, _VISION
+    ),
+    PaperClaim("stashing", _SECTION, _CRITICAL, "no-stashing", "pipedream", HIGHER, _VISION),
+    PaperClaim("vertical-sync", _NOTE, _NEGLIGIBLE, "vertical-sync", "pipedream", SAME, _VISION),
+    PaperClaim("adamw", _ONE_STEP, _ADAMW, "2bw", SYNC, HIGHER, _GPT, "adamw"),
+    PaperClaim("muon", _ONE_STEP, _MUON, "2bw", SYNC, NOT_HIGHER, "gpt muon", "muon"),
+    PaperClaim(
+        "error-feedback", _ONE_STEP, _FEEDBACK, "2bw-feedback", "2bw", LOWER, "gpt adamw, gpt muon"
+    ),
+    PaperClaim(
+        "spectrain", "SpecTrain, abstract", _SPECTRAIN, "spectrain", SYNC, NOT_HIGHER, _VISION
+    ),
+    PaperClaim(
+        "pipemare",
+        "PipeMare, abstract",
+        _PIPEMARE,
+        "pipemare",
+        SYNC,
+        NOT_HIGHER,
+        f"{_VISION}, {_GPT}",
+    ),
+    PaperClaim(
+        "nesterov", _AJANTHAN, _NESTEROV, "pipedream", SYNC, LOWER, "gpt nadam", "nadam", "adamw"
+    ),
+    PaperClaim("paci", "PACI, abstract", _PACI, "paci", SYNC, NOT_HIGHER, _GPT),
+)
+
 HELPS, HARMS = "helps", "harms"
+WORDS = {CONTRADICTS: "contradicted", UNDECIDED: "undecided", AGREES: "met"}
+"""Of verdicts, the worst first."""
+COMPARED = ["method", "other", "other_optimizer"]
 COLUMNS = ["verdict", "name", "claim", "source", "trained", "proxy", "optimizer", "stages", "rates"]
 COLUMNS += ["diverged", "seeds", "excess", "low", "high", "margin", "effect", "p", "p_holm"]
-Key = tuple[str | int, ...]
-"""What a comparison is of: method, other, its optimizer, proxy, optimizer, stages, rates."""
+
+
+def comparisons(judged: pd.DataFrame) -> pd.DataFrame:
+    """Return what claims and mitigations ask for, each comparison once.
+
+    Columns: :data:`COMPARED`, and those of :func:`.comparison.against`, of whose p "above" and
+    "below" are corrected for their number here; ``p_holm`` is ``p`` corrected so.
+    """
+    asked = [(name, plain(name), "", "") for name in METHODS if plain(name) != name]
+    asked += [(c.method, c.other, c.other_optimizer, c.optimizer) for c in CLAIMS]
+    rows = [
+        dict(zip(COMPARED, (name, other, optimizer), strict=True)) | pair
+        for name, other, optimizer, only in asked
+        for rates in ((OWN, SYNCS) if (other, optimizer) == (SYNC, "") else (OWN,))
+        for pair in comparison.against(judged, name, other, optimizer, rates)
+        if only in ("", pair["optimizer"])
+    ]
+    found = pd.DataFrame(rows)
+    found = found.drop_duplicates([*COMPARED, "proxy", "optimizer", "stages", "rates"])
+    corrected = found[["p", "above", "below"]].apply(holm)
+    return found.assign(p_holm=corrected["p"], above=corrected["above"], below=corrected["below"])
 
 
 def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return each claim in each setting that was trained, contradictions first.
 
     Columns: ``verdict``, ``name``, ``claim``, ``source``, ``trained`` (whether the paper trained
-    such a network with that optimizer), proxy, optimizer, stages, ``rates`` (each at its own, or
-    both at that of no delay, which is how the papers compare), ``diverged`` (trainings of both
-    methods that did), ``seeds``, ``excess`` (nats of the final validation loss, mean over seeds)
-    with its interval ``low`` to ``high``, ``margin``, ``effect`` (the excess over the margin),
-    ``p`` of the comparison alone and ``p_holm`` among all of this table's and of
-    :func:`mitigations`.
+    such a network with that optimizer), those of :func:`.comparison.against` without one-sided p,
+    ``effect`` (the excess over the margin), and ``p_holm``.
     """
-    judged = comparison.judged(trainings)
-    corrected, rows = _corrected(judged), []
+    every, rows = comparisons(comparison.judged(trainings)), []
     for claim in CLAIMS:
-        for key, (*setting, diverged, found, spread) in _pairs(claim, judged):
-            p = corrected.loc[[key]].iloc[0]
-            told = found.mean * (p["p"] < LEVEL)
-            verdict = claim.verdict(told, p["above"] < LEVEL, p["below"] < LEVEL)
-            covered = claim.covers(str(setting[0]), str(setting[1]))
-            about = verdict, claim.name, claim.text, claim.source, covered
-            values = (found.seeds, found.mean, *found.interval, spread, found.mean / spread)
-            rows.append((*about, *setting, key[-1], diverged, *values, found.p, p["p"]))
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    place = {verdict: number for number, verdict in enumerate(ORDER)}
-    by = table["verdict"].map(place)
-    return table.loc[by.sort_values(kind="stable").index].reset_index(drop=True)
-
-
-def _corrected(judged: pd.DataFrame) -> pd.DataFrame:
-    """Return the p of every comparison that a claim or a mitigation asks for, by its key.
-
-    Each column is corrected for its number: "p" (no difference), and those of an excess that is
-    "above" or "below" the margin.
-    """
-    pairs = dict(_mitigated(judged))  # two claims may ask for one comparison, and a mitigation, too
-    pairs |= {key: pair for claim in CLAIMS for key, pair in _pairs(claim, judged)}
-    tests = pd.DataFrame(
-        {
-            "p": pair.found.p,
-            "above": pair.found.p_above(pair.spread),
-            "below": pair.found.p_below(-pair.spread),
-        }
-        for pair in pairs.values()
-    ).set_axis(pd.Index([*pairs], tupleize_cols=False))
-    return tests.apply(holm)
-
-
-def _pairs(claim: PaperClaim, judged: pd.DataFrame) -> Iterator[tuple[Key, comparison.Pair]]:
-    """Yield the comparisons that decide a claim, each with what it is and is not of."""
-    both = claim.other == SYNC and not claim.other_optimizer
-    for at in (OWN, SYNCS) if both else (OWN,):
-        for pair in comparison.against(
-            judged, claim.method, claim.other, claim.other_optimizer or None, at
-        ):
-            if pair.optimizer == (claim.optimizer or pair.optimizer):
-                beside = claim.method, claim.other, claim.other_optimizer
-                yield (*beside, pair.proxy, pair.optimizer, pair.stages, at), pair
-
-
-def _mitigated(judged: pd.DataFrame) -> Iterator[tuple[Key, comparison.Pair]]:
-    """Yield each mitigation beside the method that it was added to, at their own rates."""
-    for method in [name for name in METHODS if plain(name) != name]:
-        for pair in comparison.against(judged, method, plain(method)):
-            setting = pair.proxy, pair.optimizer, pair.stages
-            yield (method, plain(method), "", *setting, OWN), pair
+        own = every[(every[COMPARED] == [claim.method, claim.other, claim.other_optimizer]).all(1)]
+        for row in own[own["optimizer"].str.fullmatch(claim.optimizer or ".*")].to_dict("records"):
+            told = row["excess"] * (row["p_holm"] < LEVEL)
+            verdict = claim.verdict(told, row["above"] < LEVEL, row["below"] < LEVEL)
+            trained = claim.covers(row["proxy"], row["optimizer"])
+            about = {
+                "verdict": verdict,
+                "name": claim.name,
+                "claim": claim.text,
+                "trained": trained,
+            }
+            about |= {"source": claim.source, "effect": row["excess"] / row["margin"]}
+            rows.append(about | row)
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values(
+        "verdict", key=lambda each: each.map([*WORDS].index), kind="stable", ignore_index=True
+    )
 
 
 def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
@@ -102,123 +166,38 @@ def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
-    judged, rows = comparison.judged(trainings), []
-    corrected = _corrected(judged)
-    for key, pair in _mitigated(judged):
-        (method, of, *_), found = key, pair.found
-        depth = METHODS[str(of)].depth(pair.stages)
-        cost = costs.get((pair.proxy, pair.optimizer, of, depth), float("nan"))
-        saved = -found.mean / cost if cost > 0 else float("nan")
-        setting = pair.proxy, pair.optimizer, method, of, pair.stages
-        p = found.p, corrected.loc[[key], "p"].item()
-        rows.append((*setting, found.seeds, found.mean, *found.interval, saved, *p))
-    names = ["proxy", "optimizer", "method", "of", "stages", "seeds", "excess", "low", "high"]
-    table = pd.DataFrame(rows, columns=[*names, "saved", "p", "p_holm"])
+    every = comparisons(comparison.judged(trainings))
+    added = (every["method"] != every["other"]) & (every["method"].map(plain) == every["other"])
+    table = every[added].rename(columns={"other": "of"}).reset_index(drop=True)
+    of = [METHODS[name].depth(n) for name, n in zip(table["of"], table["stages"], strict=True)]
+    keys = zip(table["proxy"], table["optimizer"], table["of"], of, strict=True)
+    cost = pd.Series([costs.get(key) for key in keys], dtype=float)
     told, better = table["p_holm"] < LEVEL, table["excess"] < 0
     verdict = pd.Series(UNDECIDED, index=table.index)
     verdict = verdict.mask(told & better, HELPS).mask(told & ~better, HARMS)
-    table.insert(0, "verdict", verdict)
-    return table
+    table = table.assign(verdict=verdict, saved=-table["excess"] / cost.where(cost > 0))
+    names = ["verdict", "proxy", "optimizer", "method", "of", "stages", "seeds", "excess"]
+    return table[[*names, "low", "high", "saved", "p", "p_holm"]]
 
 
-DELAYS = ("2bw", "pipedream")
-"""The methods whose delay the optimizers are compared by."""
+def findings(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a claim: what became of it in settings as its paper trained, and beyond."""
 
+    def counted(claim: str, trained: bool) -> str:
+        own = table[(table["name"] == claim) & (table["trained"] == trained)]
+        counts = own["verdict"].value_counts()
+        return ", ".join(f"{counts[v]} {word}" for v, word in WORDS.items() if v in counts) or "–"
 
-def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings, contradictions first: ``number`` from 1, ``name``, ``text``."""
-    table = verdicts(trainings)
-    own = table[table["trained"]].groupby("name")["verdict"]
-    verdicts_of = {name: {*each} for name, each in own}
-
-    def worst(claim: PaperClaim) -> int:
-        found = verdicts_of.get(claim.name, set())
-        return next((n for n, verdict in enumerate(ORDER) if verdict in found), len(ORDER))
-
-    found = [(claim.name, _on_claim(table, claim)) for claim in sorted(CLAIMS, key=worst)]
-    found.append(("optimizers", " ".join(_on_optimizers(trainings)) or "Optimizers: not trained."))
-    found.append(("mitigations", _on_mitigations(mitigations(trainings))))
-    networks = (
-        f"{proxy} ({of_setting(str(proxy)).description}; {_size(own)}, measured)"
-        for proxy, own in trainings.groupby("proxy", sort=False)
-    )
-    found.append(("networks", f"The networks: {'; '.join(networks)}."))
-    frame = pd.DataFrame(found, columns=["name", "text"])
-    frame.insert(0, "number", range(1, len(frame) + 1))
-    return frame
+    columns = ["name", "source", "claim", "as_trained", "beyond"]
+    each = [
+        (c.name, c.source, c.text, *(counted(c.name, t) for t in (True, False))) for c in CLAIMS
+    ]
+    return pd.DataFrame(each, columns=columns)
 
 
 def counts(trainings: pd.DataFrame) -> str:
     """Return how many trainings there are, and how long they took."""
     judged = comparison.judged(trainings)
-    arms = judged.loc[judged["at"] == OWN, ARM].drop_duplicates()
-    return f"{_size(trainings)} (measured), {len(arms)} complete arms"
-
-
-def _size(trainings: pd.DataFrame) -> str:
-    hours = trainings["cpu_s"].sum() / 3600
-    return f"{len(trainings):,} trainings, {hours:.2f} hours of CPU time"
-
-
-def _on_claim(table: pd.DataFrame, claim: PaperClaim) -> str:
-    own = table[table["name"] == claim.name]
-    quoted = f"“{claim.text}” ({claim.source})"
-    if own.empty:
-        return f"{quoted}: not trained."
-    parts = []
-    for trained, where in ((True, ""), (False, "beyond what the paper trained, ")):
-        rows = own[own["trained"] == trained]
-        if len(rows):
-            parts.append(where + "; ".join(_verdicts_in_words(rows)))
-    return f"{quoted}: {'; '.join(parts)} (measured)."
-
-
-def _verdicts_in_words(table: pd.DataFrame) -> Iterator[str]:
-    for verdict, word in {
-        CONTRADICTS: "contradicted",
-        AGREES: "met",
-        UNDECIDED: "undecided",
-    }.items():
-        rows = table[table["verdict"] == verdict]
-        whole = rows.loc[
-            rows["diverged"] == 0, "excess"
-        ]  # one that diverged has no loss of its own
-        span = " to ".join(f"{each:+.3f}" for each in sorted({whole.min(), whole.max()}))
-        if len(rows):
-            nats = f"{span} nats; " if len(whole) else ""
-            yield f"{word} in {len(rows)} of {len(table)} ({nats}{_where(rows, table)})"
-
-
-def _where(rows: pd.DataFrame, claim: pd.DataFrame) -> str:
-    """Return the settings of some comparisons, with what tells them from a claim's others."""
-    names = rows["proxy"] + " by " + rows["optimizer"]
-    if claim["stages"].nunique() > 1:
-        names = names + " on " + rows["stages"].astype(str) + " stages"
-    names = names + rows["diverged"].map(lambda runs: f" (diverged: {runs})" if runs else "")
-    groups = rows.groupby("rates", sort=False)
-    return "; ".join(f"at {rates}: {', '.join(names[own.index])}" for rates, own in groups)
-
-
-def _on_optimizers(trainings: pd.DataFrame) -> Iterator[str]:
-    table = comparison.summary(trainings)
-    own = table[(table["at"] == OWN) & table["method"].isin(DELAYS) & table["cost"].notna()]
-    for (proxy, arm), rows in own.groupby(["proxy", "arm"], sort=False):
-        if len(rows) > 1:
-            costs = ", ".join(
-                f"{row.optimizer} {row.cost:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
-                for row in rows.sort_values("cost").itertuples()
-            )
-            yield f"{arm} costs on {proxy}, in nats: {costs} (measured)."
-
-
-def _on_mitigations(table: pd.DataFrame) -> str:
-    parts = []
-    for verdict in (HELPS, HARMS, UNDECIDED):
-        rows = table[table["verdict"] == verdict]
-        each = "; ".join(
-            f"{row.method} over {row.of} on {row.proxy} by {row.optimizer} {row.excess:+.3f}"
-            for row in rows.itertuples()
-        )
-        if each:
-            parts.append(f"{verdict} in {len(rows)} of {len(table)} ({each} nats)")
-    return f"A mitigation {'; '.join(parts)} (measured)." if parts else "Mitigations: not trained."
+    arms, hours = judged.loc[judged["at"] == OWN, ARM], trainings["cpu_s"].sum() / 3600
+    size = f"{len(trainings):,} trainings, {hours:.2f} hours of CPU time (measured)"
+    return f"{size}, {len(arms.drop_duplicates())} complete arms"

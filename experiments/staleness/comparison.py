@@ -9,7 +9,7 @@ that has learnt nothing: with the loss of its untrained network.
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy import stats
@@ -149,33 +149,24 @@ def ends(rows: pd.DataFrame) -> pd.Series:
     return rows[FINAL].fillna(rows[UNTRAINED]).set_axis(rows["seed"])
 
 
-class Pair(NamedTuple):
-    """A method beside another one, which is at its own rate."""
-
-    proxy: str
-    optimizer: str  # of the method
-    stages: int  # of the method's pipeline
-    diverged: int  # trainings of both
-    found: Excess  # over the other, over the seeds that both have
-    spread: float  # the other's standard deviation over seeds, nats
-
-
 def against(
-    rows: pd.DataFrame,
-    method: str,
-    other: str,
-    other_optimizer: str | None = None,
-    at: str = OWN,
-) -> list[Pair]:
-    """Return a method's excess over another one in each setting of :func:`judged` rows with both.
+    rows: pd.DataFrame, method: str, other: str, other_optimizer: str, at: str = OWN
+) -> Iterator[dict[str, Any]]:
+    """Yield a method's excess over another one in each setting of :func:`judged` rows with both.
 
     Their depths are equal, or the other's delay does not depend on it; the other is at its own
-    rate. At :data:`SYNCS` only where the method's own rate is another, or is not found yet.
+    rate, and has the method's optimizer or ``other_optimizer``.  At :data:`SYNCS` only where the
+    method's own rate is another, or is not found yet.
+
+    Yields ``proxy``, ``optimizer``, ``stages``, ``rates`` (each at its own, or both at that of no
+    delay, which is how the papers compare), ``diverged`` (trainings of both that did), ``seeds``,
+    ``excess`` (nats of the final validation loss, mean over seeds) with its interval ``low`` to
+    ``high``, ``margin`` (the other's standard deviation over seeds), and p: that there is no
+    difference (``p``), or none beyond the margin (``above`` and ``below``).
     """
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))
     )
-    pairs = []
     for (proxy, name, stages, optimizer, rates), own in arms.items():
         if (name, rates) != (method, at):
             continue
@@ -185,10 +176,14 @@ def against(
         theirs = arms.get((proxy, other, depth, other_optimizer or optimizer, OWN))
         if theirs is not None and (at == OWN or not at_its_own):
             base = ends(theirs)
-            found = Excess.of((ends(own) - base).dropna())
+            found, spread = Excess.of((ends(own) - base).dropna()), float(base.std())
+            low, high = found.interval
+            setting = {"proxy": proxy, "optimizer": optimizer, "stages": stages, "rates": at}
             diverged = int(own[FINAL].isna().sum() + theirs[FINAL].isna().sum())
-            pairs.append(Pair(proxy, optimizer, stages, diverged, found, float(base.std())))
-    return pairs
+            setting |= {"diverged": diverged, "seeds": found.seeds, "excess": found.mean}
+            setting |= {"low": low, "high": high, "margin": spread, "p": found.p}
+            above, below = found.p_above(spread), found.p_below(-spread)
+            yield setting | {"above": above, "below": below}
 
 
 def courses(trainings: pd.DataFrame) -> pd.DataFrame:

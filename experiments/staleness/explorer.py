@@ -30,8 +30,7 @@ def see(
     optimizer: str = "adamw",
 ) -> View:
     """Return what each method takes on these machines, beside the loss that it ends with."""
-    from experiments.staleness.figures import speed  # here, since torch takes seconds
-    from experiments.staleness.speed import Machines, points
+    from experiments.staleness.speed import Machines, points, speed  # here: torch takes seconds
 
     machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
     found = points(machines, table, proxy, optimizer)

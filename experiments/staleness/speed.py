@@ -1,29 +1,32 @@
-"""What each method of the sweep takes on the papers' machines: seconds, and bytes (simulated).
+"""What each method of the sweep takes on the papers' machines (simulated), and the sweep's figures.
 
 All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
 is built on it pass them through whole, since it updates after each minibatch.  Data parallelism is
 no pipeline and has no seconds here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import pandas as pd
+import plotly.graph_objects as go
 
+from experiments.staleness import comparison
 from experiments.staleness.comparison import OWN, arm_name
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, PACI_MICROBATCHES, SYNC
 from experiments.staleness.proxies import of_setting
 from experiments.study.costs import published
 from experiments.study.traces import mean_interval, memory_of
-from pipekit import schedules
+from pipekit import plots, schedules
 from pipekit.clusters import Cluster, named
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.simulation import simulate
+from pipekit.units import bytes_text
 
 BATCHES = 3
 """Of a simulated run, besides those that fill the pipeline."""
@@ -122,3 +125,67 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
             found.append((row.method, arm, seconds / machines.rows, row.loss, row.std, size))
     columns = ["method", "arm", "seconds", "loss", "std", "memory_bytes"]
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
+
+
+PAD = 0.05
+"""Of an axis, beyond what is compared."""
+MOST = 0.75
+"""Of a course's later points, which are in the picture."""
+MARKER_PX = 8, 20
+"""Of the least and the greatest memory."""
+
+
+def course(
+    trainings: pd.DataFrame, proxy: str, optimizer: str, arms: Sequence[str] = ()
+) -> tuple[go.Figure, pd.DataFrame]:
+    """Return the validation loss of arms at their own rates, bands over seeds, and its numbers."""
+    frame = comparison.courses(trainings)
+    frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
+    frame = _by_method(frame[frame["arm"].isin(arms or frame["arm"])])
+    # Where the untrained networks are, far above, nothing is to be compared.
+    shown = frame[frame["updates"] > 0].assign(label="measured")
+    how = {"title": f"{proxy}, {optimizer}: validation loss, each at its own rate"}
+    how |= {"label": "measured", "y_title": "loss (nats)"}
+    figure = plots.bands(shown, "updates", "loss", "arm", **how)
+    return figure.update_yaxes(range=_loss_range(shown)), shown
+
+
+def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
+    """Return speed against staleness: a point a method, as large as its memory, and its numbers."""
+    shown = _by_method(points)
+    sizes = shown["memory_bytes"]
+    shown = shown.assign(
+        name=shown["arm"] + ", " + sizes.map(bytes_text), milliseconds=1e3 * shown["seconds"]
+    )
+    figure = plots.points(
+        shown,
+        "milliseconds",
+        "loss",
+        "name",
+        title=title,
+        label="simulated x measured",
+        x_title="time of a sample (ms, simulated)",
+        y_title="validation loss at the end (nats, measured)",
+    )
+    least, most = MARKER_PX
+    for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
+        trace.marker.size = least + (most - least) * share
+        trace.marker.opacity = 0.8
+    return figure, shown
+
+
+def _by_method(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return its rows with no delay first, so that the commonest methods look alike everywhere."""
+    return frame.sort_values("method", key=lambda each: each.map([*METHODS].index), kind="stable")
+
+
+def _loss_range(shown: pd.DataFrame) -> list[float]:
+    """Return the range of losses in which courses are compared.
+
+    It ends where the slowest arm's mean is for the most part, once a third of its points are over:
+    a spike of one seed would press all the others together.
+    """
+    means = shown.groupby(["arm", "updates"])["loss"].mean()
+    later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
+    low, high = shown["loss"].min(), max(later)
+    return [low - PAD * (high - low), high + PAD * (high - low)]

@@ -13,13 +13,6 @@ from experiments.study.costs import published as published
 from experiments.study.costs import recomputed_late as recomputed_late
 from experiments.study.costs import stretched as stretched
 from experiments.study.costs import with_costs as with_costs
-from experiments.study.differences import TakeGradient as TakeGradient
-from experiments.study.differences import bit_equal as bit_equal
-from experiments.study.differences import largest_difference as largest_difference
-from experiments.study.differences import noted as noted
-from experiments.study.differences import pipeline_gradients as pipeline_gradients
-from experiments.study.differences import plain_gradients as plain_gradients
-from experiments.study.differences import relative_difference as relative_difference
 from experiments.study.notebook import Notebook as Notebook
 from experiments.study.notebook import begin as begin
 from experiments.study.tables import accuracies as accuracies
@@ -41,6 +34,13 @@ from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
 from experiments.study.training import Recipe as Recipe
+from experiments.study.training import TakeGradient as TakeGradient
+from experiments.study.training import bit_equal as bit_equal
+from experiments.study.training import largest_difference as largest_difference
+from experiments.study.training import noted as noted
+from experiments.study.training import pipeline_gradients as pipeline_gradients
+from experiments.study.training import plain_gradients as plain_gradients
+from experiments.study.training import relative_difference as relative_difference
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
 from experiments.study.trainings import Course as Course

@@ -115,15 +115,12 @@ def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.Da
     return pd.DataFrame({name: sum(own.values()) for name, own in one.items()} for one in each)
 
 
-def in_turns(
-    runs: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] | None = None
-) -> NDArray[np.float64]:
-    """Return the seconds that each of some calls took, taking turns: [rounds, calls]."""
-    now = clock or time.thread_time
+def in_turns(runs: Sequence[Callable[[], object]], rounds: int) -> NDArray[np.float64]:
+    """Return the CPU seconds that each of some calls took, taking turns: [rounds, calls]."""
 
     def seconds(run: Callable[[], object]) -> float:
-        start = now()
+        start = time.thread_time()
         run()
-        return now() - start
+        return time.thread_time() - start
 
     return np.array([[seconds(run) for run in runs] for _ in range(rounds)])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from experiments.torchgpipe.settings import Benchmark
+from experiments.torchgpipe.cells import Benchmark
 from pipekit.engine.observers.memory_tracker import StageMemory
 from pipekit.layers import skips
 from pipekit.trees import leaves, refill, tree_map

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments import study
-from experiments.torchgpipe.cells import as_drawn
-from experiments.torchgpipe.settings import Benchmark
+from experiments.torchgpipe.cells import Benchmark, as_drawn
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 from pipekit.simulation.costs import StageCosts, skips_of, stage_costs

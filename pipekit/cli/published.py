@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipekit.choices import require_choice
-from pipekit.performance.measurements import FOLDER, measurements
+from pipekit.performance.constants import FOLDER, measurements
 
 SETS = Path(__file__).parents[1] / "performance" / "published_sets.csv"
 ERRORS = Path(__file__).parents[2] / "results" / "reference" / "published" / "errors.csv"

@@ -10,16 +10,19 @@ signal, so does that process, and the kernel then ends all the others and takes 
 """
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import IO, TextIO
+from tempfile import TemporaryDirectory
+from typing import IO, Any, TextIO
 
 MOST_WORKERS = 1000  # a Linux bridge has 1,024 ports
 INTERFACE = "eth0"
@@ -85,6 +88,38 @@ def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
                 if code:
                     return code if code > 0 else 128 - code  # by a signal: as shells say it
     return 0
+
+
+def call(function: Callable[..., Any], workers: int, link: str | None, *arguments: Any) -> Any:
+    """Call a function on workers that gloo links, as :func:`run` does; return what the first does.
+
+    Raises:
+        RuntimeError: a worker failed; what all have printed is in the message.
+    """
+    import cloudpickle
+
+    said = StringIO()
+    with TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
+        path = Path(folder, "call")
+        path.write_bytes(cloudpickle.dumps((function, arguments)))
+        program = f"from {__name__} import answer; answer({str(path)!r})"
+        if failed := run([sys.executable, "-c", program], workers, link):
+            raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
+        return pickle.loads(path.with_suffix(".answer").read_bytes())
+
+
+def answer(path: str) -> None:
+    """Be one of the workers of :func:`call`."""
+    import cloudpickle
+    import torch.distributed as dist
+
+    function, arguments = pickle.loads(Path(path).read_bytes())
+    dist.init_process_group("gloo")
+    found = function(*arguments)
+    if dist.get_rank() == 0:
+        Path(path).with_suffix(".answer").write_bytes(cloudpickle.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def require_namespaces() -> None:

@@ -23,6 +23,7 @@ then, if wanted, the rows that count and Python's format.  ``python -m pipekit.l
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -70,12 +71,15 @@ def pages(repository: Path) -> list[Path]:
     return sorted(path for path in found if "<!-- number:" in path.read_text(encoding="utf-8"))
 
 
+_table = cache(pd.read_csv)
+
+
 def _rendered(mark: re.Match[str], reference: Path) -> str:
     asked = mark.groupdict()
     path = reference / asked["table"]
     if not path.exists():
         raise ValueError(f"{mark[0]}: no table is named {path}")
-    table = pd.read_csv(path)
+    table = _table(path)
     for column in filter(None, (asked["column"], asked["key"])):
         if column not in table:
             raise ValueError(f"{mark[0]}: {path.name} has the columns {', '.join(table)}")

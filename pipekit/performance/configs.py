@@ -13,6 +13,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
     "heads": ("num_attention_heads", "n_head", "num_heads"),
     "width": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocabulary": ("vocab_size",),
+    "active": ("num_experts_per_tok", "experts_per_token"),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
 }
 """What families call the same number."""
@@ -27,53 +28,36 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         ValueError: it is no JSON, or lacks a number; the message names it.
     """
     config = read_json(path, dict[str, Any], "a model's config.json")
-    hidden, layers = _number(config, "hidden", path), _number(config, "layers", path)
+
+    def number(what: str, default: int | None = None) -> int:
+        names = _NAMES.get(what, (what,))
+        found = next((config[name] for name in names if config.get(name)), default)
+        if found is None:
+            raise ValueError(f"{path} has none of {', '.join(names)}: add it")
+        return int(found)
+
+    hidden, layers, heads = number("hidden"), number("layers"), number("heads")
     kind = str(config.get("model_type", "own"))
     gated = kind not in _PLAIN
-    width = _number(config, "width", path, 4 * hidden)
-    mixer = _attention(config, path, hidden)
-    dense: Block = mixer, MLP(width, gated)
-    experts = _number(config, "experts", path, 0)
-    first = int(config.get("first_k_dense_replace", 0)) if experts else layers
-    blocks = [(dense, first)]
+    width, experts = number("width", 4 * hidden), number("experts", 0)
+    kv_heads, head_dim = number("num_key_value_heads", heads), number("head_dim", hidden // heads)
+    mixer: Attention | LatentAttention = Attention(heads, kv_heads, head_dim)
+    if latent := number("kv_lora_rank", 0):
+        sizes = number("v_head_dim"), number("qk_rope_head_dim")
+        mixer = LatentAttention(heads, number("q_lora_rank", hidden), latent, *sizes)
+    first = number("first_k_dense_replace", 0) if experts else layers
+    blocks: list[tuple[Block, int]] = [((mixer, MLP(width, gated)), first)]
     if experts:
-        own = int(config.get("moe_intermediate_size") or width)
-        shared = own * int(config.get("n_shared_experts") or 0)
-        active = int(config.get("num_experts_per_tok") or config.get("experts_per_token") or 2)
-        blocks.append(((mixer, Experts(experts, active, own, gated, shared)), layers - first))
+        own = number("moe_intermediate_size", width)
+        mixture = Experts(
+            experts, number("active", 2), own, gated, own * number("n_shared_experts", 0)
+        )
+        blocks.append(((mixer, mixture), layers - first))
     return Shape(
         str(config.get("_name_or_path") or kind),
         hidden,
-        _number(config, "vocabulary", path),
+        number("vocabulary"),
         tuple((block, count) for block, count in blocks if count),
         tied=bool(config.get("tie_word_embeddings", not gated)),
-        predictors=int(config.get("num_nextn_predict_layers") or 0),
+        predictors=number("num_nextn_predict_layers", 0),
     )
-
-
-def _attention(
-    config: Mapping[str, Any], path: str | os.PathLike[str], hidden: int
-) -> Attention | LatentAttention:
-    heads = _number(config, "heads", path)
-    if config.get("kv_lora_rank"):
-        return LatentAttention(
-            heads,
-            int(config.get("q_lora_rank") or hidden),
-            int(config["kv_lora_rank"]),
-            int(config["v_head_dim"]),
-            int(config["qk_rope_head_dim"]),
-        )
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    return Attention(heads, kv_heads, int(config.get("head_dim") or hidden // heads))
-
-
-def _number(
-    config: Mapping[str, Any],
-    what: str,
-    path: str | os.PathLike[str],
-    default: int | None = None,
-) -> int:
-    found = next((config[name] for name in _NAMES[what] if config.get(name)), default)
-    if found is None:
-        raise ValueError(f"{path} has none of {', '.join(_NAMES[what])}: add it")
-    return int(found)

@@ -1,5 +1,6 @@
-"""What was fitted: at most two constants a machine, with the rows that they were fitted on."""
+"""What was fitted: at most two constants a machine, with the rows of measurements fitted on."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,17 @@ from pipekit.reading import read_json
 FORM = "pipekit constants 1"
 FILE = Path(__file__).with_name("constants.json")
 
+FOLDER = "PIPEKIT_MEASURED"
+"""The environment variable that names the folder of published measurements: none is kept here."""
+
 UNKNOWN = "unknown"
 """The class of trainings whose model or device nobody knows, so that another stands in for it."""
+
+
+def measurements() -> Path | None:
+    """Return the folder of measurements that the environment names; None: there is none."""
+    named = os.environ.get(FOLDER)
+    return Path(named) if named else None
 
 
 @dataclass(frozen=True)

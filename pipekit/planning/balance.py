@@ -3,16 +3,22 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
-from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
+from pipekit.planning.layer_ranges import (
+    Floats,
+    LayerRanges,
+    exact_bytes,
+    milliseconds,
+    stage_plans,
+)
 from pipekit.planning.objectives import transfer_seconds
-from pipekit.plans import Plan, Recompute, StagePlan
+from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 
 By = Literal["variance", "block", "max"]
@@ -123,13 +129,12 @@ def balanced(
             f"{stages} stages need {stages} workers, and cluster {cluster.name!r} has "
             f"{cluster.workers}: use at most {cluster.workers} stages"
         )
-    stop = np.cumsum(balance(_costs(profile, of, optimizer_states), stages, by))
-    first = np.array([0, *stop[:-1]])
-    ranges = LayerRanges(profile)
+    each = balance(_costs(profile, of, optimizer_states), stages, by)
+    stop, ranges = np.cumsum(each), LayerRanges(profile)
     again = 1 if recompute == "never" else 2
-    forward, backward = (ranges.total(each, first, stop) for each in ("forward_s", "backward_s"))
+    forward, backward = (ranges.total(n, stop - each, stop) for n in ("forward_s", "backward_s"))
     seconds = again * forward + backward
-    memory = _gpipe_bytes(ranges, first, stop, microbatches, recompute, optimizer_states)
+    memory = _gpipe_bytes(ranges, each, microbatches, recompute, optimizer_states)
     if memory.max() > cluster.device.memory_bytes:
         raise ValueError(
             f"stage {memory.argmax()} does not fit the "
@@ -147,10 +152,7 @@ def balanced(
         what = f"the transfer from stage {slowest} ({milliseconds(transfers[slowest])})"
     return Plan(
         method="balance",
-        stages=tuple(
-            StagePlan(int(a), int(b), 1, recompute, float(s), float(m))
-            for a, b, s, m in zip(first, stop, seconds, memory, strict=True)
-        ),
+        stages=stage_plans(each, seconds, memory, recompute=recompute),
         microbatch_rows=profile.rows,
         microbatches=microbatches,
         in_flight=microbatches,
@@ -162,8 +164,7 @@ def balanced(
 
 def _gpipe_bytes(
     ranges: LayerRanges,
-    first: Any,
-    stop: Any,
+    balance: Sequence[int],
     microbatches: int,
     recompute: Recompute,
     states: float,
@@ -172,21 +173,14 @@ def _gpipe_bytes(
 
     At the first all microbatches are in flight, at the second all gradients are there.
     """
+    stop = np.cumsum(balance)
+    first = stop - balance
     made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
+    gradients = ranges.first_gradient_bytes(first, stop), ranges.parameter_bytes(first, stop)
+    moments = zip((microbatches, microbatches - 1), gradients, strict=True)
     found = [
-        ranges.worker_bytes(
-            first,
-            stop,
-            versions=1,
-            optimizer_states=states,
-            in_flight=in_flight,
-            kept=min(made, in_flight),
-            gradients=gradients,
-        )
-        for in_flight, gradients in (
-            (microbatches, ranges.first_gradient_bytes(first, stop)),
-            (microbatches - 1, ranges.parameter_bytes(first, stop)),
-        )
+        ranges.worker_bytes(first, stop, 1 + states, count, min(made, count), each)
+        for count, each in moments
     ]
     return np.maximum(*found)
 

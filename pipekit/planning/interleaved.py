@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import best_split, require_stages
-from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, milliseconds
-from pipekit.plans import Plan, StagePlan
+from pipekit.planning.layer_ranges import (
+    Floats,
+    LayerRanges,
+    exact_bytes,
+    milliseconds,
+    stage_plans,
+)
+from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
@@ -77,21 +83,11 @@ def interleaved(
             f"worker: give each {exact_bytes(memory.max())}, which the most even one needs, use "
             f"more workers, or fewer microbatches"
         )
-    stops = np.cumsum(balance)
-    firsts, each = stops - balance, np.arange(stages)
-    worker = int(seconds.argmax())
+    stops, worker = np.cumsum(balance), int(seconds.argmax())
+    each = loop.seconds[stops - balance, stops]
     return Plan(
         method="interleaved",
-        stages=tuple(
-            StagePlan(int(first), int(stop), 1, "never", float(s), float(m))
-            for first, stop, s, m in zip(
-                firsts,
-                stops,
-                loop.seconds[firsts, stops],
-                memory[each % cluster.workers],
-                strict=True,
-            )
-        ),
+        stages=stage_plans(balance, each, memory[np.arange(stages) % cluster.workers]),
         microbatch_rows=profile.rows,
         microbatches=microbatches,
         in_flight=int(loop.held[0].sum(axis=1).max()),
@@ -141,18 +137,8 @@ class _Loop:
         sums = ranges.total("forward_s", first, stop) + ranges.total("backward_s", first, stop)
         self.seconds = np.where(ranges.possible, sums, np.inf)
         self.seconds[:, ranges.layers - predictors : ranges.layers - 1] = np.inf
-        parts = [
-            ranges.worker_bytes(
-                first,
-                stop,
-                versions=1,
-                optimizer_states=optimizer_states,
-                in_flight=count,
-                kept=count,
-                gradients=ranges.parameter_bytes(first, stop),
-            )
-            for count in (0, 1)
-        ]
+        tensors = 1 + optimizer_states
+        parts = [ranges.worker_bytes(first, stop, tensors, in_flight) for in_flight in (0, 1)]
         self._constant, self._each = parts[0], parts[1] - parts[0]
         one = _one_batch(stages, microbatches, self._workers)
         self.held = [*_held(one, stages // self._workers)]

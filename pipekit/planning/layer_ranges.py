@@ -1,5 +1,6 @@
 """What the layers between two cuts cost, and what a worker that holds them has to store."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.plans import Recompute, StagePlan
 from pipekit.profiling import Profile
 from pipekit.units import bytes_text
 
@@ -113,26 +115,26 @@ class LayerRanges:
         self,
         first: Index,
         stop: Index,
-        *,
-        versions: Index,
-        optimizer_states: float,
+        tensors: Index,
         in_flight: Index,
-        kept: Index,
-        gradients: Floats,
+        kept: Index | None = None,
+        gradients: Floats | None = None,
     ) -> Floats:
         """Return the bytes on a worker that runs these layers as a stage, as a backward starts.
 
-        Of every microbatch ``in_flight`` there is the stage's input, with skips from other stages;
-        of those of which more is ``kept`` also what layers save, and the output.  ``gradients`` are
-        those of all parameters, or :meth:`first_gradient_bytes`.
+        ``tensors`` of the parameters' size are weight versions and the optimizer's state.  Of every
+        microbatch ``in_flight`` there is the stage's input, with skips from other stages; of those
+        of which more is ``kept``, by default all, also what layers save, and the output.
+        ``gradients`` are those of all parameters, or :meth:`first_gradient_bytes`.
         """
         sent = self._unsaved_output[stop] + self.pairs.leaving[first, stop]
+        kept = in_flight if kept is None else kept
         total: Floats = (
-            (versions + optimizer_states) * self.parameter_bytes(first, stop)
+            tensors * self.parameter_bytes(first, stop)
             + self.total("buffer_bytes", first, stop)
             + in_flight * (self._input_bytes[first] + self.pairs.entering[first, stop])
             + kept * (self.total("saved_bytes", first, stop) + sent)
-            + gradients
+            + (self.parameter_bytes(first, stop) if gradients is None else gradients)
         )
         return total
 
@@ -140,6 +142,21 @@ class LayerRanges:
         """Return ``first`` and ``stop`` that broadcast to all pairs of cuts, possible or not."""
         numbers = np.arange(self.layers + 1)
         return numbers[:, None], numbers[None, :]
+
+
+def stage_plans(
+    balance: Sequence[int],
+    seconds: Floats,
+    memory: Floats,
+    replicas: int = 1,
+    recompute: Recompute = "never",
+) -> tuple[StagePlan, ...]:
+    """Return stages of so many layers each, which take so long and so many bytes of a worker."""
+    stops = np.cumsum(balance)
+    each = zip(stops - balance, stops, seconds, memory, strict=True)
+    return tuple(
+        StagePlan(int(a), int(b), replicas, recompute, float(s), float(m)) for a, b, s, m in each
+    )
 
 
 def layer_costs(profile: Profile) -> Floats:

@@ -93,15 +93,9 @@ class Bytes:
 
     def of(self, first: Index, stop: Index, in_flight: int) -> Floats:
         """Return the bytes on one worker with these layers."""
-        return self._ranges.worker_bytes(
-            first,
-            stop,
-            versions=in_flight,
-            optimizer_states=self._optimizer_states,
-            in_flight=in_flight,
-            kept=in_flight,
-            gradients=self._ranges.first_gradient_bytes(first, stop),
-        )
+        gradients = self._ranges.first_gradient_bytes(first, stop)
+        tensors = in_flight + self._optimizer_states
+        return self._ranges.worker_bytes(first, stop, tensors, in_flight, gradients=gradients)
 
     def worker(self, in_flight: int) -> Floats:
         """Return the matrix of one worker's bytes."""

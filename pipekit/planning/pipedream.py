@@ -18,7 +18,7 @@ from pipekit.planning.objectives import (
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.planning.search_space import SearchSpace, Settled
+from pipekit.planning.states import SearchSpace, Settled
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight

@@ -87,19 +87,9 @@ def _held(
     states: float,
 ) -> Floats:
     """Return a worker's bytes with so many microbatches in flight, nothing being recomputed."""
-    each = (
-        ranges.worker_bytes(
-            cut.first,
-            cut.stop,
-            versions=versions,
-            optimizer_states=states,
-            in_flight=count,
-            kept=count,
-            gradients=ranges.parameter_bytes(cut.first, cut.stop),
-        )
-        for cut, count in zip(cuts, in_flight.T, strict=True)
-    )
-    held: Floats = np.sum([*each], axis=0)
+    each = zip(cuts, in_flight.T, strict=True)
+    parts = [ranges.worker_bytes(cut.first, cut.stop, versions + states, n) for cut, n in each]
+    held: Floats = np.sum(parts, axis=0)
     return held
 
 

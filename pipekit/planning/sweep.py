@@ -1,18 +1,17 @@
 """PipeDream-2BW's planner: parallel pipelines of equally replicated stages (section 4)."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, groupby, product, takewhile
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.paths import Paths
+from pipekit.clusters.traffic import Paths
 from pipekit.partition.balance import balance_by_cost
-from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes
-from pipekit.plans import Plan, Recompute, StagePlan
+from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, stage_plans
+from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.progress import planning_bar
 
@@ -83,11 +82,9 @@ def _plan(
     width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
     microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
     scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
-    stop = np.cumsum(_balances(profile, cluster)[depth])
-    first = np.array([0, *stop[:-1]])
-    stages = _Stages(LayerRanges(scaled), first, stop, optimizer_states, recompute)
+    balance = _balances(profile, cluster)[depth]
+    stages = _Stages(LayerRanges(scaled), balance, optimizer_states, recompute)
     seconds = stages.seconds(Placement(cluster, width, depth), microbatches, transfers=False)
-    costs = zip(first, stop, seconds, stages.memory_bytes(width), strict=True)
     others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
     most = {
         name: fits.loc[fits[column] == 1, "throughput"].max() for name, column in others.items()
@@ -99,9 +96,7 @@ def _plan(
     when: Recompute = "always" if recompute else "never"
     return Plan(
         method="parallel_pipelines",
-        stages=tuple(
-            StagePlan(int(a), int(b), width, when, float(s), float(m)) for a, b, s, m in costs
-        ),
+        stages=stage_plans(balance, seconds, stages.memory_bytes(width), width, when),
         microbatch_rows=rows,
         microbatches=microbatches,
         in_flight=depth,
@@ -160,11 +155,10 @@ def sweep(
     ranges = {rows: LayerRanges(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
     records = []
     for depth, balance in planning_bar(_balances(profile, cluster).items(), progress):
-        stop = np.cumsum(balance)
         widths = range(1, cluster.workers // depth + 1)
         placements = {width: Placement(cluster, width, depth) for width in widths}
         for (rows, span), recompute in product(ranges.items(), (False, True)):
-            stages = _Stages(span, stop - balance, stop, optimizer_states, recompute)
+            stages = _Stages(span, balance, optimizer_states, recompute)
             for width, placement in placements.items():
                 microbatches = max_batch // (width * rows)
                 if microbatches < depth:
@@ -225,8 +219,10 @@ class _Stages:
     """The costs of stages, each an array of shape ``(depth,)``."""
 
     def __init__(
-        self, ranges: LayerRanges, first: Any, stop: Any, optimizer_states: float, recompute: bool
+        self, ranges: LayerRanges, balance: Sequence[int], optimizer_states: float, recompute: bool
     ) -> None:
+        stop = np.cumsum(balance)
+        first = stop - balance
         forward, backward, self._update, self._parameters = (
             ranges.total(each, first, stop)
             for each in ("forward_s", "backward_s", "update_s", "parameter_bytes")
@@ -234,15 +230,8 @@ class _Stages:
         self._compute = (2 if recompute else 1) * forward + backward
         self._sent = ranges.boundary_bytes[stop[:-1]]
         in_flight = np.arange(len(stop), 0, -1)
-        self._one_pipeline_bytes = ranges.worker_bytes(
-            first,
-            stop,
-            versions=_WEIGHT_VERSIONS,
-            optimizer_states=optimizer_states,
-            in_flight=in_flight,
-            kept=1 if recompute else in_flight,
-            gradients=self._parameters,
-        )
+        tensors, kept = _WEIGHT_VERSIONS + optimizer_states, 1 if recompute else None
+        self._one_pipeline_bytes = ranges.worker_bytes(first, stop, tensors, in_flight, kept)
 
     def memory_bytes(self, width: int) -> Floats:
         """Return the bytes on a worker of every stage, of so many pipelines."""

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.paths import Path, Paths
+from pipekit.clusters.traffic import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES

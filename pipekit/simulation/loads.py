@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.paths import Paths
+from pipekit.clusters.traffic import Paths
 from pipekit.schedules import OPS, Op, Payload, Schedule
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.lowering.lower import batch_ends

@@ -29,24 +29,14 @@ if TYPE_CHECKING:
     )
     from pipekit.staleness.stale_gradients import ErrorFeedback, GapAware, nesterov
 
-_HOMES = {
-    "Ahead": "prediction",
-    "BasisRotation": "basis_rotation",
-    "ErrorFeedback": "stale_gradients",
-    "GapAware": "stale_gradients",
-    "Mitigation": "mitigation",
-    "Pass": "mitigation",
-    "PipeMare": "pipemare",
-    "PipeOptim": "prediction",
-    "Prediction": "prediction",
-    "SpecTrain": "prediction",
-    "Update": "mitigation",
-    "Weight": "mitigation",
-    "expected_step": "prediction",
-    "named": "mitigation",
-    "nesterov": "stale_gradients",
+_NAMES = {
+    "basis_rotation": ("BasisRotation",),
+    "mitigation": ("Mitigation", "Pass", "Update", "Weight", "named"),
+    "pipemare": ("PipeMare",),
+    "prediction": ("Ahead", "PipeOptim", "Prediction", "SpecTrain", "expected_step"),
+    "stale_gradients": ("ErrorFeedback", "GapAware", "nesterov"),
 }
-"""The file of each name."""
+"""By the file that has them."""
 
 __all__ = [
     "Ahead",
@@ -69,6 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: simulations know the rules, and need no torch."""
-    if name in _HOMES:
-        return getattr(import_module(f"pipekit.staleness.{_HOMES[name]}"), name)
+    for file, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"pipekit.staleness.{file}"), name)
     raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit.clusters import Cluster, Device, Level, flat
-from pipekit.clusters.paths import Path, fair_rates
-from pipekit.clusters.traffic import Flow, Traffic
+from pipekit.clusters.traffic import Flow, Path, Traffic, fair_rates
 from tests.clusters.water_filling import Sent, by_programmes, ends
 
 DEVICE = Device("any", math.inf, {}, math.inf)

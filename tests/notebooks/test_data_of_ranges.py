@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from pipekit.datasets import mnist, python_source
-from pipekit.ledger.batches.ranges import Between, read
+from pipekit.ledger.batches.ranges import read
 
 
 @pytest.fixture
@@ -23,8 +23,9 @@ def most(cell: str) -> Callable[[str], int]:
 
     def of(name: str) -> int:
         allowed = read(cell)[name].range
-        assert isinstance(allowed, Between)
-        return int(allowed.high)
+        assert allowed is not None
+        assert allowed.ends is not None
+        return int(allowed.ends[1])
 
     return of
 

@@ -6,19 +6,23 @@ from functools import cached_property
 from typing import NamedTuple
 
 from experiments import study
-from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1 import plans
-from experiments.pipedream.table1.plans import Method, Sent, best_cut, reduction, sent
-from experiments.pipedream.table1.rows import (
+from experiments.pipedream.table1.plans import (
     MINIBATCHES,
     TABLE1,
+    Method,
+    Sent,
     Setting,
+    best_cut,
     bsp_speedup,
     calibrated,
     printed,
     profile_of,
+    reduction,
     replicas_of,
+    sent,
 )
+from experiments.pipedream.timelines import seconds_a_minibatch, window
 from experiments.study.claims import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run

@@ -7,9 +7,7 @@ from typing import Any, TypeVar
 
 from experiments import pipedream as names
 from experiments import study
-from experiments.pipedream.table1.plans import twice_in_flight
-from experiments.pipedream.table1.row import BSP, MODEL_PARALLEL, PIPEDREAM, SYSTEMS, Ran, Row, run
-from experiments.pipedream.table1.rows import (
+from experiments.pipedream.table1.plans import (
     CALIBRATED_ON,
     EIGHT,
     FOUR,
@@ -19,7 +17,9 @@ from experiments.pipedream.table1.rows import (
     calibrated,
     profile_of,
     roofline,
+    twice_in_flight,
 )
+from experiments.pipedream.table1.row import BSP, MODEL_PARALLEL, PIPEDREAM, SYSTEMS, Ran, Row, run
 from experiments.study.costs import faster_links
 from pipekit.progress import progress_bar
 

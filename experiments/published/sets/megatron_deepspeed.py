@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowPrediction, given
+from experiments.published.published_set import PublishedSet, RowPrediction, given, layout_of
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
@@ -139,11 +139,8 @@ class BigScienceRow:
 
 def _bigscience_predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
     batch = _ONE_NODE_BATCH if row.nodes == 1 else row.global_batch_samples
-    layout = ParallelLayout(
-        tp=row.tp,
-        pp=row.pp,
-        dp=row.dp,
-        microbatch_samples=row.micro_batch_samples,
+    layout = layout_of(
+        row,
         microbatches=max(round(batch / (row.micro_batch_samples * row.dp)), 1),
         zero=int(1 if row.zero_stage is None else row.zero_stage),
         recompute="everything",

@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import (
+    PublishedSet,
+    RowMeasured,
+    RowPrediction,
+    Values,
+    layout_of,
+)
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import Machine, machine
-from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
@@ -145,13 +150,7 @@ def _by_data_sheet(row: SailorRow) -> RowPrediction:
     """Return what data sheets alone say, all machines being as slow as the slowest."""
     places = [place for stage in row.stages for place in stage]
     slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
-    layout = ParallelLayout(
-        tp=row.tp,
-        pp=row.pp,
-        dp=row.dp,
-        microbatch_samples=row.micro_batch_samples,
-        microbatches=row.microbatches_per_replica,
-    )
+    layout = layout_of(row, microbatches=row.microbatches_per_replica)
     model, framework = shape(_SHAPES[row.model]), MEGATRON_DEEPSPEED
     run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
     return RowPrediction(step(run).seconds, "data sheet, fitted constants", max(peak_bytes(run)))

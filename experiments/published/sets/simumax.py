@@ -5,11 +5,16 @@ from itertools import pairwise
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import (
+    PublishedSet,
+    RowMeasured,
+    RowPrediction,
+    Values,
+    layout_of,
+)
 from experiments.published.sets.simumax_kernels import Rank, System, system
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Shape, llama
@@ -69,16 +74,7 @@ class SimumaxRow:
 
 def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
     shape = row.shape
-    layout = ParallelLayout(
-        tp=row.tp,
-        cp=row.cp,
-        ep=row.ep,
-        pp=row.pp,
-        dp=row.dp,
-        microbatch_samples=row.micro_batch_samples,
-        microbatches=row.microbatches,
-        zero=1,
-    )
+    layout = layout_of(row, microbatches=row.microbatches, zero=1)
     run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
     mlps = (layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP))
     largest = max((1 + mlp.gated) * mlp.width * shape.hidden / row.tp for mlp in mlps)

@@ -28,35 +28,29 @@ _TYPES: dict[str, tuple[type, str]] = {
 
 
 @dataclass(frozen=True)
-class Between:
-    """All numbers from ``low`` to ``high``."""
+class Range:
+    """Numbers between two ``ends``, or the values that its ``text`` lists."""
 
-    low: float
-    high: float
+    text: str
+    ends: tuple[float, float] | None
 
-    def __str__(self) -> str:
-        return f"[{self.low}, {self.high}]"
+    @classmethod
+    def of(cls, comment: str) -> "Range | None":
+        """Return the range at the end of a comment, if there is one."""
+        if found := _BETWEEN.search(comment):
+            number = float if "." in found[0] else int
+            return cls(found[0], (number(found[1]), number(found[2])))
+        return cls(found[0], None) if (found := _ONE_OF.search(comment)) else None
 
     def allows(self, value: Any) -> bool:
-        """Return whether a number is one of them; nan is in no range."""
+        """Return whether a value is one of them; nan is in no range."""
+        if self.ends is None:
+            return str(value) in self.text[1:-1].split(" | ")
+        low, high = self.ends
         try:
-            return bool(self.low <= type(self.low)(value) <= self.high)
+            return bool(low <= type(low)(value) <= high)
         except ValueError:
             return False
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A few values, as they are written."""
-
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"[{' | '.join(self.values)}]"
-
-    def allows(self, value: Any) -> bool:
-        """Return whether a value is one of them."""
-        return str(value) in self.values
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ class Parameter:
 
     name: str
     kind: str
-    range: Between | OneOf | None
+    range: Range | None
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type, or out of the range, by a ValueError."""
@@ -76,7 +70,7 @@ class Parameter:
         each = value.split() if isinstance(value, str) else [value]
         if self.range is not None and not (each and all(map(self.range.allows, each))):
             raise ValueError(
-                f"the parameter {self.name} is {value!r}, outside its range: {self.range}"
+                f"the parameter {self.name} is {value!r}, outside its range: {self.range.text}"
             )
 
 
@@ -95,14 +89,5 @@ def read(source: str) -> dict[str, Parameter]:
         name, kind = statement.target.id, ast.unparse(statement.annotation)
         if kind in _TYPES:
             comment = comments.get(statement.end_lineno or 0, "")
-            found[name] = Parameter(name, kind, _range(comment))
+            found[name] = Parameter(name, kind, Range.of(comment))
     return found
-
-
-def _range(comment: str) -> Between | OneOf | None:
-    if ends := _BETWEEN.search(comment):
-        number = float if "." in "".join(ends.groups()) else int
-        return Between(*map(number, ends.groups()))
-    if words := _ONE_OF.search(comment):
-        return OneOf(tuple(words[1].split(" | ")))
-    return None

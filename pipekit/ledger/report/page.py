@@ -1,21 +1,80 @@
 """The report's page: the papers' tables with ours, and a card a claim, by paper and figure."""
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count as count_up
 from itertools import groupby
 from pathlib import Path
-from re import match
+from typing import Any, NamedTuple
 
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome
-from pipekit.ledger.report.links import links
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Record
 from pipekit.ledger.report.printed import cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
+from pipekit.reading import parse_json, read_text
+
+
+class Link(NamedTuple):
+    """A file beside the report, and what to call it."""
+
+    href: str
+    text: str
+
+
+def links(record: Record, folder: Path) -> list[Link]:
+    """Return links from a report in ``folder`` to what there is of a record's origin."""
+    found = []
+    executed = record.folder.with_suffix(".ipynb")
+    if executed.exists():
+        found.append(_cell(executed, record.id, folder))
+    if record.figure is not None:
+        numbers = record.folder / Path(record.figure).with_suffix(".csv").name
+        if numbers.exists():
+            found.append(_link(numbers, folder, numbers.name))
+    return found
+
+
+def anchor(cell: str) -> str:
+    """Return the fragment by which the address of a notebook's page leads to the cell of an id."""
+    return f"cell-id={cell}"
+
+
+def _link(path: Path, folder: Path, text: str, fragment: str = "") -> Link:
+    return Link(Path(os.path.relpath(path, folder.resolve())).as_posix() + fragment, text)
+
+
+def _cell(executed: Path, claim: str, folder: Path) -> Link:
+    """Return a link to the cell of a claim, on the notebook's page if it has one."""
+    page = executed.with_suffix(".html")
+    shown = page if page.exists() else executed
+    if claim not in _cells(executed):
+        return _link(shown, folder, executed.name)
+    number, id = _cells(executed)[claim]
+    fragment = f"#{anchor(id)}" if shown is page else ""
+    return _link(shown, folder, f"{executed.name}, cell {number}", fragment)
+
+
+@functools.cache
+def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
+    """Return the number, from 1, and the id of the cell that printed each claim's outcome."""
+    cells: dict[str, tuple[int, str]] = {}
+    # Somebody else's change: the notebook is linked all the same.
+    with suppress(ValueError, LookupError, AttributeError, TypeError):
+        notebook = parse_json(read_text(executed), dict[str, Any])
+        for number, cell in enumerate(notebook["cells"], 1):
+            for output in cell.get("outputs", ()):
+                told = "".join(output.get("text", ""))
+                for claim in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", told):
+                    cells.setdefault(claim, (number, cell.get("id", "")))
+    return cells
+
 
 MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb", "gpus"
 """What a record's provenance says of the machine, which many records share."""
@@ -121,7 +180,7 @@ def _causes(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 def _place(claim: Claim) -> str:
     """Return the section, table or figure that a claim is listed under."""
-    found = match(r"Abstract|§\d+(\.\d+)*|(Figure|Table) \d+|Appendix", claim.where)
+    found = re.match(r"Abstract|§\d+(\.\d+)*|(Figure|Table) \d+|Appendix", claim.where)
     return found.group() if found else claim.where
 
 

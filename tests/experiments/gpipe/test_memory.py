@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from experiments.gpipe import memory
-from experiments.gpipe.bars import named
 from experiments.gpipe.memory import GB, held, plan_of
+from experiments.gpipe.speed import named
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces.memory import Memory
 

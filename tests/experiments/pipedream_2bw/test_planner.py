@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from experiments.pipedream_2bw.profiles import gpt_profile
-from experiments.pipedream_2bw.settings import OPTIMIZER_STATES
+from experiments.pipedream_2bw.profiles import OPTIMIZER_STATES, gpt_profile
 from pipekit.clusters import Cluster, Device, Level, two_bw_v100
 from pipekit.planning import plan
 from pipekit.planning.sweep import block_balance, sweep
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 
-PROBLEMS = 60
+PROBLEMS = 24
 
 
 class Problem(NamedTuple):

@@ -67,8 +67,11 @@ def test_a_method_without_a_meaning_for_the_optimizer_is_left_out(
     assert {case.method for case in trained} == {"flush", "2bw"}
 
 
-@pytest.mark.slow
-def test_real_trainings_are_kept_and_not_done_again(tmp_path: Path) -> None:
+def test_real_trainings_are_kept_and_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = "experiments.study.trainings.side_by_side"  # and in no process of their own
+    monkeypatch.setattr(here, lambda trainings: [each() for each in trainings])
     tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)
     cases = [StaleTraining(tiny, "2bw", 2, "sgd", rate, 0) for rate in (0.1, 1e9)]
     trainings = study.Trainings(train, tmp_path)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.torchgpipe import cells, host
+from experiments.torchgpipe.cells import Benchmark
 from experiments.torchgpipe.host import ROWS, Components
-from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces import Trace

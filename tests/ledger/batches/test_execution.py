@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from pipekit.ledger.batches import execution
 from pipekit.ledger.batches.execution import ThisInterpreter
-from pipekit.ledger.report.links import anchor
+from pipekit.ledger.report.page import anchor
 from tests.engine.transports.test_loopback import exposed
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"

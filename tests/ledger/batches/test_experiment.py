@@ -186,7 +186,7 @@ def test_aliases_which_can_stand_for_more_than_memory_holds_are_refused(
         load(write(tmp_path, start + bomb))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged_text(FILE))
 def test_whatever_stands_in_a_file_it_is_an_experiment_or_refused(
     content: bytes, tmp_path: Path, notebook: Notebook

@@ -1,12 +1,13 @@
-"""Plans: their speeds, the bytes that they send, and the best cut for given replicas."""
+"""Plans: their bytes and the best cut; the rows as printed, and bandwidths fitted on cells."""
 
+import math
 from itertools import product
 
 import pytest
 
 import pipekit as pk
 from experiments.pipedream.table1 import plans
-from experiments.pipedream.table1.plans import Sent, best_cut
+from experiments.pipedream.table1.plans import Cell, Sent, best_cut
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile
@@ -63,3 +64,44 @@ def test_the_best_cut_for_the_planners_replicas_is_the_planners(
 def test_a_configuration_that_memory_does_not_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="fits the workers' memory"):
         best_cut(UNEQUAL, flat(2, 1e9, memory=1e5), [1, 1])
+
+
+def test_configurations_are_replicas_joined_by_hyphens() -> None:
+    assert plans.replicas_of("9-5-1-1") == [9, 5, 1, 1]
+    assert plans.replicas_of("8") == [8]
+
+
+@pytest.mark.parametrize("text", ["", "2-", "0-1", "2 - 1", "2--1"])
+def test_what_is_no_configuration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write replicas like"):
+        plans.replicas_of(text)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_data_parallelism_over_free_links_scales_perfectly(workers: int) -> None:
+    assert plans.bsp_speedup(LAYERS, flat(workers, float("inf"))) == pytest.approx(workers)
+
+
+@pytest.mark.parametrize("speedup", [0.5, 1.47, 3.5])
+def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> None:
+    four = flat(4, 1e9)
+    bandwidth = plans.effective([Cell(LAYERS, four, speedup)])
+    linked = four.calibrated("link", bandwidth, "a test")
+    assert plans.bsp_speedup(LAYERS, linked) == pytest.approx(speedup, rel=1e-6)
+
+
+def test_several_cells_are_met_in_the_geometric_mean() -> None:
+    cells = [Cell(LAYERS, flat(4, 1e9), 2.0), Cell(LAYERS, flat(8, 1e9), 5.0)]
+    bandwidth = plans.effective(cells)
+    ratios = [
+        plans.bsp_speedup(LAYERS, flat(cell.cluster.workers, bandwidth)) / cell.speedup
+        for cell in cells
+    ]
+    assert math.prod(ratios) == pytest.approx(1, rel=1e-6)
+    assert min(ratios) < 0.99
+
+
+@pytest.mark.parametrize("speedup", [0.0, 4.0, 9.0])
+def test_a_speedup_that_no_bandwidth_gives_is_refused(speedup: float) -> None:
+    with pytest.raises(ValueError, match="no bandwidth gives a speedup"):
+        plans.effective([Cell(LAYERS, flat(4, 1e9), speedup)])

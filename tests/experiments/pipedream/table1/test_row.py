@@ -2,9 +2,8 @@
 
 import pytest
 
-from experiments.pipedream.table1.plans import Sent, sent
+from experiments.pipedream.table1.plans import FOUR, Sent, Setting, sent
 from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
-from experiments.pipedream.table1.rows import FOUR, Setting
 from experiments.study.claims import Emulated
 from pipekit import Plan, Profile
 from pipekit.clusters import flat

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.gpipe import step_time
-from experiments.gpipe.bars import Panel, fitting, least_variance, named
+from experiments.gpipe import speed
+from experiments.gpipe.speed import Panel, fitting, least_variance, named
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe
@@ -55,8 +55,8 @@ def test_recomputation_and_the_bubble_are_what_a_pipeline_loses() -> None:
 def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     equal, plan = stages((1, 2), (1, 2)), Plan.by_hand([1, 1], recompute="always")
     early = simulate(gpipe(2, 4).take(1), equal, plan)
-    late = simulate(gpipe(2, 4).take(1), step_time.late_recomputation(equal))
-    assert step_time.bubble_over_theory(late, 2, 4) == pytest.approx(1, abs=1e-9)
-    assert 0 < step_time.bubble_over_theory(early, 2, 4) < 1
-    assert step_time.read_off(early)["imbalance"] == pytest.approx(0)
-    assert step_time.read_off(early).sum() == pytest.approx(100)
+    late = simulate(gpipe(2, 4).take(1), speed.late_recomputation(equal))
+    assert speed.bubble_over_theory(late, 2, 4) == pytest.approx(1, abs=1e-9)
+    assert 0 < speed.bubble_over_theory(early, 2, 4) < 1
+    assert speed.read_off(early)["imbalance"] == pytest.approx(0)
+    assert speed.read_off(early).sum() == pytest.approx(100)

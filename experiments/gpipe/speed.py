@@ -1,4 +1,4 @@
-"""GPipe's scenarios (section 4), and the bars of its Figure 3: more accelerators (section 4.2).
+"""GPipe's scenarios (section 4), the bars of its Figure 3, and where a step's time goes (3.3, 4.2).
 
 The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
 128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
@@ -9,13 +9,16 @@ operations.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
+import pandas as pd
 from torch import nn
 
+from experiments.gpipe import bubble
 from experiments.study.claims import Rounds, emulated
-from experiments.study.costs import emulate_at_pace, estimated, images, with_costs
+from experiments.study.costs import emulate_at_pace, estimated, images, recomputed_late, with_costs
 from experiments.study.traces import memory_of
 from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
@@ -25,6 +28,7 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
+from pipekit.traces.breakdown import ALL
 
 PIXELS, MINIBATCH, MICROBATCHES = 224, 128, 16
 """Image side, images of a minibatch, microbatches of it with GPipe (Table 1)."""
@@ -222,3 +226,56 @@ class Panel:
         pairs = zip(self.bars, self.traces, strict=True)
         each = [bar.rounds(trace, slower, repeats) for bar, trace in pairs]
         return Rounds(tuple(Panel(self.bars, one) for one in zip(*each, strict=True)), self)
+
+
+def late_recomputation(profile: Profile) -> Profile:
+    """Return costs whose backwards begin with the recomputation, once the gradient is there.
+
+    Updates take no time, as in the theory of the bubble.
+    """
+    return with_costs(recomputed_late(profile), update_s=lambda _: 0.0)
+
+
+def read_off(trace: Trace) -> pd.Series:
+    """Return where a minibatch's time goes, in percent, read off as Figure 4's caption says.
+
+    Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", those
+    of the steps before and after included.  So what the others wait for a slow stage between its
+    forwards and its backwards is bubble; :meth:`Trace.breakdown`, whose categories these are, calls
+    it imbalance.  Both find the same computation; communication and other are idle time here.
+    """
+    imbalance = bubble = 0.0
+    for _, own in trace.frame.groupby("worker"):
+        forwards = own[own["op"] == "FORWARD"]
+        turn = own.loc[own["op"] == "BACKWARD", "start_s"].min()
+        early = own[(own["op"] == "RECOMPUTE") & (own["start_s"] < turn)]  # within the bubble
+        backwards = own[own["op"].isin(["RECOMPUTE", "BACKWARD"]) & (own["start_s"] >= turn)]
+        phases = sum(
+            float(each["end_s"].max() - each["start_s"].min()) for each in (forwards, backwards)
+        )
+        imbalance += phases - _busy(forwards) - _busy(backwards)
+        bubble += trace.makespan_s - phases - _busy(early) - _busy(own[own["op"] == "UPDATE"])
+    shares = trace.breakdown().loc[ALL].copy()
+    shares["imbalance"] = 100 * imbalance / (trace.workers * trace.makespan_s)
+    shares["bubble"] = 100 * bubble / (trace.workers * trace.makespan_s)
+    shares["communication"] = shares["other"] = 0.0
+    return shares
+
+
+def bubble_over_theory(trace: Trace, stages: int, microbatches: int) -> float:
+    """Return the bubble that is read off a step over (K-1)/(T+K-1), of which section 4.2 speaks."""
+    return float(read_off(trace)["bubble"]) / 100 / bubble(stages, microbatches)
+
+
+def recomputes_early(trace: Trace) -> bool:
+    """Return whether each stage but the last recomputes before its first gradient is computed."""
+    firsts = trace.frame.groupby(["stage", "op"]).first()
+    return all(
+        firsts["start_s"][stage, "RECOMPUTE"] < firsts["end_s"][after, "BACKWARD"]
+        for stage, after in pairwise(sorted(trace.frame["stage"].unique()))
+    )
+
+
+def _busy(events: pd.DataFrame) -> float:
+    return float((events["end_s"] - events["start_s"]).sum())

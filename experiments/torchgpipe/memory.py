@@ -1,26 +1,77 @@
-"""U-Nets of any depth in the memory model, and beside it really trained (torchgpipe, 4.2.2)."""
+"""What recomputation saves and costs on one device (2.1); U-Nets in the memory model (4.2.2)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.study.costs import estimated, images
 from experiments.study.tables import largest_that_fits
 from experiments.study.traces import memory_of
-from experiments.torchgpipe.cells import as_drawn, pipeline
-from experiments.torchgpipe.settings import Benchmark, plain_sgd
+from experiments.torchgpipe.cells import Benchmark, as_drawn, pipeline, plain_sgd
 from pipekit.clusters import P40
-from pipekit.engine import Watch, measure_memory
+from pipekit.datasets import Batch
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.models import unet
 from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
+
+MODES: tuple[Recompute, ...] = "never", "except_last", "always"
+
+
+class Kept(NamedTuple):
+    """What a batch holds, really trained on one stage."""
+
+    peak_bytes: int  # the most at once
+    intermediate_bytes: float  # the most activations at once, without the batch itself
+    bytes_per_parameter: float  # of weights and gradients together
+
+
+@dataclass(frozen=True)
+class OneStage:
+    """A batch on one device, to be trained in each mode of recomputation."""
+
+    model: nn.Sequential
+    inputs: Tensor  # of the batch, [rows, ...]
+    targets: Tensor
+    microbatches: int  # m
+    loss: Loss
+    optimizer: OptimizerFactory
+    modes: tuple[Recompute, ...] = MODES
+
+    @cached_property
+    def pairs(self) -> dict[Recompute, tuple[Pipeline, Batch]]:
+        """The pipeline and the batch of each mode, to be timed."""
+        how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
+        made = {
+            m: pipeline(self.model, 1, self.microbatches, recompute=m, **how) for m in self.modes
+        }
+        return {mode: (each, (self.inputs, self.targets)) for mode, each in made.items()}
+
+    def held(self) -> dict[Recompute, Kept]:
+        """Return the bytes of a batch in each mode (measured)."""
+        return {mode: self._held(each) for mode, (each, _) in self.pairs.items()}
+
+    def _held(self, pipeline: Pipeline) -> Kept:
+        memory = measure_memory(
+            pipeline.train([(self.inputs, self.targets)], watch=Watch(memory=True))
+        )
+        frame = memory.frame
+        kept = float((frame["activations"] + frame["recompute"]).max())
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return Kept(
+            memory.peak_bytes[0],
+            kept - self.inputs.nbytes - self.targets.nbytes,
+            float(frame["weights"].max() + frame["gradients"].max()) / parameters,
+        )
+
 
 PIXELS = 192
 
