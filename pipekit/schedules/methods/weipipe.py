@@ -27,14 +27,12 @@ def weipipe(stages: int, microbatches: int) -> Schedule:
     send activations.
 
     Stage ``s`` is kept and updated by worker ``s + 1`` modulo ``p``, and comes from there to the
-    first worker at once; in the released code it is carried round.
-
-    Args:
-        stages: how many, and workers; at least 2.
-        microbatches: of a batch, a multiple of ``stages``.
+    first worker at once; in the released code it is carried round, and each send is waited for.
+    There are as many workers as ``stages``, and each batch has a multiple of so many
+    ``microbatches``.
 
     Raises:
-        ScheduleError: a count is below 1, or does not fit.
+        ScheduleError: there is one stage, or no such multiple.
     """
     require_positive(stages=stages, microbatches=microbatches)
     if stages == 1 or microbatches % stages:
