@@ -93,14 +93,17 @@ def test_in_each_turn_a_backward_and_the_next_forward() -> None:
 
 
 @pytest.mark.parametrize(("p", "m"), COUNTS)
-def test_it_is_sound_and_idles_a_backward_for_each_worker_behind(p: int, m: int) -> None:
-    """With free links; 1F1B's bubble has a forward more for each, for twice as many stages."""
+def test_it_is_sound_and_idles_the_longer_pass_for_each_worker_behind(p: int, m: int) -> None:
+    """With free links; 1F1B idles both passes for each."""
     one = weipipe(p, m).take(1)
     check(weipipe(p, m))
     for several in (weipipe(p, m), replicate(weipipe(p, m), 2)):
         check(several.take(2), joint_updates=True)
     assert is_sound(one)
-    assert max(float(each[:, 1].max()) for each in slots(one)) == 3 * m + 2 * (p - 1)
+    for forward, backward in ((1, 2), (2, 1), (2, 3)):
+        times = slots(one, {F: forward, B: backward})
+        work, longer = forward + backward, max(forward, backward)
+        assert max(float(each[:, 1].max()) for each in times) == m * work + (p - 1) * longer
     assert one.stage_workers == tuple((home(stage, p),) for stage in range(p))
     assert check(one).peak_versions == (1,) * p
     assert parse(str(one)) == one == read_csv(one.to_csv())
