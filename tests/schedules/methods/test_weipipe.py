@@ -106,6 +106,7 @@ def test_it_is_sound_and_idles_the_longer_pass_for_each_worker_behind(p: int, m:
         assert max(float(each[:, 1].max()) for each in times) == m * work + (p - 1) * longer
     assert one.stage_workers == tuple((home(stage, p),) for stage in range(p))
     assert check(one).peak_versions == (1,) * p
+    assert check(one).peak_in_flight == (p,) * p
     assert parse(str(one)) == one == read_csv(one.to_csv())
 
 
