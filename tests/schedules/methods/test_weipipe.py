@@ -3,12 +3,15 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from pipekit import Profile, simulate
+from pipekit import Pipeline, Profile, simulate
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import (
@@ -211,3 +214,12 @@ def test_a_gradient_that_stays_behind_is_refused() -> None:
     lists = [[t for t in tasks if "GRADIENTS" not in t.op.name] for tasks in one.workers]
     with pytest.raises(ScheduleError, match=r"gradient of microbatch [01] has not been sent"):
         check(replace(one, head=tuple(map(tuple, lists))))
+
+
+def test_the_engine_refuses_it_when_the_pipeline_is_built() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    with pytest.raises(
+        ScheduleError, match=r"RECEIVE_WEIGHTS_1\), which Pipeline cannot run: draw"
+    ):
+        Pipeline(model, weipipe(2, 2), optimizer=sgd, loss=nn.MSELoss())
