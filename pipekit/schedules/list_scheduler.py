@@ -49,14 +49,6 @@ class BatchPasses:
     summed: Sequence[Sequence[int]] | None = None
 
 
-def in_slots(homes: Sequence[int], microbatches: int) -> BatchPasses:
-    """Return passes of one slot each, backwards being whole, without limits."""
-    stages, none = len(homes), [0.0] * len(homes)
-    ones, room = [1.0] * stages, [math.inf] * (1 + max(homes))
-    kept = [none] * 3
-    return BatchPasses(homes, microbatches, (ones, ones, none), none, kept, none, none, room)
-
-
 def choose(passes: BatchPasses, policy: Policy) -> list[list[Pass]]:
     """Return the orders that a policy leads to; no worker gets more than it has room for.
 

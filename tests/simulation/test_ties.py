@@ -71,7 +71,7 @@ def test_as_many_bytes_are_simulated_as_the_engine_sends(
 ) -> None:
     make, batch, loss = CASES[case]
     model, (x, y) = make(), batch()
-    m, batches = 3, 2
+    m, batches = 4, 2
     balance = [1] * (stages - 1) + [len(model) - stages + 1]
     schedule = method(stages, m).take(batches)
     run = Pipeline(
@@ -92,7 +92,7 @@ def test_as_many_bytes_are_simulated_as_the_engine_sends(
 def test_so_it_is_where_stages_are_on_several_workers() -> None:
     """Their own sums come on top, and are sent over links only."""
     model, (x, y) = gpt(), tokens()
-    schedule = schedules.replicate(schedules.flush(2, 1).take(2), 2)
+    schedule = schedules.replicate(schedules.flush(2, 2).take(2), 2)
     balance = [1, len(model) - 1]
     run = Pipeline(
         model,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipekit.schedules.list_scheduler import Policy, choose, in_slots
+from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
 from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate, split_backwards
 from pipekit.schedules.ops import Op
@@ -204,8 +204,11 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
         patience=(0,) * workers,
         forwards_first=(False,) * workers,
     )
-    rows = choose(in_slots(homes, microbatches), policy)
-    # A backward stands in its two parts there, the second of which takes no time.
+    # A backward stands in its two parts, the second of which takes no time; memory has no limit.
+    slot, none, endless = [1.0] * stages, [0.0] * stages, [math.inf] * workers
+    seconds, kept = (slot, slot, none), [none] * 3
+    passes = BatchPasses(homes, microbatches, seconds, none, kept, none, none, endless)
+    rows = choose(passes, policy)
     whole = {Op.FORWARD: Op.FORWARD, Op.BACKWARD_INPUT: Op.BACKWARD}
     each = ([(whole[op], stage, k) for op, stage, k in row if op in whole] for row in rows)
     return flushed("Hanayo", each)

@@ -24,17 +24,15 @@ def weipipe(stages: int, microbatches: int) -> Schedule:
     stage's gradients goes on, to which each worker adds its own (Lin et al., WeiPipe, PPoPP 2025;
     ``forward_backward_step`` in github.com/Gvilenius/weipipe).  So in a turn a worker sends two
     stages' weights and one stage's gradients, however long sequences are, where other pipelines
-    send activations.
+    send activations.  With free links a batch takes m (F + B) + (p - 1) max(F, B).
 
     Stage ``s`` is kept and updated by worker ``s + 1`` modulo ``p``, and comes from there to the
-    first worker at once; in the released code it is carried round.
-
-    Args:
-        stages: how many, and workers; at least 2.
-        microbatches: of a batch, a multiple of ``stages``.
+    first worker at once; in the released code it is carried round, and each send is waited for.
+    There are as many workers as ``stages``, and each batch has a multiple of so many
+    ``microbatches``.
 
     Raises:
-        ScheduleError: a count is below 1, or does not fit.
+        ScheduleError: there is one stage, or no such multiple.
     """
     require_positive(stages=stages, microbatches=microbatches)
     if stages == 1 or microbatches % stages:

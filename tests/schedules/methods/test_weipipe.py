@@ -3,12 +3,15 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from pipekit import Profile, simulate
+from pipekit import Pipeline, Profile, simulate
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import (
@@ -93,16 +96,20 @@ def test_in_each_turn_a_backward_and_the_next_forward() -> None:
 
 
 @pytest.mark.parametrize(("p", "m"), COUNTS)
-def test_it_is_sound_and_idles_a_backward_for_each_worker_behind(p: int, m: int) -> None:
-    """With free links; 1F1B's bubble has a forward more for each, for twice as many stages."""
+def test_it_is_sound_and_idles_the_longer_pass_for_each_worker_behind(p: int, m: int) -> None:
+    """With free links; 1F1B idles both passes for each."""
     one = weipipe(p, m).take(1)
     check(weipipe(p, m))
     for several in (weipipe(p, m), replicate(weipipe(p, m), 2)):
         check(several.take(2), joint_updates=True)
     assert is_sound(one)
-    assert max(float(each[:, 1].max()) for each in slots(one)) == 3 * m + 2 * (p - 1)
+    for forward, backward in ((1, 2), (2, 1), (2, 3)):
+        times = slots(one, {F: forward, B: backward})
+        work, longer = forward + backward, max(forward, backward)
+        assert max(float(each[:, 1].max()) for each in times) == m * work + (p - 1) * longer
     assert one.stage_workers == tuple((home(stage, p),) for stage in range(p))
     assert check(one).peak_versions == (1,) * p
+    assert check(one).peak_in_flight == (p,) * p
     assert parse(str(one)) == one == read_csv(one.to_csv())
 
 
@@ -207,3 +214,12 @@ def test_a_gradient_that_stays_behind_is_refused() -> None:
     lists = [[t for t in tasks if "GRADIENTS" not in t.op.name] for tasks in one.workers]
     with pytest.raises(ScheduleError, match=r"gradient of microbatch [01] has not been sent"):
         check(replace(one, head=tuple(map(tuple, lists))))
+
+
+def test_the_engine_refuses_it_when_the_pipeline_is_built() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    with pytest.raises(
+        ScheduleError, match=r"RECEIVE_WEIGHTS_1\), which Pipeline cannot run: draw"
+    ):
+        Pipeline(model, weipipe(2, 2), optimizer=sgd, loss=nn.MSELoss())
