@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -114,8 +114,8 @@ def test_sparse_gradients_are_clipped_and_scaled(settings: dict[str, Any]) -> No
     model = nn.Sequential(nn.EmbeddingBag(20, 8, sparse=True), nn.Tanh(), nn.Linear(8, 4))
     words = [(torch.randint(20, (8, 4)), y) for _, y in data()]
     make = clipped if "clip_norm" in settings else partial(torch.optim.SGD, lr=0.1)
-    trained, dense = copy.deepcopy(model), copy.deepcopy(model)
-    dense[0].sparse = False
+    trained, dense, embedding = copy.deepcopy(model), model, cast(Any, model[0])
+    embedding.sparse = False
     pipeline = pk.Pipeline(
         trained,
         schedules.flush(2, 1),
