@@ -73,9 +73,7 @@ def _uncopied(module: nn.Module) -> str:
 def twin(module: Module, shared: Iterable[Tensor]) -> Module:
     """Return a copy of a module with the same buffers and generators, whoever may replace them.
 
-    Args:
-        module: any.
-        shared: what else they have in common; of other parameters the copy has its own.
+    They have ``shared`` tensors in common; of other parameters the copy has its own.
     """
     common = {id(each): each for each in (*module.buffers(), *generators(module), *shared)}
     copied = copy.deepcopy(module, common)

@@ -92,11 +92,8 @@ class PythonState:
 
 @contextmanager
 def state_untouched(model: nn.Module) -> Iterator[PythonState]:
-    """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python
-    stay as they were.
-
-    Yields:
-        What it keeps in Python, as it was.
+    """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python,
+    which is yielded, stay as they were.
     """
     state = PythonState(model)
     with buffers_untouched(model), put_back(generators(model)):

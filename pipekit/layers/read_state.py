@@ -47,9 +47,7 @@ def put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
 class ReadState:
     """Buffers and generators of a stage, whose forwards are run again.
 
-    Args:
-        module: the stage's layers.
-        edited: names of the buffers that a forward edits; None: perhaps all.
+    ``edited`` names the buffers that a forward edits; None: perhaps all.
     """
 
     def __init__(self, module: nn.Module, edited: Collection[str] | None) -> None:

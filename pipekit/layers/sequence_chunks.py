@@ -61,13 +61,8 @@ def running(sequence: ChunkedSequence, chunk: int) -> Iterator[None]:
 def with_earlier(layer: nn.Module, name: str, piece: Tensor, dim: int) -> Tensor:
     """Return a chunk's tensor behind those of the earlier chunks, and leave it for later ones.
 
+    The ``piece`` has the chunk's tokens along ``dim``; ``name`` tells it from the layer's others.
     Its gradient is the sum of the later chunks', from the last one on, and then its own.
-
-    Args:
-        layer: that calls.
-        name: of the tensor among the layer's.
-        piece: with the chunk's tokens along ``dim``.
-        dim: along which the tensors are joined.
     """
     if _now.sequence is None:
         return piece

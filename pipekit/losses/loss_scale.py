@@ -34,13 +34,9 @@ class LossScale:
 
     @classmethod
     def of(cls, value: "float | str | LossScale | None") -> Self | None:
-        """Return what a user's ``loss_scale`` means.
+        """Return what a user's ``loss_scale`` means; raise ValueError if it means nothing.
 
-        Args:
-            value: a number that stays as it is, "dynamic" for the defaults, a rule, or None.
-
-        Raises:
-            ValueError: it is none of these.
+        It is a number that stays as it is, "dynamic" for the defaults, a rule, or None.
         """
         if value is None or isinstance(value, cls):
             return value

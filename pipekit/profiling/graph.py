@@ -13,9 +13,6 @@ def merged(profile: Profile) -> Profile:
 
     It is cut behind every layer whose output is all that the layers behind it read; what lies
     between two such cuts is one layer.  A chain comes back as it is.
-
-    Args:
-        profile: a graph.
     """
     if not profile.values:
         return profile

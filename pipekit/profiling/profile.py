@@ -227,9 +227,7 @@ class Profile:
     def scaled(self, rows: int, chunks: int = 1) -> "Profile":
         """Return the costs of a microbatch of ``rows`` rows, proportional but for parameters'.
 
-        Args:
-            rows: of the microbatch.
-            chunks: equal ones of its sequences, of which the costs are those of one.
+        With ``chunks`` they are those of one of so many equal chunks of its sequences.
         """
         part = rows / self.rows / chunks
 

@@ -71,7 +71,7 @@ class TestJson:
     def test_what_is_saved_comes_back(
         self, tmp_path_factory: pytest.TempPathFactory, profile: Profile
     ) -> None:
-        path = tmp_path_factory.mktemp("json") / "new" / "p.json"
+        path = tmp_path_factory.getbasetemp() / "new" / "p.json"  # a folder for all examples
         profile.save(path)
         again = Profile.load(path)
         assert again == profile
