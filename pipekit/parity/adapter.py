@@ -58,15 +58,15 @@ class Stated(BaseModel):
             wrong = error.errors()[0]
             name, said = wrong["loc"][0], wrong["msg"].lower()
             raise ValueError(f"the adapter's {name} is {wrong['input']!r}: {said}") from None
-        if stated.balance and sum(stated.balance) != layers:
+        if (stated.stages or 1) > layers:
+            raise ValueError(f"the adapter's stages are {stated.stages}: the layers are {layers}")
+        if stated.balance is None:
+            return stated
+        if sum(stated.balance) != layers:
             raise ValueError(
                 f"the adapter's balance is {stated.balance}: let it add up to {layers} layers"
             )
-        if (stated.stages or 1) > layers:
-            raise ValueError(f"the adapter's stages are {stated.stages}: the layers are {layers}")
-        return (
-            stated.model_copy(update={"stages": len(stated.balance)}) if stated.balance else stated
-        )
+        return stated.model_copy(update={"stages": len(stated.balance)})
 
 
 @dataclass
