@@ -42,10 +42,10 @@ quick: $(STAMP) ## run the tests only
 	.venv/bin/python -m pytest $(PARALLEL)
 
 long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
-	.venv/bin/python -m pytest -m long $(PARALLEL) $$(grep -rl --include='test_*.py' 'mark\.long' tests)
+	.venv/bin/python -m pytest -m long $(PARALLEL) $$(grep -rlE --include='test_*.py' 'mark\.long|sampled\(' tests)
 
 tables: $(STAMP) ## judge every table: all methods and ops, and each order of torch's messages (5 minutes)
-	.venv/bin/python -m pytest -m "long or not long" $(PARALLEL) tests/schedules tests/simulation
+	.venv/bin/python -m pytest -m "whole or long or not long" $(PARALLEL) tests/schedules tests/simulation
 	.venv/bin/python -m experiments.message_orders --output results/runs/messages
 
 scripts: $(STAMP) ## run the tests of what is run by hand: attacks, benchmarks, the comparison of commits
@@ -68,7 +68,7 @@ people: $(STAMP) ## train what people bring beside the plain loop, Hugging Face'
 	.venv/bin/python -m pytest tests/people -m "models or long or not models" $(PARALLEL)
 
 parity: $(STAMP) ## judge torch's and our own pipelining on every model, and every fault (minutes)
-	.venv/bin/python -m pytest tests/parity -m "long or not long" $(PARALLEL)
+	.venv/bin/python -m pytest tests/parity -m "whole or long or not long" $(PARALLEL)
 	.venv/bin/python -m tests.parity.matrix results/runs/parity
 
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)

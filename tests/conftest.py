@@ -32,7 +32,7 @@ settings.register_profile("quick", deadline=None, derandomize=True, max_examples
 settings.register_profile("properties", settings.get_profile("quick"), max_examples=200)
 
 
-APART = {"browser", "devices", "long", "models", "scripts"}
+APART = {"browser", "devices", "long", "models", "scripts", "whole"}
 """Marks of tests that take long and run only where they are asked for: each has a make target."""
 
 

@@ -12,6 +12,7 @@ from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault
 from tests.parity import unlisted
 from tests.parity.small import Small, verdict_on
+from tests.sampled import sampled
 
 
 def unstated(adapter: type[Small]) -> type:
@@ -296,8 +297,7 @@ FOUND: list[tuple[type[Small], str, str]] = [
 ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("adapter", "model", "fault"), FOUND)
+@pytest.mark.parametrize(("adapter", "model", "fault"), sampled(FOUND, 8))
 def test_a_fault_is_found_and_nothing_else_is_said(
     adapter: type[Small], model: str, fault: str
 ) -> None:
@@ -345,8 +345,7 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
 ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("adapter", "model", "fault"), UNLISTED)
+@pytest.mark.parametrize(("adapter", "model", "fault"), sampled(UNLISTED, 8))
 def test_a_fault_that_no_list_has_is_found_and_has_a_class(
     adapter: type[Small], model: str, fault: str
 ) -> None:

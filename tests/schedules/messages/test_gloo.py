@@ -51,7 +51,7 @@ def _is_task(group: Group) -> bool:
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(16, marks=pytest.mark.long), pytest.param(50, marks=pytest.mark.scripts)]
+    "count", [pytest.param(16, marks=pytest.mark.long), pytest.param(50, marks=pytest.mark.whole)]
 )
 def test_gloo_hangs_where_it_is_proved_to(tmp_path: Path, count: int) -> None:
     programs = [*map(drawn, range(3 * count))]

@@ -26,14 +26,13 @@ from pipekit.schedules import (
     slots,
 )
 from pipekit.simulation.costs import Costs
+from tests.sampled import sampled
 from tests.schedules.methods.lifetimes import peaks_over_time
 from tests.schedules.reference import executable, key, ticking
 
 QUICK = [(3, 3), (4, 4), (4, 9), (5, 7), (8, 8)]
 WHOLE = [(p, m) for p in range(1, 9) for m in range(2, 17)]
-cases = pytest.mark.parametrize(
-    ("p", "m"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.long) for each in WHOLE)]
-)
+cases = pytest.mark.parametrize(("p", "m"), [*QUICK, *sampled(WHOLE, 12)])
 
 
 def taking(slots_each: float, workers: int) -> Mapping[Op, float]:
