@@ -58,7 +58,8 @@ def rendered(text: str, reference: Path) -> str:
     """
     if text.count("<!-- number:") != len(list(MARK.finditer(text))):
         raise ValueError("a mark '<!-- number: ...' is not as pipekit.ledger.numbers describes")
-    return MARK.sub(lambda mark: _rendered(mark, reference), text)
+    read = cache(pd.read_csv)
+    return MARK.sub(lambda mark: _rendered(mark, reference, read), text)
 
 
 def pages(repository: Path) -> list[Path]:
@@ -71,15 +72,12 @@ def pages(repository: Path) -> list[Path]:
     return sorted(path for path in found if "<!-- number:" in path.read_text(encoding="utf-8"))
 
 
-_table = cache(pd.read_csv)
-
-
-def _rendered(mark: re.Match[str], reference: Path) -> str:
+def _rendered(mark: re.Match[str], reference: Path, read: Callable[[Path], pd.DataFrame]) -> str:
     asked = mark.groupdict()
     path = reference / asked["table"]
     if not path.exists():
         raise ValueError(f"{mark[0]}: no table is named {path}")
-    table = _table(path)
+    table = read(path)
     for column in filter(None, (asked["column"], asked["key"])):
         if column not in table:
             raise ValueError(f"{mark[0]}: {path.name} has the columns {', '.join(table)}")

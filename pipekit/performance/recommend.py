@@ -167,7 +167,7 @@ def recommend(
         seq_tokens: of a sample.
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
         graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less; where
-            the device is always behind its host, as in dense models, nothing changes.
+            the device is always behind its host, as in large dense models, nothing changes.
         framework: that runs it.
 
     Raises:

@@ -16,6 +16,7 @@ from pipekit.clusters.namespaces import (
     available,
     burst_bytes,
     bytes_per_second,
+    call,
     run,
 )
 
@@ -55,6 +56,20 @@ def _running(command: str) -> list[str]:
         if command in line:
             found.append(line)
     return found
+
+
+@needs_namespaces
+def test_a_function_is_called_on_all_workers_and_what_fails_is_told() -> None:
+    def number(sought: int) -> tuple[int, int]:
+        import torch.distributed as dist
+
+        if dist.get_rank() == sought:
+            raise ValueError(f"{sought} is here")
+        return dist.get_rank(), dist.get_world_size()
+
+    assert call(number, 2, None, 2) == (0, 2)
+    with pytest.raises(RuntimeError, match="ValueError: 1 is here"):
+        call(number, 2, None, 1)
 
 
 @needs_namespaces
