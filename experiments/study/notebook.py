@@ -13,6 +13,7 @@ A claim is a function, evaluated where it stands; one whose value has a name is 
     nb.record("gpipe-sec41-3-8x-single", one.counted / alone.counted, "exact")
 """
 
+import ast
 import json
 import os
 from collections import Counter
@@ -29,6 +30,7 @@ from IPython.display import display, update_display
 
 from experiments.study.claims import Changed, Rounds, evaluated, passes, points
 from pipekit import plots
+from pipekit.choices import require_choice
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
 from pipekit.ledger.batches.experiment import GIVEN
@@ -221,10 +223,14 @@ def begin(
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
 
-    A parameter out of the range that its comment says is a ValueError at once, not by the
-    notebook's fifth figure (:mod:`pipekit.ledger.batches.ranges`).
+    A parameter out of the range that its comment says, or one that papermill was given and the
+    notebook does not have, is a ValueError at once, not by the notebook's fifth figure
+    (:mod:`pipekit.ledger.batches.ranges`).
     """
-    declared = _declared(namespace.get("In", ()))
+    cells = namespace.get("In", ())
+    declared = _declared(cells)
+    for name in _injected(cells) if declared else ():
+        require_choice("a parameter of this notebook", name, declared)
     given = {
         name: value
         for name, value in namespace.items()
@@ -242,3 +248,16 @@ def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
         if all(f"{name}: " in cell for name in GIVEN):
             return read(cell)
     return {}
+
+
+def _injected(cells: Sequence[str]) -> list[str]:
+    """Return the names that papermill gave values to, in a cell of its own."""
+    found = (cell for cell in cells if cell.startswith("# Parameters\n"))
+    statements = (statement for cell in found for statement in ast.parse(cell).body)
+    return [
+        target.id
+        for statement in statements
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    ]

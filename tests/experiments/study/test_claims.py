@@ -190,6 +190,12 @@ rows: int = 8  # of a batch [4, 16]
 """
 
 
+def test_a_parameter_that_papermill_was_given_and_the_notebook_lacks_is_refused_by_name() -> None:
+    given = {"scale": "quick", "results_dir": ".", "rows": 8, "row": 4}
+    with pytest.raises(ValueError, match="not 'row'; did you mean 'rows'"):
+        parameters({**given, "In": ["", CELL, '# Parameters\nscale = "quick"\nrow = 4\n']})
+
+
 def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> None:
     cells = ["", CELL, "rows = 2"]  # papermill's own cell comes after the notebook's
     given = {"scale": "quick", "results_dir": ".", "rows": 8}
