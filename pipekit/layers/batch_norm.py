@@ -16,8 +16,11 @@ class DeferredBatchNorm(_BatchNorm):
     In training each microbatch is normalised by its own mean and variance; the running averages get
     those of the whole batch, at its last microbatch (GPipe, section 3.2).  A recomputed forward
     does not count again.  Outside a pipeline, and in evaluation, it is ordinary batch norm, of
-    inputs [rows, channels, ...].  Its arguments and its ``state_dict()`` are those of
-    :class:`torch.nn.BatchNorm2d`.
+    inputs [rows, channels, ...].  Its ``state_dict()`` is that of :class:`torch.nn.BatchNorm2d`.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats: those of
+            :class:`torch.nn.BatchNorm2d`.
     """
 
     batch_mean: Tensor

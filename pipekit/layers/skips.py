@@ -66,8 +66,10 @@ class Skippable(nn.Module):
     def isolate(self, namespace: str, only: Iterable[str] | None = None) -> Self:
         """Put names into a namespace, so that the same block can be used again; return self.
 
-        Meant are all names, or ``only`` some: a layer between two others, that pops what the one
-        stashes and stashes what the other pops, isolates each name for itself.
+        Args:
+            namespace: anything but "".
+            only: the names; by default all of them.  A layer between two others, that pops what the
+                one stashes and stashes what the other pops, isolates each name for itself.
 
         Raises:
             ValueError: the layer does not declare one of the names.
@@ -88,7 +90,9 @@ class Skippable(nn.Module):
     def stash(self, name: str, tensor: Tensor | None) -> None:
         """Leave a tensor for the layer that pops it, as it is: gradients flow through it.
 
-        None says that there is nothing this time.
+        Args:
+            name: one of :attr:`stashes`.
+            tensor: of any shape; None says that there is nothing this time.
 
         Raises:
             ValueError: the layer does not declare it.
@@ -132,10 +136,16 @@ class Skippable(nn.Module):
 class carrying:
     """A context for the forward of some consecutive layers, and what they carry in and out.
 
-    What these layers pop of layers before them is ``incoming``, what they stash and do not pop
-    ``outgoing``: tensors, or None.  Any layer may fail: nothing that it left behind is seen outside
-    the context.  Contexts belong to the thread that entered them, and inner ones see nothing of
-    outer ones.
+    Any layer may fail: nothing that it left behind is seen outside the context.  Contexts belong to
+    the thread that entered them, and inner ones see nothing of outer ones.
+
+    Args:
+        incoming: what layers before these stashed and these pop.  A pop gives up the context's
+            reference; the caller's mapping keeps its own.
+
+    Attributes:
+        outgoing: what these layers stashed and did not pop, for layers behind them: tensors, or
+            None.
     """
 
     def __init__(self, incoming: Mapping[Name, Tree] = MappingProxyType({})) -> None:
@@ -156,7 +166,11 @@ class carrying:
         return self._incoming | self.outgoing
 
     def stashed(self, name: Name) -> Tree:
-        """Return what these layers have stashed; raise LookupError if they have not."""
+        """Return what these layers have stashed.
+
+        Raises:
+            LookupError: they have not.
+        """
         if name not in self.outgoing:
             raise LookupError(
                 f"no layer has stashed {name!r} in this forward, which one declares and a later "
@@ -186,10 +200,14 @@ _thread = _SkippingThread()
 
 
 def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree, dict[Name, Tree]]:
-    """Return a layer's output for ``x``, and the skips that are under way behind it.
+    """Return a layer's output, and the skips that are under way behind it.
 
-    Of the ``incoming`` skips, what it does not pop is handed on.  In place of None, which cannot be
-    passed on, stands the empty tuple.
+    In place of None, which cannot be passed on, stands the empty tuple.
+
+    Args:
+        layer: called with ``x``.
+        x: its input.
+        incoming: the skips that are under way before it; what it does not pop is handed on.
     """
     given = {name: None if isinstance(skip, tuple) else skip for name, skip in incoming.items()}
     with carrying(given) as carried:
@@ -233,7 +251,13 @@ class _Inlined(nn.Module):
 
 
 class Skip(NamedTuple):
-    """A skip connection, from the layer, or the stage, that stashes it to the one that pops it."""
+    """A skip connection.
+
+    Attributes:
+        name: in the whole model.
+        source: the layer, or the stage, that stashes it.
+        destination: the one that pops it.
+    """
 
     name: Name
     source: int
@@ -256,7 +280,12 @@ def links(layers: Iterable[nn.Module]) -> list[Skip]:
 
 
 def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
-    """Return the skips between stages of so many layers, given those between layers."""
+    """Return the skips that go from one stage to another, with stages for ends.
+
+    Args:
+        skips: between layers, as :func:`links` gives them.
+        balance: layers of each stage, in order.
+    """
     ends = list(accumulate(balance))
     crossing = (
         Skip(name, bisect_right(ends, source), bisect_right(ends, destination))

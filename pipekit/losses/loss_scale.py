@@ -34,9 +34,13 @@ class LossScale:
 
     @classmethod
     def of(cls, value: "float | str | LossScale | None") -> Self | None:
-        """Return what a user's ``loss_scale`` means; raise ValueError if it means nothing.
+        """Return what a user's ``loss_scale`` means.
 
-        It is a number that stays as it is, "dynamic" for the defaults, a rule, or None.
+        Args:
+            value: a number that stays as it is, "dynamic" for the defaults, a rule, or None.
+
+        Raises:
+            ValueError: it is none of these.
         """
         if value is None or isinstance(value, cls):
             return value

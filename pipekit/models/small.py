@@ -63,5 +63,9 @@ def mlp(
 
 
 def image_mlp(width: int = 128, depth: int = 8) -> nn.Sequential:
-    """Return an :func:`mlp` for images ``[B, 1, 28, 28]``, giving logits ``[B, 10]``."""
+    """Return an :func:`mlp` for images ``[B, 1, 28, 28]``, giving logits ``[B, 10]``.
+
+    Args:
+        width, depth: as for :func:`mlp`.
+    """
     return nn.Sequential(nn.Flatten(), *mlp(width, depth, inputs=28 * 28, outputs=10))

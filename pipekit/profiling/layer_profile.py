@@ -99,8 +99,12 @@ class LayerProfile:
 class SkipProfile:
     """What one skip connection costs for one microbatch; see :mod:`pipekit.layers.skips`.
 
-    ``saved``: whether a backward needs the tensor, so that it is among the ``saved_bytes`` of the
-    layer that made it; otherwise it costs memory of its own where it is handed over.
+    Attributes:
+        name: in the whole model.
+        source, destination: the layers that stash and pop it.
+        bytes: of the tensor.
+        saved: whether a backward needs it, so that it is among the ``saved_bytes`` of the layer
+            that made it; otherwise it costs memory of its own where it is handed over.
 
     Raises:
         ValueError: the bytes are negative or not finite.

@@ -22,7 +22,11 @@ def seq1f1b(stages: int, microbatches: int, *, chunks: int) -> Schedule:
     backward begins, which is that of the last chunk (Sun et al., Seq1F1B, arXiv 2406.03488;
     ``num_warmup`` in github.com/sail-sg/zero-bubble-pipeline-parallelism).  So ``p - 1 - w +
     chunks`` chunks are in flight, each with a part of a microbatch's activations, where 1F1B has
-    ``p - w`` microbatches.  Each of the ``stages`` has a worker, each batch ``microbatches``.
+    ``p - w`` microbatches.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+        chunks: of each microbatch.
     """
     return _chunked("Seq1F1B", stages, microbatches, chunks, chunks)
 
@@ -32,7 +36,10 @@ def terapipe(stages: int, microbatches: int, *, chunks: int) -> Schedule:
 
     It is GPipe's, with chunks of sequences in place of microbatches (Li et al., TeraPipe, ICML
     2021, arXiv 2102.07988).  How long each chunk is, there a search decides; here the costs say it.
-    Each of the ``stages`` has a worker, each batch ``microbatches``.
+
+    Args:
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
+        chunks: of each microbatch.
     """
     return _chunked("TeraPipe", stages, microbatches, chunks, chunks * microbatches)
 

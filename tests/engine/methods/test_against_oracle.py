@@ -357,7 +357,7 @@ def test_a_buffer_that_is_replaced(method: str, recompute: str) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A layer that recomputes itself, perhaps with a dropout inside."""
+    """A layer that recomputes itself, perhaps with a dropout inside, whose state it forgets."""
 
     def __init__(self, dropout: float | None) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ class Checkpointed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         from torch.utils.checkpoint import checkpoint
 
-        y: Tensor = checkpoint(self.block, x, use_reentrant=False)
+        y: Tensor = checkpoint(self.block, x, use_reentrant=False, preserve_rng_state=False)
         return y
 
 
