@@ -131,7 +131,7 @@ TABLES = Names(
         "bpipe": _method("offloading:bpipe"),
         "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
         "sharded-bfs": _method("sharded:sharded_bfs", **_LOOPED),
-        "pipefisher": _method("pipefisher:pipefisher", ops=("CURVATURE", "INVERSION")),
+        "pipefisher": _method("bubbles:pipefisher", ops=("CURVATURE", "INVERSION")),
         "weipipe": _method("weipipe:weipipe"),
     },
 )

@@ -4,7 +4,7 @@ from pipekit.schedules.check import Report, check
 from pipekit.schedules.formats.text import draw
 from pipekit.schedules.lowering.lower import lower
 from pipekit.schedules.lowering.steps import Message, Step, Steps
-from pipekit.schedules.methods.bubbles import filled, recomputed
+from pipekit.schedules.methods.bubbles import filled, pipefisher, recomputed
 from pipekit.schedules.methods.flushed import flushed
 from pipekit.schedules.methods.gpipe import gpipe, inference, model_parallel
 from pipekit.schedules.methods.looped import (
@@ -18,7 +18,6 @@ from pipekit.schedules.methods.looped import (
 from pipekit.schedules.methods.offloading import bpipe, offloaded, pipe_offload
 from pipekit.schedules.methods.one_f_one_b import alternate, eager, flush, zb_h1, zb_h2
 from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
-from pipekit.schedules.methods.pipefisher import pipefisher
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.sequence_chunks import seq1f1b, terapipe
 from pipekit.schedules.methods.sharded import sharded, sharded_bfs

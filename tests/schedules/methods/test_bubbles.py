@@ -22,7 +22,7 @@ from pipekit.schedules import (
     recomputed,
     slots,
 )
-from pipekit.schedules.methods.pipefisher import CURVATURE, INVERSION
+from pipekit.schedules.methods.bubbles import CURVATURE, INVERSION
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import in_flight
 
