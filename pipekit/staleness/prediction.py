@@ -7,6 +7,7 @@ et al., "PipeOptim: Ensuring Effective 1F1B Schedule with Optimizer-Dependent We
 (arXiv 2312.00839), section III.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,12 +17,12 @@ from pipekit.schedules import Op
 from pipekit.staleness.mitigation import Mitigation, Pass, Weight
 
 
-class Prediction(Mitigation):
+class Prediction(Mitigation, ABC):
     """Predicts weights by as many updates as a subclass says."""
 
+    @abstractmethod
     def ahead(self, at: Pass) -> int:
         """Return by how many updates a pass looks ahead, from the version that it reads."""
-        raise NotImplementedError
 
     def require(self, optimizer: Optimizer) -> None:
         """Raise ValueError unless the optimizer's state gives its next step."""
