@@ -49,20 +49,20 @@ def main(
     about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
     beside = golden.parent
+    if (usual := beside / "notebooks.csv").exists():  # of other experiments' notebooks, too
+        seconds = pd.concat([pd.read_csv(usual), seconds]).drop_duplicates("name", keep="last")
     if add:
         found = renewed(pd.read_csv(golden, keep_default_na=False), found)
         anew = {json.loads(line)["id"] for line in records.splitlines()}
         kept = (beside / FILE).read_text("utf-8").splitlines(keepends=True)
         records = "".join(line for line in kept if json.loads(line)["id"] not in anew) + records
-        before = pd.read_csv(beside / "notebooks.csv")
-        seconds = pd.concat([before, seconds]).drop_duplicates("name", keep="last")
     else:
         facts = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         facts |= {"claims": len(found), "load": load, "command": "make papers"}
         golden.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     found.to_csv(golden, index=False)
     (beside / FILE).write_text(records, encoding="utf-8")
-    seconds.to_csv(beside / "notebooks.csv", index=False)
+    seconds.to_csv(usual, index=False)
     judged = outcomes(beside)
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)
