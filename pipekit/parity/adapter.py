@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -39,11 +39,11 @@ class Stated(BaseModel):
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
     # Microbatches of a batch; without them all divisors of the rows are tried.
-    microbatches: int | None = Field(None, ge=1, le=1024)
-    stages: int | None = Field(None, ge=1)  # of the pipeline; without it the ranks count
-    balance: tuple[int, ...] | None = None  # how many of the model's layers each stage has
-    stale: int = Field(0, ge=0, le=99)  # the most updates that gradients are behind by design
-    clip_norm: float | None = Field(None, gt=0)  # of all gradients, to which it clips by design
+    microbatches: StrictInt | None = Field(None, ge=1, le=1024)
+    stages: StrictInt | None = Field(None, ge=1)  # of the pipeline; without it the ranks count
+    balance: tuple[StrictInt, ...] | None = None  # how many of the model's layers each stage has
+    stale: StrictInt = Field(0, ge=0, le=99)  # the most updates that gradients are behind by design
+    clip_norm: StrictFloat | None = Field(None, gt=0)  # of all gradients, to which it clips
 
     @classmethod
     def by(cls, adapter: Any, layers: int) -> "Stated":

@@ -187,6 +187,8 @@ def test_what_cannot_be_run_is_refused_before_anything_starts() -> None:
     ("stated", "sentence"),
     [
         ({"microbatches": 0}, "microbatches is 0: input should be greater than or equal to 1"),
+        ({"microbatches": True}, "microbatches is True: input should be a valid integer"),
+        ({"stages": "4"}, "stages is '4': input should be a valid integer"),
         ({"stale": "late"}, "stale is 'late': input should be a valid integer"),
         ({"balance": [8, 7]}, r"balance is \(8, 7\): let it add up to 16 layers"),
         ({"stages": 17}, "stages are 17: the layers are 16"),
