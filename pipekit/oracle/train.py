@@ -118,41 +118,22 @@ def train(
             at an update and do not update together.
     """
     replicas = list(replicas or [1] * len(balance))
-    _check_arguments(model, method, balance, microbatches, replicas)
-    for share in shares or ():
-        if sorted(chain.from_iterable(share)) != list(range(microbatches)):
-            raise ValueError(
-                f"shares {share} do not have each of the {microbatches} microbatches of a batch "
-                f"once; name for each stage and worker those that it has"
-            )
+    _check_arguments(model, method, balance, microbatches, replicas, shares or ())
     in_flight = in_flight or [math.ceil(sum(replicas[s:]) / r) for s, r in enumerate(replicas)]
     rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
     reads = Reads(method, replicas, in_flight, rounds, microbatches, flush_after)
     unsplit, model = model, with_copies(model, balance).train()
     copies = copies_of(unsplit, model)
     shared = shared_by_stages(model, balance, copies)
-    if (shared or clip_norm is not None or loss_scale) and len(set(rounds)) > 1:
-        raise ValueError(
-            "stages on different numbers of workers update at different times, so that they have "
-            "no gradient in common to clip or scale and no weight to share; give all as many"
-        )
+    if shared or clip_norm is not None or loss_scale:
+        _check_updates_together(rounds)
     averaged = getattr(loss, "reduction", "mean") != "sum"
     order: Sequence[Sequence[Sequence[int]] | None] = shares or [None for _ in balance]
+    each = zip(stage_parameters(model, balance), replicas, rounds, order, strict=True)
+    pasts = [Past(s, len(balance), reads.delay(s)) for s in range(len(balance))]
     stages = [
-        Stage(
-            named,
-            width,
-            length,
-            optimizer,
-            lr_scheduler,
-            averaged,
-            own,
-            Past(s, len(balance), reads.delay(s)),
-            mitigation,
-        )
-        for s, (named, width, length, own) in enumerate(
-            zip(stage_parameters(model, balance), replicas, rounds, order, strict=True)
-        )
+        Stage(named, width, length, optimizer, lr_scheduler, averaged, own, past, mitigation)
+        for past, (named, width, length, own) in zip(pasts, each, strict=True)
     ]
     weights = [_snapshot(model)]
     losses: list[float] = []
@@ -162,14 +143,8 @@ def train(
 
     with _intra_op_threads(threads):
         for t, (inputs, targets) in enumerate(batches):
-            for s, stage in enumerate(stages):
-                stage.load(reads.version(s, t, t * microbatches))
-            rows = _rows(inputs)
-            if rows < microbatches:
-                raise ValueError(
-                    f"batch {t} has {rows} rows for {microbatches} microbatches; "
-                    "give it a row for each"
-                )
+            _load(stages, reads, t, t * microbatches)
+            _check_rows(t, _rows(inputs), microbatches)
             known = reads.version(len(stages) - 1, t, t * microbatches)
             scale = _scale_after(loss_scale, scales[:known], finite[:known]) if loss_scale else 1.0
             # A loop, not sum(): since Python 3.12 sum() compensates its rounding errors.
@@ -177,13 +152,12 @@ def train(
             parts = zip(_split(inputs, microbatches), _split(targets, microbatches), strict=True)
             for k, (part, target) in enumerate(parts, start=t * microbatches):
                 if method == PACI:
-                    for s, stage in enumerate(stages):
-                        stage.load(reads.version(s, t, k))
+                    _load(stages, reads, t, k)
                 with _autocast(autocast):
                     output = _forward(model, part, seed, first_microbatch + k, shared)
                     part_loss = loss(output, target)
                 if averaged:
-                    part_loss = part_loss * (_rows(part) / rows)
+                    part_loss = part_loss * (_rows(part) / _rows(inputs))
                 if method in NO_STASHING:
                     for stage in stages:
                         stage.load_for_backward()
@@ -194,15 +168,12 @@ def train(
                 batch_loss += part_loss.item()
             losses.append(batch_loss)
 
-            last = t + 1 == len(batches)
-            updating = [stage for stage in stages if stage.ends_round() or last]
+            updating = [stage for stage in stages if stage.ends_round() or t + 1 == len(batches)]
             for stage in updating:
                 stage.sum_gradients()
             give_to_all(copies)
             if updating and loss_scale:
-                for parameter in model.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad = parameter.grad * (1 / scale)
+                _scale_gradients(model, 1 / scale)
                 scales.append(scale)
                 finite.append(all(g.isfinite().all() for g in _gradients(model).values()))
             gradients.append(_gradients(model))
@@ -226,6 +197,12 @@ def train(
         scales,
         [update for update, fine in enumerate(finite, start=1) if not fine],
     )
+
+
+def _load(stages: Sequence[Stage], reads: Reads, batch: int, microbatch: int) -> None:
+    """Give every stage the weights that a microbatch's forward reads."""
+    for s, stage in enumerate(stages):
+        stage.load(reads.version(s, batch, microbatch))
 
 
 def _forward(
@@ -255,6 +232,12 @@ def _snapshot(model: nn.Sequential) -> Weights:
 def _gradients(model: nn.Sequential) -> Weights:
     named = model.named_parameters(remove_duplicate=False)
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def _scale_gradients(model: nn.Sequential, factor: float) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad * factor
 
 
 def _autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
@@ -306,6 +289,7 @@ def _check_arguments(
     balance: Sequence[int],
     microbatches: int,
     replicas: Sequence[int],
+    shares: Sequence[Sequence[Sequence[int]]],
 ) -> None:
     if method not in VERSION_READ:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(VERSION_READ)}")
@@ -323,4 +307,25 @@ def _check_arguments(
     if len(replicas) != len(balance) or min(replicas) < 1:
         raise ValueError(
             f"replicas {list(replicas)} do not fit {len(balance)} stages; name at least 1 for each"
+        )
+    for share in shares:
+        if sorted(chain.from_iterable(share)) != list(range(microbatches)):
+            raise ValueError(
+                f"shares {share} do not have each of the {microbatches} microbatches of a batch "
+                f"once; name for each stage and worker those that it has"
+            )
+
+
+def _check_updates_together(rounds: Sequence[int]) -> None:
+    if len(set(rounds)) > 1:
+        raise ValueError(
+            "stages on different numbers of workers update at different times, so that they have "
+            "no gradient in common to clip or scale and no weight to share; give all as many"
+        )
+
+
+def _check_rows(batch: int, rows: int, microbatches: int) -> None:
+    if rows < microbatches:
+        raise ValueError(
+            f"batch {batch} has {rows} rows for {microbatches} microbatches; give it a row for each"
         )
