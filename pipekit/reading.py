@@ -24,17 +24,24 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+def found(path: str | os.PathLike[str], what: str = "") -> Path:
+    """Return a file's path; if there is none, a FileNotFoundError says ``what`` it should be."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no file {path}{what and f', which should be {what}'}")
+    return Path(path)
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return a file's text; raise ValueError if it is not UTF-8."""
     try:
-        return Path(path).read_text("utf-8")
+        return found(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return a file's bytes, unpacked if gzip compressed them; ValueError if they are cut off."""
-    content = Path(path).read_bytes()
+    content = found(path).read_bytes()
     if not content.startswith(GZIP):
         return content
     try:
@@ -48,7 +55,7 @@ def read_table(path: str | os.PathLike[str]) -> "pd.DataFrame":
     import pandas as pd
 
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(found(path))
     except ValueError as error:  # pandas' own errors, and what is not UTF-8
         raise ValueError(f"{path} is not a table: {error}") from None
 
@@ -66,10 +73,7 @@ def read_json(
     are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
     first wrong value in it.
     """
-    try:
-        content = read_bytes(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}, which should be {what}") from None
+    content = read_bytes(found(path, what))
     try:
         if form is None:
             return parse_json(content, shape)

@@ -1,4 +1,4 @@
-"""The wheel and the sdist work away from the checkout, the wheel without torch and Jupyter."""
+"""Wheel and sdist work away from the checkout; pip's and conda's dependencies are one list."""
 
 import os
 import re
@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from pipekit.extras import EXTRA
 from pipekit.ledger.ledger import load
 
+CONDA_NAMES = {"torch": "pytorch"}
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "IPython": "ipykernel"}
 """Where a library is imported by another name than it is installed by, or comes with another."""
 
@@ -163,3 +165,37 @@ def test_github_is_told_what_exists(repository: Path) -> None:
     cited = yaml.safe_load((repository / "CITATION.cff").read_text())
     assert cited["version"] == metadata.version("pipekit")
     assert len(cited["references"]) == len({claim.paper for claim in load().values()})
+
+
+def parsed(requirements: list[str]) -> dict[str, SpecifierSet]:
+    """Map each requirement's name, as conda-forge spells it, to the versions it allows."""
+    found = [Requirement(line) for line in requirements]
+    names = [canonicalize_name(requirement.name) for requirement in found]
+    assert len(set(names)) == len(names), "a dependency is listed twice"
+    conda_names = [CONDA_NAMES.get(name, name) for name in names]
+    return dict(zip(conda_names, [requirement.specifier for requirement in found], strict=True))
+
+
+def expanded(extra: str, extras: dict[str, list[str]]) -> list[str]:
+    """Return an extra's requirements, with those of the extras that it names."""
+    found: list[str] = []
+    for line in extras[extra]:
+        requirement = Requirement(line)
+        if requirement.name == "pipekit":
+            found += [other for name in requirement.extras for other in expanded(name, extras)]
+        else:
+            found.append(line)
+    return found
+
+
+def test_environment_yml_lists_what_pyproject_lists(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    environment = yaml.safe_load((repository / "environment.yml").read_text())
+    *conda, last = environment["dependencies"]
+
+    expected = parsed(project["dependencies"] + expanded("dev", project["optional-dependencies"]))
+    expected |= {"python": SpecifierSet(project["requires-python"]), "pip": SpecifierSet()}
+    assert parsed(conda) == expected
+    assert last == {"pip": ["-e ."]}
+    assert environment["name"] == project["name"]
+    assert environment["channels"] == ["conda-forge"]

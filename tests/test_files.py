@@ -1,11 +1,25 @@
-"""A file is the new one or the old one, and never half of either."""
+"""A file that is missing is named; a written one is the new or the old one, never half of either."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipekit.reading import read_bytes, read_json, read_table, read_text
 from pipekit.writing import write_whole
+
+
+@pytest.mark.parametrize("read", [read_text, read_bytes, read_table])
+def test_a_missing_file_is_named(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^there is no file \S+/table.csv$"):
+        read(tmp_path / "table.csv")
+
+
+def test_a_missing_file_of_a_known_form_is_named_with_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"table.json, which should be a profile$"):
+        read_json(tmp_path / "table.json", dict, "a profile")
 
 
 def test_what_is_written_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
