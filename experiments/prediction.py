@@ -226,14 +226,16 @@ def compared(
 
     A repeat is a run of each case over each transport, with a plain loop before and after; numbers
     are medians over the repeats.  A case is decided if the loops beside its runs and those beside
-    the profiles that it was :func:`predicted` from differ by 3 % at most: else the machine was not
-    as fast here as there, and nobody could have predicted it.  Beside the loops the other cores
-    compute, as in a run: a loop alone would not notice another program on these.
+    the profiles that it was :func:`predicted` from differ by 3 % at most, and half of the former
+    lie within 3 %: else the machine was not as fast here as there, or not steady, and nobody could
+    have predicted it.  Beside the loops the other cores compute, as in a run: a loop alone would
+    not notice another program on these.
 
     ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
     against a prediction from the seconds that the run's own passes and updates took, and ``error
     between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
-    ``spread`` what lies between the quartiles of the seconds found, over their median.
+    ``loops spread`` how far from their median half of these lie at most, and ``spread`` what lies
+    between the quartiles of the seconds found; both over the median.
     """
     promised = promised[promised["model"] == model.name].set_index(KEYS)
     cuts = ([*map(int, cut.split("-"))] for cut in promised.index.unique("balance"))
@@ -262,7 +264,8 @@ def compared(
     table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
     table["counts agree"] = groups["counts agree"].all()
     table["plain loop (s)"], table["loops"] = plain_s, loops.median() / plain_s - 1
-    decided = table["loops"].abs() <= LOOPS_WITHIN
+    table["loops spread"] = loops.agg(lambda each: (each / each.median() - 1).abs().median())
+    decided = (table[["loops", "loops spread"]].abs() <= LOOPS_WITHIN).all(axis="columns")
     table["outcome"] = decided.map({True: "decided", False: "undecided"})
     return table.reset_index().assign(label="measured")
 
