@@ -46,15 +46,15 @@ class Report:
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
 
-def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
+def check(schedule: Schedule, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), also if a send
-    blocks while ``capacity`` messages are under way on its link; every update comes once on each
-    worker that has the stage, in order, after the backwards that it sums; a version is read only
-    where and after it is produced; all passes of a microbatch on a stage are on one worker, and
-    read the same version, unless ``schedule.stashing`` is False.
+    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), as long as
+    sends do not block (:func:`pipekit.schedules.messages.check_messages` proves those that do);
+    every update comes once on each worker that has the stage, in order, after the backwards that it
+    sums; a version is read only where and after it is produced; all passes of a microbatch on a
+    stage are on one worker, and read the same version, unless ``schedule.stashing`` is False.
 
     A schedule without end is proved for every number of batches.  A period that is complete by
     itself (:attr:`Schedule.is_closed`) proves its repetitions, which can run one behind the other.
@@ -65,8 +65,6 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
 
     Args:
         schedule: finite, or without end.
-        capacity: how many messages may be under way from one worker to another before its next
-            send blocks, at least 1; None: no limit.
         joint_updates: whether the updates of a batch wait for one another on all stages, as they do
             if gradients are clipped by their norm over the whole model.
 
@@ -74,18 +72,17 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
         ScheduleError: naming the tasks at fault.
     """
     prove = _proved_endless if schedule.period else _proved
-    asked = capacity, joint_updates
-    return schedule.remembered(("proof", *asked), lambda: prove(schedule, *asked))
+    return schedule.remembered(("proof", joint_updates), lambda: prove(schedule, joint_updates))
 
 
-def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
+def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
     _require_alike(schedule)
     if schedule.is_closed:
-        return check(schedule.excerpt(len(schedule.batch_stops)), capacity, joint_updates)
+        return check(schedule.excerpt(len(schedule.batch_stops)), joint_updates)
     periods = 4
     while True:
         some = beginning(schedule, periods)
-        report = check(some, capacity, joint_updates)
+        report = check(some, joint_updates)
         _require_same_batches(schedule, some)
         graph = some.dependencies
         begins = [starts(schedule, worker, periods) for worker in range(some.worker_count)]
@@ -93,7 +90,7 @@ def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: boo
             [first + each[period] for first, each in zip(graph.first, begins, strict=False)]
             for period in range(1, periods + 1)
         ]
-        if Replay(graph, capacity, joint_updates).settles(ends):
+        if Replay(graph, joint_updates).settles(ends):
             return report
         if periods > 8 * (periods_under_way(schedule) + schedule.worker_count):
             raise ScheduleError(
@@ -131,14 +128,14 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 
 
 @not_collected()
-def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
+def _proved(schedule: Schedule, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     require_items(graph)
     require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
-    Replay(graph, capacity, joint_updates).require_done()
+    Replay(graph, joint_updates).require_done()
     in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
     versions = (np.array(each.alive, dtype=np.int32) for each in slots_of(schedule))
     return Report(tuple(versions), tuple(in_flight))

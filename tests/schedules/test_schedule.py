@@ -55,7 +55,7 @@ def test_a_users_own_function_is_a_first_class_method() -> None:
         worker 3 | .  .  .  F0 F1 F2 F3 B3 -  B2 -  B1 -  B0 -^
         """
     )
-    assert check(schedule, capacity=1) is not None
+    assert check(schedule) is not None
     assert read_csv(schedule.to_csv()) == schedule
 
 

@@ -1,14 +1,23 @@
-"""Weights that the workers of a data-parallel group share out: gathered for use, then given up."""
+"""Weights that a worker has for a while: gathered within a group, or sent round all workers."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Collection, Iterator
+from itertools import chain, pairwise
 
-from pipekit.schedules.methods.flushed import each_list, require_positive
+from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.looped import looped_bfs
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import ScheduleError, Task
-from pipekit.schedules.transfers import DISCARD, GATHER, SUM
+from pipekit.schedules.transfers import (
+    DISCARD,
+    GATHER,
+    RECEIVE_GRADIENTS,
+    RECEIVE_WEIGHTS,
+    SEND_GRADIENTS,
+    SEND_WEIGHTS,
+    SUM,
+)
 
 
 def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
@@ -36,8 +45,11 @@ def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
             f"one batch, by a method that flushes"
         )
     second = {other for _, other in schedule.overlaps}
-    made = each_list(schedule, lambda tasks: _with_gathers(_together(tasks, second), gathered))
-    return replace(made, name=f"{schedule.name}, sharded")
+
+    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
+        return _gathers(tasks, second, gathered)
+
+    return inserted(schedule, more, f"{schedule.name}, sharded")
 
 
 def sharded_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
@@ -51,43 +63,101 @@ def sharded_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
     return sharded(looped_bfs(stages, microbatches, workers=workers), gathered=2)
 
 
-def _together(tasks: Sequence[Task], second: Collection[Task]) -> list[list[Task]]:
-    """Return tasks one by one, but for those that run together with the one before."""
-    found: list[list[Task]] = []
-    for task in tasks:
-        if task in second:
-            found[-1].append(task)
-        else:
-            found.append([task])
-    return found
-
-
-def _with_gathers(together: Sequence[Sequence[Task]], gathered: int) -> Iterator[Task]:
-    """Yield a worker's tasks, and what they need of weights."""
-    last = {task.stage: task for task in chain(*together) if task.op.adds_gradient}
+def _gathers(tasks: Tasks, second: Collection[Task], gathered: int) -> Iterator[tuple[int, Task]]:
+    """Yield what a worker's tasks need of weights; each comes before a place in their list."""
+    last = {task.stage: task for task in tasks if task.op.adds_gradient}
     here: dict[int, Task] = {}  # by stage whose weights are whole: its last pass, or the next
-    for n, tasks in enumerate(together):
-        soon = _next_stages(together[n:], gathered)
+    places = [n for n, task in enumerate(tasks) if task not in second]
+    for n, stop in pairwise([*places, len(tasks)]):
+        soon = _next_stages(tasks[n:], second, gathered)
         for stage in [stage for stage in here if stage not in soon]:
-            yield here.pop(stage)._replace(op=DISCARD)
+            yield n, here.pop(stage)._replace(op=DISCARD)
         for stage in [stage for stage in soon if stage not in here]:
             here[stage] = soon[stage]
-            yield soon[stage]._replace(op=GATHER)
-        yield from tasks
-        for task in tasks:
+            yield n, soon[stage]._replace(op=GATHER)
+        for task in tasks[n:stop]:
             if task.op.is_pass:
                 here[task.stage] = task
             if task is last.get(task.stage):
-                yield task._replace(op=SUM)
+                yield stop, task._replace(op=SUM)
 
 
-def _next_stages(together: Sequence[Sequence[Task]], count: int) -> dict[int, Task]:
+def _next_stages(tasks: Tasks, second: Collection[Task], count: int) -> dict[int, Task]:
     """Return the stages of the next passes, so many or one more, each with its first pass."""
     found: dict[int, Task] = {}
-    for tasks in together:
-        for task in tasks:
-            if task.op.is_pass:
-                found.setdefault(task.stage, task)
-        if len(found) >= count:
+    for task in tasks:
+        if len(found) >= count and task not in second:
             break
+        if task.op.is_pass:
+            found.setdefault(task.stage, task)
     return found
+
+
+def weipipe(stages: int, microbatches: int) -> Schedule:
+    """Return WeiPipe-Interleave's schedule: microbatches stay where they are, and weights travel.
+
+    Worker ``w`` (from 0) of ``p`` runs microbatches ``w``, ``w + p``, ... through all stages, in
+    turns: in each a backward of one microbatch and a forward of the next one, for which two stages'
+    weights come from the worker before and go on to the one behind.  With a backward the sum of its
+    stage's gradients goes on, to which each worker adds its own (Lin et al., WeiPipe, PPoPP 2025;
+    ``forward_backward_step`` in github.com/Gvilenius/weipipe).  So in a turn a worker sends two
+    stages' weights and one stage's gradients, however long sequences are, where other pipelines
+    send activations.  With free links a batch takes m (F + B) + (p - 1) max(F, B).
+
+    Stage ``s`` is kept and updated by worker ``s + 1`` modulo ``p``, and comes from there to the
+    first worker at once; in the released code it is carried round, and each send is waited for.
+    There are as many workers as ``stages``, and each batch has a multiple of so many
+    ``microbatches``.
+
+    Raises:
+        ScheduleError: there is one stage, or no such multiple.
+    """
+    require_positive(stages=stages, microbatches=microbatches)
+    if stages == 1 or microbatches % stages:
+        raise ScheduleError(
+            f"WeiPipe has as many workers as stages, two or more, and as many microbatches on "
+            f"each: use a multiple of them, not {microbatches} microbatches on {stages}"
+        )
+    return Schedule(
+        tuple(tuple(_tasks(worker, stages, microbatches)) for worker in range(stages)), "WeiPipe"
+    ).repeat()
+
+
+def _tasks(worker: int, workers: int, microbatches: int) -> Iterator[Task]:
+    """Yield a worker's tasks of a batch, turn by turn."""
+    kept, last = (worker - 1) % workers, workers - 1
+    own = range(worker, microbatches, workers)
+    forwards = [Task(Op.FORWARD, s, k, 0) for k in own for s in range(workers)]
+    backwards = [Task(Op.BACKWARD, last - s, k, 0) for k in own for s in range(workers)]
+    for turn in range(-1, microbatches + workers):
+        # The first worker has no other one before it: it gets weights where they are kept.
+        if worker and turn in (-1, 2 * (workers - worker) - 2):
+            yield Task(SEND_WEIGHTS.to(0), kept, 0, 0)
+        for passes, number in (backwards, turn - workers), (forwards, turn):
+            if 0 <= number < microbatches:
+                yield from _visit(passes[number], workers, microbatches)
+            if -1 <= number < microbatches - 1 and (soon := passes[number + 1]).stage != kept:
+                source = (worker - 1) % workers if soon.microbatch else (soon.stage + 1) % workers
+                yield soon._replace(op=RECEIVE_WEIGHTS.to(source))
+    if worker != last:
+        yield Task(RECEIVE_GRADIENTS.to(last), kept, microbatches - 1, 0)
+    yield Task(Op.UPDATE, kept, microbatches - 1, 1)
+
+
+def _visit(task: Task, workers: int, microbatches: int) -> Iterator[Task]:
+    """Yield a pass, with the gradients that it adds to and its weights' way on."""
+    _, stage, microbatch, _ = task
+    worker, home = microbatch % workers, (stage + 1) % workers
+    before, behind = (worker - 1) % workers, (worker + 1) % workers
+    is_last = microbatch + 1 == microbatches
+    yield task
+    if task.op is Op.BACKWARD:
+        if microbatch:
+            yield task._replace(op=RECEIVE_GRADIENTS.to(before), microbatch=microbatch - 1)
+        target = home if is_last else behind
+        if target != worker:
+            yield task._replace(op=SEND_GRADIENTS.to(target))
+    if not is_last and behind != home:
+        yield task._replace(op=SEND_WEIGHTS.to(behind), microbatch=microbatch + 1)
+    if worker != home:
+        yield task._replace(op=DISCARD)

@@ -108,7 +108,7 @@ def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
 def test_nothing_is_kept_for_a_backward(d: int, m: int) -> None:
     schedule = inference(d).take(m)
     assert not schedule.trains
-    report = check(schedule, capacity=1)
+    report = check(schedule)
     assert report.peak_in_flight == (0,) * d
     assert report.peak_versions == (1,) * d
 

@@ -153,7 +153,7 @@ def test_it_passes_the_check_and_reads_back(
 ) -> None:
     schedule = pipedream(replicas, **variant).take(minibatches)
     check(schedule)
-    check(schedule, capacity=1)
+    check(schedule)
     for again in (parse(draw(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
         assert (again.name, again.batch_size) == (schedule.name, schedule.batch_size)

@@ -1,12 +1,19 @@
 """Sharded weights: who has whose when; tests/schedules/formats holds the tables against torch's."""
 
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from pipekit import Profile, simulate
+from pipekit import Pipeline, Profile, simulate
+from pipekit.clusters import flat
+from pipekit.profiling import LayerProfile
 from pipekit.schedules import (
     DISCARD,
     GATHER,
@@ -14,17 +21,27 @@ from pipekit.schedules import (
     Op,
     Schedule,
     ScheduleError,
+    Task,
     check,
     flush,
     looped_bfs,
     parse,
     read_csv,
+    replicate,
     sharded,
     sharded_bfs,
     slots,
     two_bw,
+    weipipe,
+)
+from pipekit.schedules.transfers import (
+    RECEIVE_GRADIENTS,
+    RECEIVE_WEIGHTS,
+    SEND_GRADIENTS,
+    SEND_WEIGHTS,
 )
 from pipekit.simulation.costs import Costs, Shards
+from pipekit.traces import Trace
 from tests.schedules.methods.test_all_methods import METHODS
 
 
@@ -109,3 +126,193 @@ def test_a_gather_is_of_the_version_that_its_passes_read() -> None:
     del broken[place]
     with pytest.raises(ScheduleError, match="F1 of stage 0, which needs weights there, and D0"):
         check(Schedule((tuple(broken),)))
+
+
+F, B = Op.FORWARD, Op.BACKWARD
+WAITS = {RECEIVE_WEIGHTS.base_name: "weights", RECEIVE_GRADIENTS.base_name: "gradients"}
+COUNTS = [(p, p * rounds) for p in range(2, 9) for rounds in (1, 2) if p * rounds <= 16]
+
+
+def home(stage: int, workers: int) -> int:
+    return (stage + 1) % workers
+
+
+def is_sound(schedule: Schedule) -> bool:
+    """Play one batch, a task at a time: each worker in its own order, letters between them.
+
+    A worker has a copy for each that it has received and not given up; it computes only on a copy.
+    All that is written is read, and the update has the gradient of each microbatch once.
+    """
+    p, m = schedule.worker_count, schedule.microbatches
+    letters: dict[tuple[object, ...], deque[Counter[int]]] = defaultdict(deque)
+    copies = Counter((home(stage, p), stage) for stage in range(p))
+    sums: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    left = [deque(tasks) for tasks in schedule.workers]
+    moved = True
+    while moved:
+        moved = False
+        for worker, tasks in enumerate(left):
+            while tasks:
+                op, stage, k, _ = tasks[0]
+                here, name = (worker, stage), op.base_name
+                into = letters[WAITS.get(name), op.peer, worker, stage]
+                if name in WAITS and not into:
+                    break
+                if name == RECEIVE_WEIGHTS.base_name:
+                    into.popleft()
+                    copies[here] += 1
+                elif name == RECEIVE_GRADIENTS.base_name:
+                    sums[here] += into.popleft()
+                elif name == SEND_GRADIENTS.base_name:
+                    letters["gradients", worker, op.peer, stage].append(sums.pop(here, Counter()))
+                elif op is Op.UPDATE:
+                    if sums.pop(here, Counter()) != Counter(range(m)):
+                        return False
+                elif not copies[here]:
+                    return False
+                elif name == SEND_WEIGHTS.base_name:
+                    letters["weights", worker, op.peer, stage].append(Counter())
+                elif op is DISCARD:
+                    copies[here] -= 1
+                elif op is B:
+                    sums[here][k] += 1
+                tasks.popleft()
+                moved = True
+    return not any(left) and not any(letters.values())
+
+
+def test_in_each_turn_a_backward_and_the_next_forward() -> None:
+    cells = [(t.op.letter, t.stage, t.microbatch) for t in weipipe(2, 4).take(1).workers[1]]
+    assert [f"{letter}{k}@{s}" for letter, s, k in cells if letter in "FB"] == (
+        ["F1@0", "F1@1", "B1@1", "F3@0", "B1@0", "F3@1", "B3@1", "B3@0"]
+    )
+
+
+@pytest.mark.parametrize(("p", "m"), COUNTS)
+def test_it_is_sound_and_idles_the_longer_pass_for_each_worker_behind(p: int, m: int) -> None:
+    """With free links; 1F1B idles both passes for each."""
+    one = weipipe(p, m).take(1)
+    check(weipipe(p, m))
+    for several in (weipipe(p, m), replicate(weipipe(p, m), 2)):
+        check(several.take(2), joint_updates=True)
+    assert is_sound(one)
+    for forward, backward in ((1, 2), (2, 1), (2, 3)):
+        times = slots(one, {F: forward, B: backward})
+        work, longer = forward + backward, max(forward, backward)
+        assert max(float(each[:, 1].max()) for each in times) == m * work + (p - 1) * longer
+    assert one.stage_workers == tuple((home(stage, p),) for stage in range(p))
+    assert check(one).peak_versions == (1,) * p
+    assert check(one).peak_in_flight == (p,) * p
+    assert parse(str(one)) == one == read_csv(one.to_csv())
+
+
+@pytest.mark.parametrize(("p", "m"), COUNTS)
+def test_each_pass_has_its_weights_from_the_worker_before(p: int, m: int) -> None:
+    """So a turn takes two stages' weights and one stage's gradients of each worker at most."""
+    for worker, tasks in enumerate(weipipe(p, m).take(1).workers):
+        names = Counter(task.op.base_name for task in tasks)
+        away = [t for t in tasks if t.op in (F, B) and home(t.stage, p) != worker]
+        assert names["RECEIVE_WEIGHTS"] == len(away) == names["RESHARD"]
+        assert names["SEND_GRADIENTS"] <= sum(task.op is B for task in tasks) == m
+        peers = {t.op.peer for t in tasks if t.op.base_name in WAITS}
+        assert peers <= {(worker - 1) % p, p - 1} or not worker
+
+
+LAYER = LayerProfile("stage", 1.0, 2.0, saved_bytes=8, saves_output=True, parameter_bytes=100)
+
+
+def run(p: int, m: int, bandwidth: float, output_bytes: float = 4) -> Trace:
+    layers = (replace(LAYER, output_bytes=output_bytes),) * p
+    return simulate(weipipe(p, m), Profile(layers), None, flat(p, bandwidth), batches=1)
+
+
+def test_longer_sequences_send_no_more() -> None:
+    short, long = (run(4, 8, 200, size).transfers for size in (4, 4000))
+    assert short is not None
+    assert long is not None
+    assert short["bytes"].sum() == long["bytes"].sum()
+    moved = short[short["purpose"].str.startswith("receive")]
+    assert set(moved["bytes"]) == {100}
+    assert len(moved) <= 3 * 4 * 8  # two of weights and one of gradients, a pass and backward
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_transfers_hide_behind_passes_twice_as_long(p: int) -> None:
+    ends = [run(p, rounds * p, bandwidth=200).makespan_s for rounds in (4, 5)]
+    assert ends[1] - ends[0] == pytest.approx(3 * p)
+
+
+def test_memory_is_a_stage_and_the_copies_on_their_way() -> None:
+    """Its own, one or two that it computes on, and those that are received and sent meanwhile."""
+    memory = run(4, 8, bandwidth=200).memory
+    assert memory is not None
+    held = memory.frame.groupby("worker")
+    assert held["weights"].last().tolist() == [100] * 4
+    assert held["weights"].max().between(300, 500).all()
+    assert held["gradients"].last().tolist() == [0] * 4
+    assert held["gradients"].max().between(200, 400).all()
+
+
+def tampered(tasks: list[Task], change: str, place: int) -> list[Task]:
+    place %= len(tasks)
+    if change == "drop":
+        return tasks[:place] + tasks[place + 1 :]
+    other = (place + 1) % len(tasks)
+    tasks[place], tasks[other] = tasks[other], tasks[place]
+    return tasks
+
+
+@given(st.sampled_from([2, 3]), st.sampled_from(["drop", "swap"]), st.integers(0, 2), st.data())
+def test_damaged_tables_are_refused_where_the_judge_finds_a_fault(
+    p: int, change: str, worker: int, data: st.DataObject
+) -> None:
+    one = weipipe(p, 2 * p).take(1)
+    lists = [*map(list, one.workers)]
+    worker %= p
+    lists[worker] = tampered(lists[worker], change, data.draw(st.integers(0, 200)))
+    damaged = replace(one, head=tuple(map(tuple, lists)))
+    try:
+        check(damaged)
+    except ScheduleError:
+        return
+    assert is_sound(damaged)
+
+
+def without(number: int, name: str) -> Callable[[], object]:
+    """Return a check of a table that lacks the task of an op with such a number on worker 1."""
+    one = weipipe(2, 2).take(1)
+    mine = [*one.workers[1]]
+    del mine[[n for n, task in enumerate(mine) if task.op.base_name == name][number]]
+    return lambda: check(replace(one, head=(one.workers[0], tuple(mine))))
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (without(0, "SEND_WEIGHTS"), r"worker 0 has A0>1 of stage 0, which needs weights from its"),
+        (without(0, "RECEIVE_WEIGHTS"), r"worker 1 has B1 of stage 1, which needs weights there"),
+        (without(0, "RECEIVE_GRADIENTS"), "worker 0 has H0>1 of stage 1, and worker 1 takes no"),
+        (without(-1, "SEND_GRADIENTS"), r"worker 0 has C1>1 of stage 1, which needs gradients"),
+        (lambda: weipipe(1, 1), "as many workers as stages, two or more"),
+        (lambda: weipipe(3, 4), "use a multiple of them, not 4 microbatches on 3"),
+    ],
+)
+def test_a_task_without_its_other_end_is_refused(refused: Callable[[], object], says: str) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        refused()
+
+
+def test_a_gradient_that_stays_behind_is_refused() -> None:
+    one = weipipe(2, 2).take(1)
+    lists = [[t for t in tasks if "GRADIENTS" not in t.op.name] for tasks in one.workers]
+    with pytest.raises(ScheduleError, match=r"gradient of microbatch [01] has not been sent"):
+        check(replace(one, head=tuple(map(tuple, lists))))
+
+
+def test_the_engine_refuses_it_when_the_pipeline_is_built() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    with pytest.raises(
+        ScheduleError, match=r"RECEIVE_WEIGHTS_1\), which Pipeline cannot run: draw"
+    ):
+        Pipeline(model, weipipe(2, 2), optimizer=sgd, loss=nn.MSELoss())
