@@ -1,7 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -11,12 +10,11 @@ from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.arrivals import require_gradients, require_items
-from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
 
 
@@ -145,16 +143,16 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
     """Raise for a pass that no worker has (the graph has raised for doubles)."""
     if not schedule.microbatches:
         raise ScheduleError("the schedule is empty: it has no microbatch")
-    for stage in range(schedule.stages):
-        _require(graph.row(Op.FORWARD, stage), Op.FORWARD, stage, schedule)
-    for stage in range(schedule.stages) if schedule.trains else ():
-        # Of a backward in two parts one may be there; else a whole one is missing.
-        adders, senders = graph.adders[stage], graph.senders[Payload.GRADIENT][stage]
-        for microbatch, (sender, adder) in enumerate(zip(senders, adders, strict=True)):
-            if sender == NOBODY:
-                lacks = Op.BACKWARD if adder == NOBODY else Op.BACKWARD_INPUT
-                raise _lacking(lacks, stage, microbatch, schedule)
-        _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
+    stages = range(schedule.stages)
+    for stage in stages:
+        if NOBODY in (row := graph.row(Op.FORWARD, stage)):
+            raise _lacking(Op.FORWARD, stage, row.index(NOBODY), schedule)
+    for stage in stages if schedule.trains else ():
+        both = zip(graph.senders[Payload.GRADIENT][stage], graph.adders[stage], strict=True)
+        for microbatch, (sender, adder) in enumerate(both):
+            if NOBODY in (sender, adder):
+                parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+                raise _lacking(parts[sender != NOBODY], stage, microbatch, schedule)
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -180,11 +178,6 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
                 f"a batch or an update ends behind {end} chunks, in the middle of a microbatch of "
                 f"{chunks}: each needs whole microbatches"
             )
-
-
-def _require(row: Sequence[int], op: Op, stage: int, schedule: Schedule) -> None:
-    if NOBODY in row:
-        raise _lacking(op, stage, row.index(NOBODY), schedule)
 
 
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -93,11 +93,12 @@ class Dependencies:
         self.stages, self.microbatches = stages, microbatches
         size = len(self.tasks)
         places = map(PLACES.__getitem__, map(itemgetter(0), self.tasks))
+        columns = (map(itemgetter(n), self.tasks) for n in (1, 2, 3))
         try:
             self.columns = Columns(
                 np.repeat(np.arange(len(workers)), np.diff(self.first)),
                 np.fromiter(places, np.int64, size),
-                *(np.fromiter(map(itemgetter(n), self.tasks), np.int64, size) for n in (1, 2, 3)),
+                *(np.fromiter(map(index, each), np.int64, size) for each in columns),
             )
         except OverflowError:
             raise self._out_of_proportion() from None

@@ -11,12 +11,12 @@ from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, Task, check
-from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Loads, Times, loads
+from pipekit.simulation.sums import validation_waits
 from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of, moved

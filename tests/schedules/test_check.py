@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from pipekit.schedules import (
     ScheduleError,
     Task,
     check,
+    flushed,
     lower,
     parse,
     pipedream,
@@ -120,6 +122,27 @@ def test_a_gap_in_the_updates_is_refused() -> None:
         ScheduleError, match="U2 of stage 0 follows the initial weights; the next update must be U1"
     ):
         check(Schedule((tasks,)))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("F", 0, 0, 0),
+        (F, 0.5, 0, 0),
+        (F, "0", 0, 0),
+        (F, 0, 0.5, 0),
+        (F, 0, None, 0),
+        (F, 0, 0, 1.5),
+    ],
+)
+def test_what_is_no_task_is_named(entry: Any) -> None:
+    task = Task(*entry)
+    for made in (Schedule(((task,),)), Schedule(((),), period=((task,),))):
+        with pytest.raises(ScheduleError, match=rf"worker 0 has {re.escape(repr(task))}, which is"):
+            check(made)
+    if not task.version:
+        with pytest.raises(ScheduleError, match=r"worker 1 has .*, which is not .*Op.FORWARD, and"):
+            check(flushed("mine", [[], [entry[:3]]]))
 
 
 @pytest.mark.parametrize("task", [Task(F, -1, 0, 0), Task(F, 0, -1, 0), Task(F, 0, 0, -1)])

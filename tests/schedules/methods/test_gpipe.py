@@ -17,7 +17,6 @@ from pipekit.schedules import (
     gpipe,
     inference,
     model_parallel,
-    parse,
     slots,
 )
 from tests.schedules.strategies import microbatches, small, stages
@@ -53,13 +52,6 @@ def test_figure_1a_of_2bw_flushes_before_each_update() -> None:
         worker 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B0 -  B1 -  B2 -  B3 -^ .  .  .  F4 F5 F6 F7 .  .  .  .  .  .  B4 -  B5 -  B6 -  B7 -^
         worker 2 | .  .  F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^ .  .  .  .  .  .  F4 F5 F6 F7 .  .  .  B4 -  B5 -  B6 -  B7 -^
         worker 3 | .  .  .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^ .  .  .  .  .  .  .  .  .  F4 F5 F6 F7 B4 -  B5 -  B6 -  B7 -^
-        """)
-
-
-def test_figure_3_of_2bw_on_two_stages() -> None:
-    assert gpipe(2, 4).take(1) == parse("""
-        worker 0 | F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^
-        worker 1 | .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^
         """)
 
 
