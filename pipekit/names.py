@@ -126,8 +126,8 @@ TABLES = Names(
     "method",
     {
         **METHODS,
-        "seq1f1b": _method("sequence_chunks:seq1f1b", **_CHUNKED),
-        "terapipe": _method("sequence_chunks:terapipe", **_CHUNKED),
+        "seq1f1b": _method("one_f_one_b:seq1f1b", **_CHUNKED),
+        "terapipe": _method("one_f_one_b:terapipe", **_CHUNKED),
         "bpipe": _method("offloading:bpipe"),
         "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
         "sharded-bfs": _method("weights:sharded_bfs", **_LOOPED),

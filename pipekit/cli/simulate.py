@@ -99,6 +99,8 @@ def simulate(
     count = chosen_microbatches(microbatches, used)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
+    if plan is None:  # for as many stages as a file has
+        used = chosen_plan(costs, None, schedule.stages)
     if plan is None or method in TABLES:  # with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     asked = workers or (used.workers if bandwidth is not None else None)

@@ -37,11 +37,8 @@ def run(
     graph = schedule.dependencies
     partner = [NOTHING] * len(graph.tasks) if overlap is None else graph.partner
     if overlap is not None:
-        seconds, times = (
-            np.where(np.array(partner) == NOTHING, each, each * overlap)
-            for each in (load.seconds, load.times)
-        )
-        load = load._replace(seconds=seconds, times=times)
+        share = np.where(np.array(partner) == NOTHING, 1.0, overlap)
+        load = load._replace(seconds=load.seconds * share, times=load.times * share)
     activities = Activities(schedule, costs, load)
     messages = activities.messages
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()

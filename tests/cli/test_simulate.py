@@ -62,7 +62,7 @@ def test_a_file_of_two_directions_needs_no_plan(
 ) -> None:
     chimera(4, 4).take(1).to_csv(tmp_path / "mine.csv")
     named = printed(f"simulate chimera {profile} --microbatches 4 --batches 1")
-    assert printed(f"simulate {tmp_path}/mine.csv {profile}").split(", 1 batch")[-1] in named
+    assert printed(f"simulate {tmp_path}/mine.csv {profile} --stages 2") in named
 
 
 def test_a_plan_says_what_is_where_and_how_many_pipelines(

@@ -239,22 +239,14 @@ class Events:
 
     def _way_back(self, event: int, among: set[int], shorter_than: int) -> list[int]:
         """Return the shortest way from an event over what it waits for to itself, if short."""
-        came: dict[int, int] = {}
-        depth = {event: 0}
-        queue = deque([event])
-        while queue:
-            here = queue.popleft()
-            if depth[here] + 1 >= shorter_than:
-                return []
-            for need in self.needs[here]:
+        ways, seen = deque([(event,)]), {event}
+        while ways and len(way := ways.popleft()) < shorter_than:
+            for need in self.needs[way[-1]]:
                 if need == event:
-                    way = [here]
-                    while way[-1] != event:
-                        way.append(came[way[-1]])
-                    return way[::-1]
-                if need in among and need not in depth:
-                    came[need], depth[need] = here, depth[here] + 1
-                    queue.append(need)
+                    return [*way]
+                if need in among and need not in seen:
+                    seen.add(need)
+                    ways.append((*way, need))
         return []
 
 
