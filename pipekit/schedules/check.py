@@ -193,18 +193,19 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
     first, stop = graph.first[worker : worker + 2]
     borrowed = schedule.borrowed[worker]
-    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass and stage not in borrowed}
+    keeping = {op for op in graph.ops if any(item.weights for item in (*op.needs, *op.gives))}
+    newest = {stage: 0 for op, stage, *_ in tasks if op in keeping and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
-        if stage not in newest and not op.is_pass:
+        if stage not in newest and not (op.is_pass and stage in borrowed):
             lacks = "only borrowed weights" if stage in borrowed else "no forward or backward"
             raise ScheduleError(
-                f"worker {worker} has {task} and {lacks} of that stage: an update stands where the "
-                f"stage lives",
+                f"worker {worker} has {task} and {lacks} of that stage: updates and other work "
+                f"stand where their stage lives",
                 [(task, worker)],
             )
         if not op.is_pass:

@@ -109,6 +109,10 @@ def test_the_report_over_time() -> None:
             "worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0",
             "worker 1 has U1 of stage 0 and no forward or backward of that stage",
         ),
+        (
+            "worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^",
+            "worker 1 has K0 of stage 0 and no forward or backward of that stage: updates and other",
+        ),
     ],
 )
 def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, message: str) -> None:
