@@ -44,7 +44,7 @@ class Report:
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
 
-def check(schedule: Schedule, joint_updates: bool = False) -> Report:
+def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
@@ -76,11 +76,12 @@ def check(schedule: Schedule, joint_updates: bool = False) -> Report:
 def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
     _require_alike(schedule)
     if schedule.is_closed:
-        return check(schedule.excerpt(len(schedule.batch_stops)), joint_updates)
+        one = schedule.excerpt(len(schedule.batch_stops))
+        return check(one, joint_updates=joint_updates)
     periods = 4
     while True:
         some = beginning(schedule, periods)
-        report = check(some, joint_updates)
+        report = check(some, joint_updates=joint_updates)
         _require_same_batches(schedule, some)
         graph = some.dependencies
         begins = [starts(schedule, worker, periods) for worker in range(some.worker_count)]

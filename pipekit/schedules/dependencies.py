@@ -161,10 +161,7 @@ class Dependencies:
 
     @cached_property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, which update sums each microbatch, from 1.
-
-        Those after a stage's last update have the number of the one that is missing.
-        """
+        """For each stage, which update sums each microbatch; see :attr:`.Schedule.update_of`."""
         numbers = []
         for stage in self.updates:
             summed = [number for number, each in enumerate(stage, start=1) for _ in each]

@@ -210,9 +210,9 @@ def test_it_is_pickled_and_compared_as_a_table(schedule: Schedule) -> None:
 def test_what_is_proved_holds_for_every_number_of_batches(
     schedule: Schedule, count: int, joint_updates: bool
 ) -> None:
-    if refusal(lambda: check(schedule, joint_updates)) is None:
-        part = check(schedule.take(count), joint_updates)
-        most = check(schedule, joint_updates)
+    if refusal(lambda: check(schedule, joint_updates=joint_updates)) is None:
+        part = check(schedule.take(count), joint_updates=joint_updates)
+        most = check(schedule, joint_updates=joint_updates)
         for ours, theirs in (
             (part.peak_in_flight, most.peak_in_flight),
             (part.peak_versions, most.peak_versions),
