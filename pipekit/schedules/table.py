@@ -38,6 +38,11 @@ class Table:
     period: tuple[Tasks, ...] = ()
     chunks: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("head", "period"):
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        object.__setattr__(self, "overlaps", frozenset(self.overlaps))
+
     # Of every schedule, finite or not.
 
     @property
@@ -362,10 +367,13 @@ class Table:
                 f"the table has {workers:,} workers and {tasks:,} tasks: leave out workers without "
                 f"a task"
             )
-        found = [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
-        for op, stage in {key for each in found for key in each}:
-            if not isinstance(op, Op) or not isinstance(stage, Integral):
-                self._require_tasks()
+        try:
+            found = [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
+        except (TypeError, IndexError):
+            self._require_tasks()
+            raise
+        if not all(isinstance(op, Op) and isinstance(s, Integral) for op, s in set().union(*found)):
+            self._require_tasks()
         return found
 
     def _require_tasks(self) -> None:

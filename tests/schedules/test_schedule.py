@@ -137,6 +137,9 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert len({one, other, gpipe(2, 3).take(1), gpipe(2, 3).take(1)}) == 2
+    lists = [[*tasks] for tasks in one.head]
+    assert Schedule(lists) == one  # type: ignore[arg-type]
+    assert hash(Schedule(iter(lists))) == hash(one)  # type: ignore[arg-type]
 
 
 # --- CSV -----------------------------------------------------------------------------------------
