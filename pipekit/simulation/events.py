@@ -18,9 +18,8 @@ from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.simulation.activities import Activities
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.loads import WEIGHTS, Loads, Times
+from pipekit.simulation.loads import WEIGHTS, Activities, Loads, Times
 from pipekit.simulation.sums import add_sums
 from pipekit.traces import TRANSFERS
 

@@ -128,13 +128,14 @@ def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Time
     beside = graph.of(lambda op: op.stream)
     if not beside:
         return times.transfers
-    places = ((graph.worker_of[n], graph.tasks[n], times.starts[n], times.ends[n]) for n in beside)
-    found = moved((*place, _moved_bytes(costs, place[1])) for place in places)
+
+    def move(number: int) -> tuple[int, Task, float, float, float]:
+        task = graph.tasks[number]
+        size = costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
+        return graph.worker_of[number], task, times.starts[number], times.ends[number], size
+
+    found = moved(map(move, beside))
     return found if times.transfers.empty else pd.concat([times.transfers, found])
-
-
-def _moved_bytes(costs: Sequence[StageCosts], task: Task) -> float:
-    return costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
 
 
 def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:

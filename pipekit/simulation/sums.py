@@ -16,9 +16,8 @@ from pipekit.schedules.clock import Need
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.ops import Op
 from pipekit.schedules.replay import Replay
-from pipekit.simulation.activities import Activities, GradientSum
 from pipekit.simulation.costs import StageCosts, ties_of
-from pipekit.simulation.loads import Loads
+from pipekit.simulation.loads import Activities, GradientSum, Loads
 
 _Update = tuple[int, int]
 """A worker, or a stage, and the version that its updates make."""

@@ -239,7 +239,7 @@ class Events:
 
     def _way_back(self, event: int, among: set[int], shorter_than: int) -> list[int]:
         """Return the shortest way from an event over what it waits for to itself, if short."""
-        ways, seen = deque([(event,)]), {event}
+        ways, seen = deque[tuple[int, ...]]([(event,)]), {event}
         while ways and len(way := ways.popleft()) < shorter_than:
             for need in self.needs[way[-1]]:
                 if need == event:

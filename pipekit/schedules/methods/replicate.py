@@ -73,12 +73,15 @@ def late_updates(schedule: Schedule) -> Schedule:
     periods = 2 * periods_under_way(schedule) + 1 if schedule.period else 0
     some = beginning(schedule, periods) if periods else schedule
     versions, head, period = _begun_together(some), list[Tasks](), list[Tasks]()
+    unchanged = True
     for worker, tasks in enumerate(some.workers):
         begins = starts(schedule, worker, periods) if periods else [len(tasks)]
         waiting: dict[int, Task] = {}
         first, *parts = (
             tuple(_moved(tasks[a:b], versions, waiting)) for a, b in pairwise([0, *begins])
         )
+        together = (*first, *chain(*parts))
+        unchanged &= together == tasks[: len(together)]
         if not periods:
             head.append((*first, *waiting.values()))
             continue
@@ -86,6 +89,8 @@ def late_updates(schedule: Schedule) -> Schedule:
             parts.pop()
         head.append((*first, *chain(*parts[:-1])))
         period.append(parts[-1])
+    if unchanged:
+        return schedule
     placed = {*chain(*head, *period)}
     return replace(
         schedule,
