@@ -47,7 +47,7 @@ def filled(
     """
     idle = iter(_idle(schedule, durations))
 
-    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
+    def more(tasks: Tasks, _: Collection[Task]) -> Iterator[tuple[int, Task]]:
         waiting: deque[Task] = deque()
         newest = dict.fromkeys((task.stage for task in tasks), 0)
         for place, (task, left) in enumerate(zip((*tasks, None), next(idle), strict=True)):
@@ -87,9 +87,8 @@ def recomputed(
         ScheduleError: the batches do not end with a flush.
     """
     idle = iter(_idle(schedule, durations))
-    second = {other for _, other in schedule.overlaps}
 
-    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         left, forward = next(idle), {}
         for n, task in enumerate(tasks):
             if task.op is Op.FORWARD:

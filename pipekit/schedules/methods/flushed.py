@@ -37,15 +37,13 @@ def flushed(
     return Schedule.one_batch(name, workers, overlaps).repeat()
 
 
-def inserted(
-    schedule: Schedule, more: Callable[[Tasks], Iterable[tuple[int, Task]]], name: str
-) -> Schedule:
-    """Return a schedule of whole batches with further tasks in it.
+More = Callable[[Tasks, Collection[Task]], Iterable[tuple[int, Task]]]
+"""Returns tasks to be put into a worker's list, each with the place there that it comes before;
+given are the list, and the tasks that run together with the one before."""
 
-    Args:
-        schedule: by a method that flushes.
-        more: yields the tasks for a worker's list, each with the place there that it comes before.
-        name: of what is returned.
+
+def inserted(schedule: Schedule, more: More, name: str) -> Schedule:
+    """Return a schedule of whole batches with further tasks in it, under another name.
 
     Raises:
         ScheduleError: the batches are not whole: they do not end with a flush.
@@ -56,9 +54,11 @@ def inserted(
             f"{schedule.title} has no whole batches to change: use a method that flushes"
         )
 
+    second = {other for _, other in schedule.overlaps}
+
     def change(tasks: Tasks) -> Iterator[Task]:
         before = defaultdict[int, list[Task]](list)
-        for place, task in more(tasks):
+        for place, task in more(tasks, second):
             before[place].append(task)
         for place, task in enumerate(tasks):
             yield from (*before[place], task)

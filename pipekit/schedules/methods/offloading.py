@@ -27,9 +27,9 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
     Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
 
-    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         worker = tasks[0].stage
-        return _moved(tasks, _evicted(tasks, worker, stages), stages - 1 - worker)
+        return _moved(tasks, second, _evicted(tasks, worker, stages), stages - 1 - worker)
 
     return inserted(flush(stages, microbatches), more, "BPipe")
 
@@ -87,10 +87,9 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
     Raises:
         ScheduleError: the batches do not end with a flush.
     """
-    second = {other for _, other in schedule.overlaps}
 
-    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
-        return _moved(tasks, _away(tasks, stages), second=second)
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
+        return _moved(tasks, second, _away(tasks, stages))
 
     return inserted(schedule, more, f"{schedule.name}, offloading")
 
@@ -118,18 +117,12 @@ def _backwards(tasks: Tasks) -> list[int]:
 
 
 def _moved(
-    tasks: Tasks,
-    loads: Mapping[Place, int],
-    peer: int | None = None,
-    second: Collection[Task] = (),
+    tasks: Tasks, second: Collection[Task], loads: Mapping[Place, int], peer: int | None = None
 ) -> Iterator[tuple[int, Task]]:
-    """Yield transfers of activations, away behind their forward and back, each with its place.
+    """Yield transfers of activations, away behind their forward and back; see :data:`.More`.
 
-    Args:
-        tasks: of the worker.
-        loads: behind which of them the activations of a stage and microbatch come back.
-        peer: the worker that keeps them meanwhile; None: the host.
-        second: tasks that run together with the one before, which no transfer parts from it.
+    They come back behind the tasks that ``loads`` says, from the ``peer`` or the host.  No transfer
+    parts tasks that run together.
     """
     away, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
     forwards = _forwards(tasks)

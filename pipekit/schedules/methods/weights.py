@@ -1,6 +1,7 @@
 """Weights that a worker has for a while: gathered within a group, or sent round all workers."""
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from itertools import chain, pairwise
 
 from pipekit.schedules.methods.flushed import inserted, require_positive
@@ -44,11 +45,7 @@ def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
             f"{schedule.title} reads weight versions {sorted(versions)} in what it repeats: shard "
             f"one batch, by a method that flushes"
         )
-    second = {other for _, other in schedule.overlaps}
-
-    def more(tasks: Tasks) -> Iterator[tuple[int, Task]]:
-        return _gathers(tasks, second, gathered)
-
+    more = partial(_gathers, gathered=gathered)
     return inserted(schedule, more, f"{schedule.name}, sharded")
 
 
