@@ -61,7 +61,11 @@ class Item:
     is_sent: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
-        """Return its size, given the bytes of which it has parts."""
+        """Return its size, in bytes.
+
+        A microbatch has ``activations``, of which the backward for the input frees ``input_only``,
+        and the stage has ``weights``.
+        """
         parts = self.activations * activations, self.input_only * input_only
         return sum(parts) + self.weights * weights
 
