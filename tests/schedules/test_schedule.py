@@ -245,6 +245,7 @@ pieces = st.sampled_from(
         "\n",
         "\r",
         '"',
+        "#",
         "; 1 workers; stashing off",
         "\0",
         "1e9",
