@@ -8,6 +8,7 @@ Every table is decided for all timings.  ``orders.csv`` has a row for each table
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +47,8 @@ DEFAULT = Path("results/reference/messages")
 def main(output: Annotated[Path, typer.Option(help="Folder of the tables.")] = DEFAULT) -> None:
     """Decide all tables, and write what becomes of them."""
     output.mkdir(parents=True, exist_ok=True)
-    found = pd.DataFrame(row for each in progress_bar([*_tables()], unit="table") for row in each())
+    tables = progress_bar([*_tables()], unit="table")
+    found = pd.DataFrame(row for each in tables for row in _rows(*each))
     found.to_csv(output / "orders.csv", index=False)
     shares = found.groupby(["order", "channel"], sort=False)["becomes"].value_counts().unstack()
     shares = shares.reindex(columns=["ends", "hangs", "mixes up"]).fillna(0).astype(int)
@@ -56,20 +58,17 @@ def main(output: Annotated[Path, typer.Option(help="Folder of the tables.")] = D
     typer.echo(shares.to_string(index=False))
 
 
-def _tables() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    for name, method in METHODS.items():
-        for workers in WORKERS:
-            microbatches = workers
-            while microbatches <= MOST_MICROBATCHES:
-                yield lambda n=name, make=method, p=workers, m=microbatches: _rows(n, make, p, m)  # type: ignore[misc]
-                microbatches *= 2
+def _tables() -> Iterator[tuple[str, int, int]]:
+    for name, workers in product(METHODS, WORKERS):
+        microbatches = workers
+        while microbatches <= MOST_MICROBATCHES:
+            yield name, workers, microbatches
+            microbatches *= 2
 
 
-def _rows(
-    name: str, method: Callable[[int, int], Schedule], workers: int, microbatches: int
-) -> list[dict[str, Any]]:
+def _rows(name: str, workers: int, microbatches: int) -> list[dict[str, Any]]:
     try:
-        table = method(workers, microbatches).take(1)
+        table = METHODS[name](workers, microbatches).take(1)
     except ValueError:  # DualPipe-V needs more microbatches than that
         return []
     rows = []

@@ -126,13 +126,13 @@ TABLES = Names(
     "method",
     {
         **METHODS,
-        "seq1f1b": _method("sequence_chunks:seq1f1b", **_CHUNKED),
-        "terapipe": _method("sequence_chunks:terapipe", **_CHUNKED),
+        "seq1f1b": _method("one_f_one_b:seq1f1b", **_CHUNKED),
+        "terapipe": _method("one_f_one_b:terapipe", **_CHUNKED),
         "bpipe": _method("offloading:bpipe"),
         "pipe-offload": _method("offloading:pipe_offload", **_LOOPED),
-        "sharded-bfs": _method("sharded:sharded_bfs", **_LOOPED),
+        "sharded-bfs": _method("weights:sharded_bfs", **_LOOPED),
         "pipefisher": _method("bubbles:pipefisher", ops=("CURVATURE", "INVERSION")),
-        "weipipe": _method("weipipe:weipipe"),
+        "weipipe": _method("weights:weipipe"),
     },
 )
 """Likewise, with those that have sequence chunks or other ops than passes and updates: all can be

@@ -139,8 +139,7 @@ def by_preference(
     without_limits = [math.inf] * len(stage_s)
     passes = BatchPasses(stages, minibatches, seconds, none, [none] * 3, none, none, without_limits)
     depth = float(admitted or minibatches), *without_limits[1:]
-    first = (prefer is Op.FORWARD,) * len(stage_s)
-    orders = choose(passes, Policy(depth, tuple(none), tuple(none), first))
+    orders = choose(passes, Policy(depth, forwards_first=prefer is Op.FORWARD))
     return Schedule(tuple(map(_updated, orders)), f"{prefer.name.lower()} first")
 
 

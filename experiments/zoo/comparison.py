@@ -53,7 +53,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
     rows = []
     for name in names:
         form = FORMS.get(name)
-        holds = form is not None and form.holds.of(setting)
+        holds = form is not None and setting.value(form.holds)
         one, made = idle(name, setting), schedule(name, setting).take(1)
         bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
         homes = [len(workers) for workers in made.stage_workers]
@@ -61,10 +61,10 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
         rows.append(
             {
                 "method": made.name,
-                "bubble of the worst worker": form.bubble.text if form else "no closed form",
+                "bubble of the worst worker": form.bubble if form else "no closed form",
                 "of": part,
-                "where it holds": form.holds.text if form else "",
-                "closed form (slots)": form.bubble.of(setting) if form and holds else None,
+                "where it holds": form.holds if form else "",
+                "closed form (slots)": setting.value(form.bubble) if form and holds else None,
                 "exact (slots)": one[part],
                 "makespan, %": bubbles["makespan"],
                 "spans, %": bubbles["span"],

@@ -27,10 +27,8 @@ from pipekit.cli.common.options import (
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
-    from pipekit.clusters import Cluster
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
-    from pipekit.simulation import Costs
     from pipekit.traces import Trace
 
 SUFFIXES = (".svg", ".html", ".perfetto.json")
@@ -93,6 +91,7 @@ def simulate(
     import pipekit
     from pipekit.profiling import Profile
     from pipekit.schedules.methods.by_name import TABLES
+    from pipekit.simulation import Costs, Shards
 
     require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
@@ -100,13 +99,16 @@ def simulate(
     count = chosen_microbatches(microbatches, used)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
-    if method in TABLES:  # built for the plan; with two directions, a stage has two workers
+    if plan is None:  # for as many stages as a file has
+        used = chosen_plan(costs, None, schedule.stages)
+    if plan is None or method in TABLES:  # with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     asked = workers or (used.workers if bandwidth is not None else None)
     links = chosen_links(cluster, asked, bandwidth, memory)
+    shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
     simulated = partial(
         pipekit.simulate,
-        profile=_with_links(costs, links, host_bandwidth, shards),
+        profile=Costs(costs, host_bytes_per_s=host_bandwidth, shards=shared),
         plan=used,
         cluster=links,
         optimizer_states=optimizer_states,
@@ -122,16 +124,6 @@ def simulate(
         save_timelines([trace], output)
     else:
         save(output, trace.to_perfetto)
-
-
-def _with_links(
-    profile: "Profile", links: "Cluster | None", host_bandwidth: float | None, shards: int | None
-) -> "Costs":
-    """Return a profile with what a schedule's transfers need."""
-    from pipekit.simulation import Costs, Shards
-
-    shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
-    return Costs(profile, host_bytes_per_s=host_bandwidth, shards=shared)
 
 
 def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:

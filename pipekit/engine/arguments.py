@@ -13,8 +13,8 @@ from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Op, Schedule, ScheduleError, Task
-from pipekit.schedules.beginning import beginning
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
+from pipekit.schedules.schedule import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
 

@@ -9,7 +9,7 @@ from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
-from pipekit.schedules.beginning import beginning
+from pipekit.schedules.schedule import beginning
 from pipekit.schedules.table import Tasks
 
 

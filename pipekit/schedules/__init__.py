@@ -16,15 +16,21 @@ from pipekit.schedules.methods.looped import (
     looped_bfs,
 )
 from pipekit.schedules.methods.offloading import bpipe, offloaded, pipe_offload
-from pipekit.schedules.methods.one_f_one_b import alternate, eager, flush, zb_h1, zb_h2
+from pipekit.schedules.methods.one_f_one_b import (
+    alternate,
+    eager,
+    flush,
+    seq1f1b,
+    terapipe,
+    zb_h1,
+    zb_h2,
+)
 from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
 from pipekit.schedules.methods.replicate import replicate
-from pipekit.schedules.methods.sequence_chunks import seq1f1b, terapipe
-from pipekit.schedules.methods.sharded import sharded, sharded_bfs
 from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
 from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
-from pipekit.schedules.methods.weipipe import weipipe
+from pipekit.schedules.methods.weights import sharded, sharded_bfs, weipipe
 from pipekit.schedules.ops import OPS, Item, Op, Payload
 from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule, parse, read_csv

@@ -1,7 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -11,12 +10,11 @@ from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.arrivals import require_gradients, require_items
-from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
 
 
@@ -46,15 +44,15 @@ class Report:
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
 
-def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
+def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), also if a send
-    blocks while ``capacity`` messages are under way on its link; every update comes once on each
-    worker that has the stage, in order, after the backwards that it sums; a version is read only
-    where and after it is produced; all passes of a microbatch on a stage are on one worker, and
-    read the same version, unless ``schedule.stashing`` is False.
+    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), as long as
+    sends do not block (:func:`pipekit.schedules.messages.check_messages` proves those that do);
+    every update comes once on each worker that has the stage, in order, after the backwards that it
+    sums; a version is read only where and after it is produced; all passes of a microbatch on a
+    stage are on one worker, and read the same version, unless ``schedule.stashing`` is False.
 
     A schedule without end is proved for every number of batches.  A period that is complete by
     itself (:attr:`Schedule.is_closed`) proves its repetitions, which can run one behind the other.
@@ -65,8 +63,6 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
 
     Args:
         schedule: finite, or without end.
-        capacity: how many messages may be under way from one worker to another before its next
-            send blocks, at least 1; None: no limit.
         joint_updates: whether the updates of a batch wait for one another on all stages, as they do
             if gradients are clipped by their norm over the whole model.
 
@@ -74,18 +70,18 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
         ScheduleError: naming the tasks at fault.
     """
     prove = _proved_endless if schedule.period else _proved
-    asked = capacity, joint_updates
-    return schedule.remembered(("proof", *asked), lambda: prove(schedule, *asked))
+    return schedule.remembered(("proof", joint_updates), lambda: prove(schedule, joint_updates))
 
 
-def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
+def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
     _require_alike(schedule)
     if schedule.is_closed:
-        return check(schedule.excerpt(len(schedule.batch_stops)), capacity, joint_updates)
+        one = schedule.excerpt(len(schedule.batch_stops))
+        return check(one, joint_updates=joint_updates)
     periods = 4
     while True:
         some = beginning(schedule, periods)
-        report = check(some, capacity, joint_updates)
+        report = check(some, joint_updates=joint_updates)
         _require_same_batches(schedule, some)
         graph = some.dependencies
         begins = [starts(schedule, worker, periods) for worker in range(some.worker_count)]
@@ -93,7 +89,7 @@ def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: boo
             [first + each[period] for first, each in zip(graph.first, begins, strict=False)]
             for period in range(1, periods + 1)
         ]
-        if Replay(graph, capacity, joint_updates).settles(ends):
+        if Replay(graph, joint_updates).settles(ends):
             return report
         if periods > 8 * (periods_under_way(schedule) + schedule.worker_count):
             raise ScheduleError(
@@ -131,14 +127,14 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 
 
 @not_collected()
-def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
+def _proved(schedule: Schedule, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     require_items(graph)
     require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
-    Replay(graph, capacity, joint_updates).require_done()
+    Replay(graph, joint_updates).require_done()
     in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
     versions = (np.array(each.alive, dtype=np.int32) for each in slots_of(schedule))
     return Report(tuple(versions), tuple(in_flight))
@@ -148,16 +144,16 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
     """Raise for a pass that no worker has (the graph has raised for doubles)."""
     if not schedule.microbatches:
         raise ScheduleError("the schedule is empty: it has no microbatch")
-    for stage in range(schedule.stages):
-        _require(graph.row(Op.FORWARD, stage), Op.FORWARD, stage, schedule)
-    for stage in range(schedule.stages) if schedule.trains else ():
-        # Of a backward in two parts one may be there; else a whole one is missing.
-        adders, senders = graph.adders[stage], graph.senders[Payload.GRADIENT][stage]
-        for microbatch, (sender, adder) in enumerate(zip(senders, adders, strict=True)):
-            if sender == NOBODY:
-                lacks = Op.BACKWARD if adder == NOBODY else Op.BACKWARD_INPUT
-                raise _lacking(lacks, stage, microbatch, schedule)
-        _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
+    stages = range(schedule.stages)
+    for stage in stages:
+        if NOBODY in (row := graph.row(Op.FORWARD, stage)):
+            raise _lacking(Op.FORWARD, stage, row.index(NOBODY), schedule)
+    for stage in stages if schedule.trains else ():
+        both = zip(graph.senders[Payload.GRADIENT][stage], graph.adders[stage], strict=True)
+        for microbatch, (sender, adder) in enumerate(both):
+            if NOBODY in (sender, adder):
+                parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+                raise _lacking(parts[sender != NOBODY], stage, microbatch, schedule)
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -185,11 +181,6 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
             )
 
 
-def _require(row: Sequence[int], op: Op, stage: int, schedule: Schedule) -> None:
-    if NOBODY in row:
-        raise _lacking(op, stage, row.index(NOBODY), schedule)
-
-
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
     task = Task(op, stage, microbatch, 0)
     return ScheduleError(
@@ -203,18 +194,19 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
     first, stop = graph.first[worker : worker + 2]
     borrowed = schedule.borrowed[worker]
-    newest = {stage: 0 for op, stage, _, _ in tasks if op.is_pass and stage not in borrowed}
+    keeping = {op for op in graph.ops if any(item.weights for item in (*op.needs, *op.gives))}
+    newest = {stage: 0 for op, stage, *_ in tasks if op in keeping and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
     flying = 0
     for position, task in enumerate(tasks):
         op, stage, _, version = task
-        if stage not in newest and not op.is_pass:
+        if stage not in newest and not (op.is_pass and stage in borrowed):
             lacks = "only borrowed weights" if stage in borrowed else "no forward or backward"
             raise ScheduleError(
-                f"worker {worker} has {task} and {lacks} of that stage: an update stands where the "
-                f"stage lives",
+                f"worker {worker} has {task} and {lacks} of that stage: updates and other work "
+                f"stand where their stage lives",
                 [(task, worker)],
             )
         if not op.is_pass:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -93,11 +93,12 @@ class Dependencies:
         self.stages, self.microbatches = stages, microbatches
         size = len(self.tasks)
         places = map(PLACES.__getitem__, map(itemgetter(0), self.tasks))
+        columns = (map(itemgetter(n), self.tasks) for n in (1, 2, 3))
         try:
             self.columns = Columns(
                 np.repeat(np.arange(len(workers)), np.diff(self.first)),
                 np.fromiter(places, np.int64, size),
-                *(np.fromiter(map(itemgetter(n), self.tasks), np.int64, size) for n in (1, 2, 3)),
+                *(np.fromiter(map(index, each), np.int64, size) for each in columns),
             )
         except OverflowError:
             raise self._out_of_proportion() from None
@@ -160,10 +161,7 @@ class Dependencies:
 
     @cached_property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, which update sums each microbatch, from 1.
-
-        Those after a stage's last update have the number of the one that is missing.
-        """
+        """For each stage, which update sums each microbatch; see :attr:`.Schedule.update_of`."""
         numbers = []
         for stage in self.updates:
             summed = [number for number, each in enumerate(stage, start=1) for _ in each]

@@ -18,16 +18,16 @@ _Choice = tuple[float, int, int, int]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a free worker takes first; each attribute but one has an entry a worker."""
+    """What a free worker takes first."""
 
     # of each stage, microbatches that have gone forward and not all the way back, at most;
     # infinite: as many as there is room for
-    depth: tuple[float, ...]
-    waiting: tuple[float, ...]  # parts for the weights that may wait before one comes first
+    depth: Sequence[float]
+    forwards_first: bool = False  # whether a forward comes before a part for the input
+    waiting: float = 0  # parts for the weights that may wait before one comes first
     # for how long it waits for a pass that others need, in place of a part for the weights, as a
     # share of that part
-    patience: tuple[float, ...]
-    forwards_first: tuple[bool, ...]  # whether a forward comes before a part for the input
+    patience: float = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Run:
     def _choice(self, worker: int) -> _Choice | None:
         """Return what a worker takes next, or None if it has nothing."""
         free, policy = self._free[worker], self._policy
-        forwards_first = policy.forwards_first[worker]
+        forwards_first = policy.forwards_first
         forwards, inputs, weights = self._done
         waiting, oldest = 0, (math.inf, -1)
         # Of passes that others need: when each is ready, and what makes it come first.
@@ -114,7 +114,7 @@ class _Run:
         begin = min(able)[0] if able else math.inf
         if waiting:
             part = self._passes.seconds[_WEIGHTS][oldest[1]]
-            if waiting > policy.waiting[worker] or begin > free + part * policy.patience[worker]:
+            if waiting > policy.waiting or begin > free + part * policy.patience:
                 return free, worker, _WEIGHTS, oldest[1]
         start = max(free, begin)
         _, place, stage = min(each[1:] for each in able if each[0] <= start)

@@ -61,12 +61,10 @@ class Item:
     is_sent: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
-        """Return its size.
+        """Return its size, in bytes.
 
-        Args:
-            activations: bytes of a microbatch's activations.
-            input_only: of these, the bytes that the backward for the input frees.
-            weights: bytes of the stage's weights.
+        A microbatch has ``activations``, of which the backward for the input frees ``input_only``,
+        and the stage has ``weights``.
         """
         parts = self.activations * activations, self.input_only * input_only
         return sum(parts) + self.weights * weights
@@ -245,9 +243,7 @@ class Op:
     def activation_bytes(self, whole: float, part: float) -> float:
         """Return by how many bytes of activations the stage keeps more after it, or less.
 
-        Args:
-            whole: bytes of a microbatch's activations.
-            part: of these, the bytes that the backward for the input frees.
+        A microbatch has ``whole``, of which the backward for the input frees a ``part``.
         """
         given, taken = (
             sum(item.bytes(whole, part) for item in items if not item.is_away)

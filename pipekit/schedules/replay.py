@@ -1,5 +1,6 @@
 """Replays of a table: who waits for whom, and when every task runs, with nothing computed."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
@@ -17,26 +18,19 @@ from pipekit.schedules.task import ScheduleError, Task
 class Replay(Walk):
     """Runs a table without computing anything, to see who waits for whom.
 
-    ``capacity`` and ``joint_updates`` are those of :func:`pipekit.schedules.check`.
+    ``joint_updates`` is as in :func:`pipekit.schedules.check`.
     """
 
-    def __init__(
-        self, graph: Dependencies, capacity: int | None = None, joint_updates: bool = False
-    ) -> None:
-        if capacity is not None and capacity < 1:
-            raise ValueError(f"capacity must be at least 1 message, not {capacity}")
+    def __init__(self, graph: Dependencies, joint_updates: bool = False) -> None:
         self.graph, needs = graph, graph_needs(graph)
-        lists = [*map(list, graph.lists)]
+        lists: list[Sequence[int]] = [*graph.lists]
         for number, partner in enumerate(graph.partner):
             if partner > number:
                 needs[number] = _of_both(graph, needs, number)
-        if capacity is not None:
-            for number, other in _blocked_by(graph, capacity):
-                needs[number] += ((other, 0.0),)
-        # What each meeting waits for, with its name.
+        # What each worker's first update of a version waits for, with its name.
         self._met: dict[int, list[tuple[int, Task]]] = {}
         if joint_updates:
-            self._let_meet(lists, needs)
+            lists.append(self._meetings(needs))
         super().__init__(lists, [0.0] * len(needs), needs)
 
     def order(self) -> Iterator[int]:
@@ -57,50 +51,40 @@ class Replay(Walk):
         ``stops`` has for each period the number behind each worker's last task of it.
         """
         behind, workers = None, len(self.graph.first) - 1
-        places = [{number: at for at, number in enumerate(each, 1)} for each in self.lists]
         for period in stops:
-            limits = [_last(each, stop) for each, stop in zip(places, period, strict=False)]
+            limits = [*map(bisect_left, self.lists[:workers], period)]
             self.run([*limits, *map(len, self.lists[workers:])])
             before, behind = behind, [*map(sub, limits, self.following)]
             if behind == before:
                 return True
         return False
 
-    def _let_meet(self, lists: list[list[int]], needs: list[Need]) -> None:
-        """Put a meeting before each worker's first update of a batch, which waits for them all.
+    def _meetings(self, needs: list[Need]) -> range:
+        """Let workers' first updates of a version wait for a meeting of all of them.
 
-        A worker comes to it when all gradients of its stages are there, and their updates made.
+        It comes when all that the version sums is there, all updates before have been made, and
+        every worker has come to its own.
         """
-        graph = self.graph
-        meetings: dict[int, dict[int, int]] = defaultdict(dict)  # by update and worker
-        behind: dict[int, int] = {}  # the update behind each meeting
-        for worker, tasks in enumerate(lists):
-            stages = sorted({graph.tasks[number].stage for number in tasks})
-            made: dict[int, list[int]] = {stage: [] for stage in stages}
-            for number in tasks:
-                if self._due(number):
-                    made[graph.tasks[number].stage].append(number)
-            lists[worker] = []
-            for number in tasks:
-                due = self._due(number)
-                if due and worker not in meetings[due]:
-                    meeting = meetings[due][worker] = len(needs)
-                    lists[worker].append(meeting)
-                    waits = self._met[meeting] = []
-                    for stage in stages:
-                        if due > 1 and made[stage]:  # else another worker makes them
-                            update = Task(Op.UPDATE, stage, graph.tasks[number].microbatch, due - 1)
-                            before = made[stage][due - 2 : due - 1] or [NOBODY]
-                            waits.append((before[0], update))
-                        waits += self._summed(stage, due)
-                    needs.append(tuple((need, 0.0) for need, _ in waits))
-                    behind[meeting] = number
-                lists[worker].append(number)
-        busy = _busy(graph, lists)
-        for here in meetings.values():
-            all_of_them = tuple((here.get(worker, NOBODY), 0.0) for worker in busy)
-            for meeting in here.values():
-                needs[behind[meeting]] = all_of_them
+        graph, first = self.graph, len(needs)
+        updates: dict[int, list[int]] = defaultdict(list)  # by version
+        for number in graph.of(lambda op: not op.is_pass):
+            updates[self._due(number)].append(number)
+        for version, made in sorted(updates.items()):
+            firsts = {graph.worker_of[number]: number for number in reversed(made)}
+            waits = [(number, graph.tasks[number]) for number in updates[version - 1]]
+            for stage in range(graph.stages):
+                waits += self._summed(stage, version)
+            for worker, own in enumerate(graph.lists[: len(graph.first) - 1]):
+                if own:
+                    update = graph.tasks[made[0]]._replace(stage=graph.tasks[own[0]].stage)
+                    place = bisect_left(own, firsts[worker]) if worker in firsts else 0
+                    before = own[place - 1] if place else NOTHING
+                    waits.append((before if worker in firsts else NOBODY, update))
+            for number in firsts.values():
+                needs[number] += ((len(needs), 0.0),)
+                self._met[number] = waits
+            needs.append(tuple((need, 0.0) for need, _ in waits))
+        return range(first, len(needs))
 
     def _due(self, number: int) -> int:
         """Return which update a task makes; 0 if it is a pass."""
@@ -121,17 +105,13 @@ class Replay(Walk):
         """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
-        for things, following in zip(self.lists, self.following, strict=True):
-            if following == len(things):
+        for numbers, following in zip(graph.lists, self.following, strict=False):
+            if following == len(numbers):
                 continue
-            thing = things[following]
-            number = things[following + 1] if thing in self._met else thing
+            number = numbers[following]
             task, worker = graph.tasks[number], graph.worker_of[number]
             at_fault.append((task, worker))
-            missing = self._missing(thing)
-            if missing is None:
-                waits.append(f"worker {worker} waits to send the output of {task}")
-                continue
+            missing = next(name for n, name in self._awaited(number) if self.ends[n] < 0)
             owner = self._owner(missing)
             at_fault.append((missing, owner))
             where = "which no worker has" if owner is None else f"which worker {owner} has"
@@ -140,31 +120,18 @@ class Replay(Walk):
             waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
         return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
 
-    def _missing(self, thing: int) -> Task | None:
-        """Return a task that a worker's next thing still waits for, or None."""
-        return next((name for n, name in self._awaited(thing) if self.ends[n] < 0), None)
-
-    def _awaited(self, thing: int) -> Iterator[tuple[int, Task]]:
-        """Yield all that a thing waits for, each with its name."""
-        graph = self.graph
-        if thing in self._met:
-            yield from self._met[thing]
-        elif due := self._due(thing):
-            task = graph.tasks[thing]
-            if not self._met:
-                yield from self._summed(task.stage, due)
-                return
-            busy = _busy(graph, self.lists)
-            for worker, (number, _) in zip(busy, self.needs[thing], strict=True):
-                stage = graph.tasks[graph.first[worker]].stage
-                yield number, task._replace(version=due, stage=stage)
-        else:
-            yield from self._data(thing)
-            if graph.partner[thing] > thing:
-                yield from self._data(graph.partner[thing])
+    def _awaited(self, number: int) -> Iterator[tuple[int, Task]]:
+        """Yield all that a task waits for, each with its name."""
+        graph, due = self.graph, self._due(number)
+        yield from self._met.get(number, ())
+        if due:
+            yield from self._summed(graph.tasks[number].stage, due)
+        yield from self._data(number)
+        if graph.partner[number] > number:
+            yield from self._data(graph.partner[number])
 
     def _data(self, number: int) -> Iterator[tuple[int, Task]]:
-        """Yield the tasks whose output a pass needs, each with its name."""
+        """Yield the tasks whose output a task needs, each with its name."""
         graph, task = self.graph, self.graph.tasks[number]
         if own := task.op.own:
             yield self._named(graph.own[number], task._replace(op=own))
@@ -185,19 +152,6 @@ class Replay(Walk):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:
                 return self.graph.worker_of[number]
         return None
-
-
-def _busy(graph: Dependencies, lists: Sequence[Sequence[int]]) -> list[int]:
-    """Return the workers that have anything to do on their own streams."""
-    return [worker for worker, _ in enumerate(graph.first[1:]) if lists[worker]]
-
-
-def _last(places: Mapping[int, int], stop: int) -> int:
-    """Return the place in a list of the last number below ``stop``, not counting other streams."""
-    number = stop - 1
-    while number >= 0 and number not in places:
-        number -= 1
-    return places.get(number, 0)
 
 
 def slots(
@@ -257,17 +211,3 @@ def _of_both(graph: Dependencies, needs: Sequence[Need], first: int) -> Need:
     second = graph.partner[first]
     is_circle = first in (graph.own[second], graph.source[second])
     return (*needs[first], *needs[second], *([(NOBODY, 0.0)] if is_circle else []))
-
-
-def _blocked_by(graph: Dependencies, capacity: int) -> Iterator[tuple[int, int]]:
-    """Yield passes whose message finds a full link, and the receipt before it that makes room."""
-    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
-    received: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, (source, target) in enumerate(zip(graph.source, graph.target, strict=True)):
-        here = graph.worker_of[number]
-        if target >= 0 and graph.worker_of[target] != here:
-            sent[here, graph.worker_of[target]].append(number)
-        if source >= 0 and graph.worker_of[source] != here:
-            received[graph.worker_of[source], here].append(number)
-    for link, sending in sent.items():
-        yield from zip(sending[capacity:], received[link], strict=False)

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from pipekit.host.memory import not_collected
 from pipekit.schedules.formats import csv, text, torch_csv
 from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, require_tasks
 
 Pass = tuple[Op, int, int]
 """An op, the stage, and the microbatch of the batch."""
@@ -55,13 +56,21 @@ class Schedule(Table):
             name: the method's.
             workers: of each worker, the passes in their order.
             overlaps: passes that run together, as :attr:`overlaps` has them.
+
+        Raises:
+            ScheduleError: one of them is no (op, stage, microbatch).
         """
-        lists = [[Task(*each, 0) for each in passes] for passes in workers]
-        last = max((microbatch for tasks in lists for _, _, microbatch, _ in tasks), default=0)
-        for tasks in lists:
-            complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op.adds_gradient}
-            for stage in sorted(complete, key=complete.__getitem__):
-                tasks.append(Task(Op.UPDATE, stage, last, 1))
+        given = [[*passes] for passes in workers]
+        try:
+            lists = [[Task(*each, 0) for each in passes] for passes in given]
+            last = max((task.microbatch for task in chain(*lists)), default=0)
+            for tasks in lists:
+                complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op.adds_gradient}
+                for stage in sorted(complete, key=complete.__getitem__):
+                    tasks.append(Task(Op.UPDATE, stage, last, 1))
+        except (TypeError, AttributeError):
+            require_tasks(given, version=False)
+            raise
         pairs = frozenset((Task(*one, 0), Task(*other, 0)) for one, other in overlaps)
         return cls(tuple(map(tuple, lists)), name, overlaps=pairs)
 
@@ -153,3 +162,27 @@ def _written(written: str, path: str | os.PathLike[str] | None, newline: str | N
         with open(path, "w", encoding="utf-8", newline=newline) as file:
             file.write(written)
     return written
+
+
+# --- The beginning of a schedule without end: enough of it to see how it goes on ------------------
+
+
+def periods_under_way(schedule: Schedule) -> int:
+    """Return within how many periods' microbatches the head and the first period lie."""
+    return schedule.last_microbatch // schedule.period_microbatches + 1
+
+
+def beginning(schedule: Schedule, periods: int) -> Schedule:
+    """Return a finite schedule whose lists begin with the head and so many whole periods."""
+
+    def cut() -> Schedule:
+        size = schedule.period_microbatches
+        return schedule.before((periods_under_way(schedule) + periods) * size)
+
+    return schedule.remembered(("beginning", periods), cut)
+
+
+def starts(schedule: Schedule, worker: int, periods: int) -> list[int]:
+    """Return where in a worker's list each of so many periods begins, and where the last ends."""
+    head, period = len(schedule.head[worker]), len(schedule.period[worker])
+    return [head + number * period for number in range(periods + 1)]

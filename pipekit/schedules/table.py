@@ -5,14 +5,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, count
-from operator import itemgetter
+from numbers import Integral
+from operator import index, itemgetter
 from typing import Any, Self, TypeVar
 
 from pipekit.host.memory import not_collected
 from pipekit.reading import printable
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import Op
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, require_tasks
 from pipekit.units import bytes_text
 
 T = TypeVar("T")
@@ -36,6 +37,11 @@ class Table:
     overlaps: frozenset[tuple[Task, Task]] = frozenset()
     period: tuple[Tasks, ...] = ()
     chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("head", "period"):
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        object.__setattr__(self, "overlaps", frozenset(self.overlaps))
 
     # Of every schedule, finite or not.
 
@@ -88,6 +94,15 @@ class Table:
         return frozenset(op for each in self._counts for op, _ in each)
 
     @cached_property
+    def last_microbatch(self) -> int:
+        """The last in heads and periods, as they are written; -1: there is none."""
+        try:
+            return max(map(index, map(itemgetter(2), self._written())), default=-1)
+        except TypeError:
+            self._require_tasks()
+            raise
+
+    @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
         return any(op.is_backward for op in self.ops)
@@ -132,10 +147,9 @@ class Table:
         """
         if any(self.head):
             return False
-        tasks, made = [*chain(*self.period)], self.period_versions
-        last = max(map(itemgetter(2), tasks), default=-1)
-        read = set(map(itemgetter(1, 3), tasks))
-        return last < self.period_microbatches and all(v <= made[stage] for stage, v in read)
+        made, read = self.period_versions, set(map(itemgetter(1, 3), chain(*self.period)))
+        is_whole = self.last_microbatch < self.period_microbatches
+        return is_whole and all(version <= made[stage] for stage, version in read)
 
     @cached_property
     def batch_stops(self) -> tuple[int, ...]:
@@ -216,7 +230,7 @@ class Table:
         if not self.period:
             return self if batches is None else self.take(batches)
         if batches is None:
-            last = max(task.microbatch for task in self._written())
+            last = self.last_microbatch
             batches = next(number for number in count(1) if self._stop(number) > last)
         name = f"{self.title}, {batches} {'batch' if batches == 1 else 'batches'}"
         return self.remembered("excerpt", lambda: replace(self.take(batches), name=name), batches)
@@ -230,7 +244,7 @@ class Table:
         """
         if self.period:
             raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
-        last = max(map(itemgetter(2), self._written()), default=-1)
+        last = self.last_microbatch
         if last < 0:
             raise ScheduleError("the schedule is empty: there is nothing to repeat()")
         for worker, tasks in enumerate(self.head):
@@ -264,7 +278,8 @@ class Table:
         Raises:
             ScheduleError: there is no end to them.
         """
-        return 1 + max(map(itemgetter(2), chain(*self.workers)), default=-1)
+        self._require_end()
+        return 1 + self.last_microbatch
 
     @cached_property
     @not_collected()
@@ -276,9 +291,12 @@ class Table:
                 something counts from below 0, or up to more than so few tasks can be; tasks cannot
                 run together; or the schedule has no end.
         """
-        return Dependencies(
-            self.workers, self.stages, self.microbatches, self.overlaps, self.chunks
-        )
+        stages, microbatches = self.stages, self.microbatches
+        try:
+            return Dependencies(self.head, stages, microbatches, self.overlaps, self.chunks)
+        except TypeError:
+            self._require_tasks()
+            raise
 
     @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
@@ -349,7 +367,17 @@ class Table:
                 f"the table has {workers:,} workers and {tasks:,} tasks: leave out workers without "
                 f"a task"
             )
-        return [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
+        try:
+            found = [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
+        except (TypeError, IndexError):
+            self._require_tasks()
+            raise
+        if not all(isinstance(op, Op) and isinstance(s, Integral) for op, s in set().union(*found)):
+            self._require_tasks()
+        return found
+
+    def _require_tasks(self) -> None:
+        require_tasks(map(chain, self.head, self.period or ((),) * len(self.head)))
 
     def _written(self) -> Iterator[Task]:
         """Yield the tasks of heads and periods, each once."""

@@ -1,7 +1,8 @@
 """One entry of a worker's list, and the error that names such entries."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 from pipekit.schedules.ops import Op
 
@@ -64,3 +65,19 @@ class ScheduleError(ValueError):
         self.workers = tuple(worker for _, worker in places)
         self.line = line
         self.column = column
+
+
+def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> None:
+    """Raise ScheduleError for the first entry of workers' lists that is no task.
+
+    Without a ``version`` entries are passes.
+    """
+    form = Task._fields if version else Task._fields[:3]
+    for worker, entries in enumerate(workers):
+        for each in entries:
+            whole = isinstance(each, tuple) and all(isinstance(n, Integral) for n in each[1:])
+            if not whole or len(each) != len(form) or not isinstance(each[0], Op):
+                raise ScheduleError(
+                    f"worker {worker} has {each!r}, which is not ({', '.join(form)}): an op, such "
+                    f"as Op.FORWARD, and whole numbers"
+                )

@@ -19,6 +19,9 @@ from pipekit.simulation import simulate
 from pipekit.simulation.costs import Costs, StageCosts, stage_costs
 from pipekit.traces.memory import PARTS
 
+Placement = tuple[int, ...]
+"""The worker of each stage."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -27,6 +30,16 @@ class Found:
     schedule: Schedule  # the table
     makespan_s: float  # simulated
     peak_bytes: tuple[float, ...]  # simulated, of each worker, when the optimizer has its state
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for."""
+
+    named: Sequence[Found]  # the named methods that are answers, simulated
+    microbatches: int  # how many, of all batches
+    reads: WeightReads | None  # which weights are read, of several batches; None: a single one
+    placement: Placement | None  # the worker of each stage; None: that is searched for, too
 
 
 class Judge:

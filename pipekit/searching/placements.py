@@ -6,12 +6,14 @@ a low bound and come from one with short orders.  What a worker takes first is t
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
 from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
+from pipekit.searching.bound import bound
+from pipekit.searching.judge import Judge, Placement, Question
 from pipekit.searching.problem import Orders, Problem
 
 Choice = tuple[int, ...]
@@ -25,8 +27,6 @@ _FORWARDS_FIRST = (False, True)
 LENGTHS: Choice = tuple(map(len, (_DEPTHS, _WAITING, _PATIENCES, _FORWARDS_FIRST)))
 """How many there are to choose from."""
 
-Placement = tuple[int, ...]
-"""The worker of each stage."""
 _PARENTS = 20
 """How many of the best solutions have others made from them."""
 _NEAR = 8
@@ -45,50 +45,41 @@ class Candidate(NamedTuple):
     makespan: float
 
 
-class _Solution(NamedTuple):
-    makespan: float
-    placement: Placement
-    choice: Choice
-
-
-class Space(NamedTuple):
-    """The placements that are searched."""
-
-    problem: Callable[[Placement], Problem]  # returns the problem of one
-    bound: Callable[[Placement], float]  # returns a time that no orders of that are shorter than
-    # returns one like another; None: the placement is given
-    near: Callable[[Placement, random.Random], Placement] | None
-
-
-def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator[Candidate | None]:
+def candidates(
+    judge: Judge, question: Question, starts: Sequence[Placement], seed: int
+) -> Iterator[Candidate | None]:
     """Yield orders for placements and policies never tried before, or None where none fit.
 
     Args:
-        space: the placements.
-        starts: to begin with.
+        judge, question: what is searched for.
+        starts: placements to begin with.
         seed: of the random choices.
     """
+    m, reads, is_given = question.microbatches, question.reads, question.placement is not None
+
+    def least(placement: Placement) -> float:
+        return bound(judge.placed(placement, 1), m)
+
     chance, number = random.Random(seed), count()
-    default, worst = (0,) * len(LENGTHS), sum(space.problem(starts[0]).takes)
-    queue = [(space.bound(each) * worst, next(number), each, default) for each in starts]
-    queue.sort()
+    default, worst = (0,) * len(LENGTHS), sum(judge.placed(starts[0], m, reads).takes)
+    queue = sorted((least(each) * worst, next(number), each, default) for each in starts)
     seen, tried, known = set(starts), set[tuple[Placement, Choice]](), 0
-    parents: list[_Solution] = []
+    parents: list[tuple[float, Placement, Choice]] = []  # with their makespans
     while known < _EXHAUSTED:
         known += 1
-        if parents and (space.near is None or chance.random() < _NEW_CHOICE):
+        if parents and (is_given or chance.random() < _NEW_CHOICE):
             _, placement, choice = chance.choice(parents)
             part = chance.randrange(len(choice))
             choice = (*choice[:part], chance.randrange(LENGTHS[part]), *choice[part + 1 :])
         else:
-            if parents and space.near:
-                parent = chance.choice(parents)
+            if parents and not is_given:
+                makespan, parent, choice = chance.choice(parents)
                 for _ in range(_NEAR):
-                    placement = space.near(parent.placement, chance)
+                    placement = neighbour(parent, len(judge.caps), judge.alike, chance)
                     if placement not in seen:
                         seen.add(placement)
-                        key = space.bound(placement) * parent.makespan
-                        heappush(queue, (key, next(number), placement, parent.choice))
+                        key = least(placement) * makespan
+                        heappush(queue, (key, next(number), placement, choice))
             if not queue:
                 continue
             _, _, placement, choice = heappop(queue)
@@ -96,11 +87,11 @@ def candidates(space: Space, starts: Sequence[Placement], seed: int) -> Iterator
             continue
         tried.add((placement, choice))
         known, made = 0, None
-        if space.near is None or not parents or space.bound(placement) < parents[0].makespan:
-            problem = space.problem(placement)
+        if is_given or not parents or least(placement) < parents[0][0]:
+            problem = judge.placed(placement, m, reads)
             made = shortest(problem, greedy(problem, policy_of(choice, problem)))
         yield made
-        parents.append(_Solution(made.makespan if made else worst, placement, choice))
+        parents.append((made.makespan if made else worst, placement, choice))
         parents = sorted(parents)[:_PARENTS]
 
 
@@ -115,15 +106,15 @@ def shortest(problem: Problem, orders: Orders) -> Candidate | None:
 
 
 def policy_of(choice: Choice, problem: Problem) -> Policy:
-    """Return a policy in which all workers do alike."""
+    """Return the policy of a choice."""
     depth, waiting, patience, forwards = choice
     workers, stages = problem.workers, problem.stages
     straight = [(stages - stage) * workers / stages for stage in range(stages)]
     return Policy(
-        tuple(max(1.0, _DEPTHS[depth] * count) for count in straight),
-        (_WAITING[waiting] * workers,) * workers,
-        (_PATIENCES[patience],) * workers,
-        (_FORWARDS_FIRST[forwards],) * workers,
+        [max(1.0, _DEPTHS[depth] * count) for count in straight],
+        _FORWARDS_FIRST[forwards],
+        _WAITING[waiting] * workers,
+        _PATIENCES[patience],
     )
 
 
@@ -145,25 +136,21 @@ def greedy(problem: Problem, policy: Policy) -> Orders:
     return [[problem.number(*each) for each in row] for row in choose(passes, policy)]
 
 
-def neighbours(
-    workers: int, groups: Sequence[int]
-) -> Callable[[Placement, random.Random], Placement]:
-    """Return a function that moves a stage to another worker, or lets two change places.
+def neighbour(
+    placement: Placement, workers: int, groups: Sequence[int], chance: random.Random
+) -> Placement:
+    """Return a placement with a stage on another worker, or two that have changed places.
 
     Each worker keeps a stage.  ``groups`` are as for :func:`renumbered`.
     """
-
-    def near(placement: Placement, chance: random.Random) -> Placement:
-        changed = [*placement]
-        one, other = (chance.randrange(len(changed)) for _ in range(2))
-        if chance.random() < 0.5:
-            changed[one], changed[other] = changed[other], changed[one]
-        else:
-            changed[one] = chance.randrange(workers)
-        is_full = len(set(changed)) == workers
-        return renumbered(tuple(changed), groups) if is_full else placement
-
-    return near
+    changed = [*placement]
+    one, other = (chance.randrange(len(changed)) for _ in range(2))
+    if chance.random() < 0.5:
+        changed[one], changed[other] = changed[other], changed[one]
+    else:
+        changed[one] = chance.randrange(workers)
+    is_full = len(set(changed)) == workers
+    return renumbered(tuple(changed), groups) if is_full else placement
 
 
 def renumbered(placement: Placement, groups: Sequence[int]) -> Placement:

@@ -98,10 +98,10 @@ class Problem:
         after = [0.0] * len(room)
         for cost, row in zip(costs, homes, strict=True):
             for worker in set(row):
-                after[worker] += cost.seconds(Op.UPDATE)
+                after[worker] += cost.whole.seconds(Op.UPDATE)
         return cls(
             homes,
-            tuple(tuple(cost.seconds(op) for cost in costs) for op in KINDS),
+            tuple(tuple(cost.whole.seconds(op) for cost in costs) for op in KINDS),
             tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in KINDS),
             tuple(
                 tuple(takes(a, b, cost.whole.output_bytes) for a, b in zip(*pair, strict=True))

@@ -6,23 +6,13 @@ shorter one does, and never ends worse.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from pipekit.searching.bound import bound
-from pipekit.searching.judge import Found, Judge
+from pipekit.searching.judge import Found, Judge, Question
 from pipekit.searching.local_search import CLOSE, TabuSearch
-from pipekit.searching.placements import (
-    Candidate,
-    Placement,
-    Space,
-    candidates,
-    neighbours,
-    shortest,
-)
+from pipekit.searching.placements import Candidate, candidates, shortest
 from pipekit.searching.problem import homes_of
-from pipekit.searching.versions import WeightReads
 
 _STARTS, _MOVES = 32, 16
 """Of the first round: placements and policies tried, and moves of each of the best."""
@@ -61,16 +51,6 @@ class Budget:
     def elapsed_s(self) -> float:
         """Return the seconds of the search so far."""
         return time.thread_time() - self._begin
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is searched for."""
-
-    named: Sequence[Found]  # the named methods that are answers, simulated
-    microbatches: int  # how many, of all batches
-    reads: WeightReads | None  # which weights are read, of several batches; None: a single one
-    placement: Placement | None  # the worker of each stage; None: that is searched for, too
 
 
 class SearchRounds:
@@ -168,13 +148,7 @@ class SearchRounds:
             yield shortest(problem, problem.orders(each.schedule))
             if all(len(set(row)) == 1 for row in homes):
                 placements.append(tuple(row[0] for row in homes))
-        m, reads = question.microbatches, question.reads
-        space = Space(
-            lambda placement: judge.placed(placement, m, reads),
-            lambda placement: bound(judge.placed(placement, 1), m),
-            None if question.placement else neighbours(workers, judge.alike),
-        )
-        yield from candidates(space, placements, self._seed)
+        yield from candidates(judge, question, placements, self._seed)
 
 
 def _best_of(every: Sequence[_Orders], count: int) -> list[_Orders]:

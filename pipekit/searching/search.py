@@ -11,8 +11,8 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Judge
-from pipekit.searching.rounds import Budget, Question, SearchRounds
+from pipekit.searching.judge import Judge, Question
+from pipekit.searching.rounds import Budget, SearchRounds
 from pipekit.searching.versions import (
     Versions,
     by_2bw,

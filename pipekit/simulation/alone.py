@@ -17,9 +17,8 @@ from pipekit.clusters.traffic import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
-from pipekit.simulation.activities import Activities
 from pipekit.simulation.costs import StageCosts, sums_between_workers
-from pipekit.simulation.loads import Loads, Numbers, Seconds, Times
+from pipekit.simulation.loads import Activities, Loads, Numbers, Seconds, Times
 from pipekit.units import MOST
 
 

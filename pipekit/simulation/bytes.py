@@ -143,13 +143,20 @@ def _optimizer(
     sizes = states * np.array([float(cost.whole.parameter_bytes) for cost in costs])
     first = np.flatnonzero(~task.whose(lambda op: op.is_pass) & (task.version == 1))
     part = np.where(_sharing(task, SUM), share, 1.0)[first]
-    return _Changes(
-        task.worker[first],
-        np.full(len(first), _AFTER),
-        np.full(len(first), _OPTIMIZER),
-        times.starts[first],
-        part * sizes[task.stage[first]],
-    )
+    order = np.full(len(first), _AFTER)
+    return _changed(task, first, order, _OPTIMIZER, times.starts, part * sizes[task.stage[first]])
+
+
+def _changed(
+    task: Columns,
+    tasks: Numbers,
+    order: Numbers,
+    part: int,
+    when: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+) -> _Changes:
+    """Return a change on the worker of each of some tasks."""
+    return _Changes(task.worker[tasks], order, np.full(len(tasks), part), when[tasks], sizes)
 
 
 def _changes(
@@ -166,13 +173,8 @@ def _changes(
         sizes = np.zeros((len(OPS), len(costs)))
         for op in schedule.dependencies.ops:
             sizes[PLACES[op]] = [size(op, cost) for cost in costs]
-        return _Changes(
-            task.worker[tasks],
-            _EACH * tasks + place,
-            np.full(len(tasks), part),
-            when[tasks],
-            sizes[task.op[tasks], task.stage[tasks]],
-        )
+        each = sizes[task.op[tasks], task.stage[tasks]]
+        return _changed(task, tasks, _EACH * tasks + place, part, when, each)
 
     is_update = ~task.whose(lambda op: op.is_pass)
     is_backward = task.whose(lambda op: op.is_backward)
@@ -225,14 +227,11 @@ def _transferred(
             worker, stage = task.worker[tasks], task.stage[tasks]
             is_whole = borrowed[worker, stage] | (op.peer is not None)
             sizes = sign * np.array([cost.item_bytes(item) for cost in costs])
+            each = sizes[stage] * np.where(is_whole, 1, 1 - kept)
+            order = _EACH * tasks + (sign > 0)
+            made = _changed(task, tasks, order, _PART_OF[item], when, each)
             at_peer = item.is_away or (item.is_sent and sign < 0)
-            yield _Changes(
-                np.full(len(tasks), op.peer) if at_peer else worker,
-                _EACH * tasks + (sign > 0),
-                np.full(len(tasks), _PART_OF[item]),
-                when[tasks],
-                sizes[stage] * np.where(is_whole, 1, 1 - kept),
-            )
+            yield made._replace(worker=np.full(len(tasks), op.peer)) if at_peer else made
 
 
 def _sent_before(task: Columns, place: Numbers) -> Numbers:

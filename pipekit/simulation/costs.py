@@ -190,10 +190,6 @@ class StageCosts:
         """Return the bytes of some layers' gradients."""
         return sum(self.layers[number].parameter_bytes for number in bucket)
 
-    def seconds(self, op: Op) -> float:
-        """Return the seconds of an op, for a microbatch; of an update, without copying weights."""
-        return self.whole.seconds(op)
-
     def gradients_at_height(self, op: Op) -> float:
         """Return how far the bytes rise above the activations' in a batch's first such pass.
 

@@ -18,9 +18,8 @@ from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.simulation.activities import Activities
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.loads import WEIGHTS, Loads, Times
+from pipekit.simulation.loads import WEIGHTS, Activities, Loads, Times
 from pipekit.simulation.sums import add_sums
 from pipekit.traces import TRANSFERS
 
@@ -37,11 +36,8 @@ def run(
     graph = schedule.dependencies
     partner = [NOTHING] * len(graph.tasks) if overlap is None else graph.partner
     if overlap is not None:
-        seconds, times = (
-            np.where(np.array(partner) == NOTHING, each, each * overlap)
-            for each in (load.seconds, load.times)
-        )
-        load = load._replace(seconds=seconds, times=times)
+        share = np.where(np.array(partner) == NOTHING, 1.0, overlap)
+        load = load._replace(seconds=load.seconds * share, times=load.times * share)
     activities = Activities(schedule, costs, load)
     messages = activities.messages
     senders, receivers = messages.sender.tolist(), messages.receiver.tolist()

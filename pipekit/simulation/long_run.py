@@ -17,7 +17,7 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.schedules.beginning import beginning, periods_under_way, starts
+from pipekit.schedules.schedule import beginning, periods_under_way, starts
 from pipekit.simulation.alone import share_links
 from pipekit.simulation.costs import Costs, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Seconds

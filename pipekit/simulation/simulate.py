@@ -11,12 +11,12 @@ from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, Task, check
-from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Loads, Times, loads
+from pipekit.simulation.sums import validation_waits
 from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of, moved
@@ -128,13 +128,14 @@ def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Time
     beside = graph.of(lambda op: op.stream)
     if not beside:
         return times.transfers
-    places = ((graph.worker_of[n], graph.tasks[n], times.starts[n], times.ends[n]) for n in beside)
-    found = moved((*place, _moved_bytes(costs, place[1])) for place in places)
+
+    def move(number: int) -> tuple[int, Task, float, float, float]:
+        task = graph.tasks[number]
+        size = costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
+        return graph.worker_of[number], task, times.starts[number], times.ends[number], size
+
+    found = moved(map(move, beside))
     return found if times.transfers.empty else pd.concat([times.transfers, found])
-
-
-def _moved_bytes(costs: Sequence[StageCosts], task: Task) -> float:
-    return costs[task.stage].item_bytes(task.op.moves) if task.op.moves else 0.0
 
 
 def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:

@@ -1,4 +1,10 @@
-"""What updates wait for: sums of gradients over workers, shared weights, and all other workers."""
+"""What updates wait for: sums of gradients over workers, shared weights, and all other workers.
+
+Gradients are clipped by their norm over all stages, and an update is skipped if the gradient of any
+stage is not finite.  To wait for that is a global stop between two batches.  Instead a worker may
+make the update at once, run forwards on the new weights, and validate later (Qi et al., "Zero
+Bubble Pipeline Parallelism", section 4).  The engine waits; the simulator predicts both.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -8,9 +14,10 @@ import numpy as np
 from pipekit.schedules import Schedule
 from pipekit.schedules.clock import Need
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.simulation.activities import Activities, GradientSum
+from pipekit.schedules.ops import Op
+from pipekit.schedules.replay import Replay
 from pipekit.simulation.costs import StageCosts, ties_of
-from pipekit.simulation.loads import Loads
+from pipekit.simulation.loads import Activities, GradientSum, Loads
 
 _Update = tuple[int, int]
 """A worker, or a stage, and the version that its updates make."""
@@ -136,3 +143,59 @@ def _sent(members: tuple[int, ...], size: float) -> list[tuple[int, int, float]]
     """Return who sends whom how many bytes: the first its sum by parts, and each then its part."""
     part = size / len(members)
     return [(a, b, part * (2 if a == members[0] else 1)) for a, b in permutations(members, 2)]
+
+
+def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
+    """Return the tasks that wait until all workers have come to an update, and its number.
+
+    They are the first update of each version, or if it is validated ``later``, the first task
+    behind it that cannot be run again.
+    """
+    graph = schedule.dependencies
+    found: dict[int, int] = {}
+    newest = _newest(graph) if later else []
+    for worker, tasks in enumerate(schedule.workers):
+        if later:
+            found |= _before_validation(schedule, worker, newest)
+            continue
+        seen: set[int] = set()
+        for number, task in enumerate(tasks, graph.first[worker]):
+            if not task.op.is_pass and task.version not in seen:
+                found[number] = task.version
+                seen.add(task.version)
+    return found
+
+
+def _newest(graph: Dependencies) -> list[int]:
+    """Return for each task the newest version on which its result depends, on whatever stage."""
+    newest = [0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
+    for number in Replay(graph).order():
+        version = graph.tasks[number].version
+        newest[number] = max(version, newest[graph.own[number]], newest[graph.source[number]])
+    return newest
+
+
+def _before_validation(schedule: Schedule, worker: int, newest: Sequence[int]) -> dict[int, int]:
+    """Return the tasks before which a worker validates an update, and its number.
+
+    Only forwards that another stage waits for can be run again.  What depends on the update and
+    adds gradients or leaves the pipeline comes after the validation, and so does a forward of a
+    batch behind.  That costs nothing where every microbatch passes all stages: what has been
+    through the last of them comes after all updates.
+    """
+    graph, found = schedule.dependencies, dict[int, int]()
+    last = pending = 0  # the newest update, and the one that is to be validated
+    batch = NOBODY  # that runs on it
+    for number, task in enumerate(schedule.workers[worker], graph.first[worker]):
+        if not task.op.is_pass:
+            if task.version > last:  # of several stages, the first one's is begun for all
+                if pending:
+                    found[number] = pending
+                last = pending = task.version
+                batch = NOBODY
+        elif pending and newest[number] >= pending:
+            own = schedule.batch_of[task.microbatch]
+            batch = own if batch == NOBODY else batch
+            if task.op is not Op.FORWARD or graph.target[number] < 0 or own != batch:
+                found[number], pending = pending, 0
+    return found

@@ -43,6 +43,8 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     [
         ("gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
         ("gpip", "did you mean 'gpipe'?"),
+        ("pipekit.schedules:OPS", "is no function: name one that is called with (stages, micro"),
+        ("pipekit.schedules:interleaved", "interleaved is called with (stages, microbatches), and"),
         ("2bw --stages 6", "use microbatches >= 6"),
         ("interleaved --stages 3", "use an even number of stages, not 3"),
         ("gpipe --stages 0", "stages must be a whole number of at least 1"),

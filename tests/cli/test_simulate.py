@@ -9,6 +9,7 @@ import pytest
 
 from pipekit import Plan, Profile
 from pipekit.plans import StagePlan
+from pipekit.schedules import chimera
 from pipekit.traces import Trace
 
 Printed = Callable[[str], str]
@@ -54,6 +55,14 @@ def test_predicted_weights_take_memory(printed: Printed, profile: str) -> None:
         for text in texts
     ]
     assert [more - less for less, more in zip(*peaks, strict=True)] == [2.0] * 4
+
+
+def test_a_file_of_two_directions_needs_no_plan(
+    printed: Printed, profile: str, tmp_path: Path
+) -> None:
+    chimera(4, 4).take(1).to_csv(tmp_path / "mine.csv")
+    named = printed(f"simulate chimera {profile} --microbatches 4 --batches 1")
+    assert printed(f"simulate {tmp_path}/mine.csv {profile} --stages 2") in named
 
 
 def test_a_plan_says_what_is_where_and_how_many_pipelines(

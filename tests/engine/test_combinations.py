@@ -12,7 +12,7 @@ import pipekit as pk
 from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
-from pipekit.schedules.methods.sequence_chunks import seq1f1b
+from pipekit.schedules import seq1f1b
 from tests.engine.examples import data, mlp, nesterov, values
 from tests.engine.execution.moving_tables import fill_and_drain, to
 

@@ -39,9 +39,9 @@ LATE_UPDATE = Schedule(
 """Two stages on a worker, of which the second makes its update after the next forward."""
 
 
-def replay(schedule: Schedule, capacity: int | None = None) -> Iterator[tuple[int, int, Task]]:
+def replay(schedule: Schedule) -> Iterator[tuple[int, int, Task]]:
     """Yield ``(worker, position, task)`` in an order in which the tasks can run."""
     graph = schedule.dependencies
-    for number in Replay(graph, capacity).order():
+    for number in Replay(graph).order():
         worker = graph.worker_of[number]
         yield worker, number - graph.first[worker], graph.tasks[number]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +21,12 @@ from pipekit.schedules import (
     ScheduleError,
     Task,
     check,
+    flushed,
     lower,
     parse,
     pipedream,
 )
-from tests.schedules.reference import executable, finishes, in_flight, refusal, versions_alive
+from tests.schedules.reference import executable, in_flight, refusal, versions_alive
 from tests.schedules.strategies import (
     SLIPS,
     Slip,
@@ -42,11 +44,6 @@ A_TASK = r"[FBIWU]\d+ of stage \d+|Task\("
 
 
 @given(methods)
-def test_every_method_passes_even_if_a_link_holds_one_message(schedule: Schedule) -> None:
-    check(schedule, capacity=1)
-
-
-@given(methods)
 def test_what_the_report_counts_is_what_brute_force_counts(schedule: Schedule) -> None:
     report = check(schedule)
     for worker, tasks in enumerate(schedule.workers):
@@ -61,11 +58,6 @@ def test_the_report_over_time() -> None:
     assert report.in_flight[0].tolist() == [1, 2, 1, 1, 0, 0, 1, 0, 0]
     assert report.peak_versions == (2,)
     assert report.peak_in_flight == (2,)
-
-
-def test_what_stays_on_one_worker_needs_no_link() -> None:
-    """Two forwards before the first goes on, on a link that holds one: but there is no link."""
-    check(parse("worker 0 | F0 F1 F0@1 F1@1 B0@1 B1@1^@1 B0 B1^"), capacity=1)
 
 
 # --- What does not: each rule, and the tasks its error names --------------------------------------
@@ -117,6 +109,10 @@ def test_what_stays_on_one_worker_needs_no_link() -> None:
             "worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0",
             "worker 1 has U1 of stage 0 and no forward or backward of that stage",
         ),
+        (
+            "worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^",
+            "worker 1 has K0 of stage 0 and no forward or backward of that stage: updates and other",
+        ),
     ],
 )
 def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, message: str) -> None:
@@ -130,6 +126,27 @@ def test_a_gap_in_the_updates_is_refused() -> None:
         ScheduleError, match="U2 of stage 0 follows the initial weights; the next update must be U1"
     ):
         check(Schedule((tasks,)))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("F", 0, 0, 0),
+        (F, 0.5, 0, 0),
+        (F, "0", 0, 0),
+        (F, 0, 0.5, 0),
+        (F, 0, None, 0),
+        (F, 0, 0, 1.5),
+    ],
+)
+def test_what_is_no_task_is_named(entry: Any) -> None:
+    task = Task(*entry)
+    for made in (Schedule(((task,),)), Schedule(((),), period=((task,),))):
+        with pytest.raises(ScheduleError, match=rf"worker 0 has {re.escape(repr(task))}, which is"):
+            check(made)
+    if not task.version:
+        with pytest.raises(ScheduleError, match=r"worker 1 has .*, which is not .*Op.FORWARD, and"):
+            check(flushed("mine", [[], [entry[:3]]]))
 
 
 @pytest.mark.parametrize("task", [Task(F, -1, 0, 0), Task(F, 0, -1, 0), Task(F, 0, 0, -1)])
@@ -165,7 +182,7 @@ def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() ->
 
 @given(training_methods)
 def test_every_method_can_update_jointly(schedule: Schedule) -> None:
-    check(schedule, capacity=1, joint_updates=True)
+    check(schedule, joint_updates=True)
 
 
 def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:
@@ -231,17 +248,6 @@ def test_after_a_slip_without_stashing_it_is_refused_or_lowered(
         assert re.search(A_TASK, message) or not any(other.workers)
 
 
-@given(training_methods, st.integers(1, 3), st.data())
-def test_links_of_bounded_size_are_judged_as_brute_force_does(
-    schedule: Schedule, capacity: int, data: st.DataObject
-) -> None:
-    """Passes of one kind in another order on each worker: some need room on the links."""
-    permute = next(slip for slip in SLIPS if slip.__name__ == "permute_microbatches")
-    other = slipped(data, slipped(data, schedule, permute), permute)
-    message = refusal(lambda: check(other, capacity))
-    assert finishes(other, capacity) == ("can never finish" not in (message or ""))
-
-
 # --- Size -----------------------------------------------------------------------------------------
 
 
@@ -255,7 +261,7 @@ def peak_mb():
 
 def prepare(minibatches):
     schedule = pipedream(4).take(minibatches)
-    check(schedule, capacity=1)
+    check(schedule)
     lower(schedule)
 
 def calls(minibatches):
@@ -291,10 +297,3 @@ def test_5000_minibatches_over_4_stages(repository: Path) -> None:
     megabytes, few, twice_as_many = map(float, done.stdout.split())
     assert megabytes < 50
     assert twice_as_many < 2.1 * few
-
-
-def test_what_was_proved_is_remembered_and_for_another_capacity_proved_anew() -> None:
-    schedule = parse("worker 0 | F0 F1 F2 F3 B0 B1 B2 B3^\nworker 1 | F0 B0 F1 B1 F2 B2 F3 B3^")
-    assert check(schedule) is check(schedule)
-    with pytest.raises(ScheduleError, match="can never finish"):
-        check(schedule, capacity=1)

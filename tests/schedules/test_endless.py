@@ -206,29 +206,27 @@ def test_it_is_pickled_and_compared_as_a_table(schedule: Schedule) -> None:
 
 
 @settings(deadline=None)
-@given(endless_methods, batches, st.sampled_from([None, 1]), st.booleans())
+@given(endless_methods, batches, st.booleans())
 def test_what_is_proved_holds_for_every_number_of_batches(
-    schedule: Schedule, count: int, capacity: int | None, joint_updates: bool
+    schedule: Schedule, count: int, joint_updates: bool
 ) -> None:
-    if refusal(lambda: check(schedule, capacity, joint_updates)) is None:
-        part = check(schedule.take(count), capacity, joint_updates)
-        most = check(schedule, capacity, joint_updates)
+    if refusal(lambda: check(schedule, joint_updates=joint_updates)) is None:
+        part = check(schedule.take(count), joint_updates=joint_updates)
+        most = check(schedule, joint_updates=joint_updates)
         for ours, theirs in (
             (part.peak_in_flight, most.peak_in_flight),
             (part.peak_versions, most.peak_versions),
         ):
             assert all(one <= other for one, other in zip(ours, theirs, strict=True))
     else:
-        assert capacity or joint_updates, "every method can be executed"
+        assert joint_updates, "every method can be executed"
 
 
 @settings(deadline=None)
-@given(any_in_flight, st.sampled_from([None, 1, 2]))
-def test_it_is_refused_just_if_some_number_of_batches_is(
-    schedule: Schedule, capacity: int | None
-) -> None:
-    refused = [refusal(lambda n=n: check(schedule.take(n), capacity)) for n in range(1, 24)]  # type: ignore[misc]
-    assert (refusal(lambda: check(schedule, capacity)) is None) == (not any(refused))
+@given(any_in_flight)
+def test_it_is_refused_just_if_some_number_of_batches_is(schedule: Schedule) -> None:
+    refused = [refusal(lambda n=n: check(schedule.take(n))) for n in range(1, 24)]  # type: ignore[misc]
+    assert (refusal(lambda: check(schedule)) is None) == (not any(refused))
 
 
 @settings(deadline=None, max_examples=60)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipekit.schedules import OPS, Op, Payload
+from pipekit.schedules import OPS, Op, Payload, Task
 from pipekit.schedules.ops import PASSES, adding, senders
 
 F, B, BI, BW, U = *PASSES, Op.UPDATE
@@ -34,3 +34,17 @@ def test_which_passes_add_to_the_weights_gradient() -> None:
 def test_a_split_backward_frees_what_a_whole_one_does(part: float) -> None:
     change = {op: op.activation_bytes(10, part) for op in (*PASSES, U)}
     assert change == {F: 10, B: -10, BI: -part, BW: part - 10, U: 0}
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        (Task(Op.FORWARD, 2, 5, 1), "F5 of stage 2"),
+        (Task(Op.BACKWARD, 0, 5, 1), "B5 of stage 0"),
+        (Task(Op.BACKWARD_INPUT, 0, 5, 1), "I5 of stage 0"),
+        (Task(Op.BACKWARD_WEIGHT, 0, 5, 1), "W5 of stage 0"),
+        (Task(Op.UPDATE, 1, 7, 2), "U2 of stage 1"),  # an update is known by what it produces
+    ],
+)
+def test_a_task_says_its_name(task: Task, name: str) -> None:
+    assert str(task) == name

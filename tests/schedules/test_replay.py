@@ -1,14 +1,26 @@
 """Replaying a schedule: an order in which everything can run, whoever is faster."""
 
-from collections import Counter
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, inference, parse
-from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    Task,
+    check,
+    dualpipe_v,
+    gpipe,
+    inference,
+    parse,
+    read_csv,
+    slots,
+)
+from pipekit.schedules.ops import PASSES
 from pipekit.schedules.replay import Replay
 from tests.schedules.examples import replay
 from tests.schedules.reference import Key, halves, key, needs
@@ -17,33 +29,17 @@ from tests.schedules.strategies import methods
 F, B = Op.FORWARD, Op.BACKWARD
 
 
-@given(methods, st.one_of(st.none(), st.integers(1, 3)))
-def test_every_task_comes_once_after_all_it_needs(schedule: Schedule, capacity: int | None) -> None:
+@given(methods)
+def test_every_task_comes_once_after_all_it_needs(schedule: Schedule) -> None:
     done: set[Key] = set()
     positions = [count() for _ in schedule.workers]
-    for worker, position, task in replay(schedule, capacity):
+    for worker, position, task in replay(schedule):
         assert position == next(positions[worker])
         assert task == schedule.workers[worker][position]
         assert done.issuperset(needs(task, schedule.stages, halves(schedule)))
         done.add(key(task))
     ends = [next(position) for position in positions]
     assert ends == [len(tasks) for tasks in schedule.workers]
-
-
-@given(methods)
-def test_no_link_ever_holds_more_than_its_capacity(schedule: Schedule) -> None:
-    graph = schedule.dependencies
-    under_way: Counter[tuple[int, int]] = Counter()
-    for worker, position, _ in replay(schedule, capacity=1):
-        number = graph.first[worker] + position
-        source, target = graph.source[number], graph.target[number]
-        if source != NOTHING:
-            under_way[graph.worker_of[source], worker] -= 1
-        if target != NOTHING:
-            link = worker, graph.worker_of[target]
-            under_way[link] += 1
-            assert under_way[link] <= 1
-    assert not any(under_way.values())
 
 
 def test_an_unfinished_replay_says_where_every_worker_stands() -> None:
@@ -85,3 +81,108 @@ def test_workers_settle_once_they_wait_for_no_more_than_a_period_before(
     graph = gpipe(2, 4).take(1).dependencies
     ends = [[first + n for first, n in zip(graph.first, each, strict=False)] for each in counts]
     assert Replay(graph).settles(ends) == expected
+
+
+@given(methods, st.tuples(*[st.floats(0.1, 9)] * 4), st.floats(0, 9))
+def test_every_task_starts_as_soon_as_worker_and_data_are_there_and_not_before(
+    schedule: Schedule, lengths: tuple[float, float, float, float], update: float
+) -> None:
+    durations = {**dict(zip(PASSES, lengths, strict=True)), Op.UPDATE: update}
+    times = slots(schedule, durations)
+    ends = {
+        task[:3]: end
+        for tasks, spans in zip(schedule.workers, times, strict=True)
+        for task, (_, end) in zip(tasks, spans.tolist(), strict=True)
+        if task.op is not Op.UPDATE
+    }
+    for tasks, spans in zip(schedule.workers, times, strict=True):
+        free = 0.0
+        for task, (start, end) in zip(tasks, spans.tolist(), strict=True):
+            ready = max(
+                [0.0, *(ends[need] for need in needs(task, schedule.stages, halves(schedule)))]
+            )
+            assert start == max(free, ready)
+            assert end == start + durations[task.op]
+            free = end
+
+
+def test_an_update_that_takes_time_delays_what_follows_it() -> None:
+    times = slots(
+        parse("worker 0 | F0 B0^ F1 B1^"), {Op.FORWARD: 1, Op.BACKWARD: 2, Op.UPDATE: 0.5}
+    )
+    assert times[0].tolist() == [[0, 1], [1, 3], [3, 3.5], [3.5, 4.5], [4.5, 6.5], [6.5, 7]]
+
+
+def test_by_default_a_backward_takes_two_slots_and_an_update_none() -> None:
+    assert slots(gpipe(1, 1).take(1))[0].tolist() == [[0, 1], [1, 3], [3, 3]]
+    assert slots(parse("worker 0 | F0 I0 W0^"))[0].tolist() == [[0, 1], [1, 2], [2, 3], [3, 3]]
+
+
+def test_one_array_of_starts_and_ends_a_worker() -> None:
+    times = slots(Schedule((gpipe(1, 2).take(1).workers[0], ())))
+    assert [array.shape for array in times] == [(5, 2), (0, 2)]
+    assert all(array.dtype == np.float64 for array in times)
+    assert slots(Schedule(())) == []
+
+
+def test_what_can_never_finish_has_no_slots() -> None:
+    with pytest.raises(ScheduleError, match="can never finish"):
+        slots(parse("worker 0 | B0 F0"))
+
+
+ALONE = "worker 0 | F0 F1& B0 - B1 -^"
+
+
+def test_a_pair_is_a_forward_and_the_backward_behind_it() -> None:
+    schedule = parse(ALONE)
+    ((one, other),) = schedule.overlaps
+    assert (one.op, one.microbatch, other.op, other.microbatch) == (Op.FORWARD, 1, Op.BACKWARD, 0)
+    assert schedule.dependencies.partner == [-1, 2, 1, -1, -1]
+    assert schedule != Schedule(schedule.workers)
+    check(schedule)
+
+
+def test_it_is_drawn_and_written_as_it_was_read() -> None:
+    schedule = parse(ALONE)
+    assert str(schedule).splitlines()[2] == "worker 0 | F0  F1& B0  -   B1  -^"
+    assert "worker,op,stage,microbatch,version,overlaps\n" in schedule.to_csv()
+    assert "0,FORWARD,0,1,0,1\n" in schedule.to_csv()
+    assert read_csv(schedule.to_csv()) == schedule
+
+
+def test_both_take_their_share_of_the_time_together() -> None:
+    times = slots(parse(ALONE), overlap=0.5)[0]
+    assert times.tolist() == [[0, 1], [1, 1.5], [1.5, 2.5], [2.5, 4.5], [4.5, 4.5]]
+
+
+def test_who_waits_for_data_that_only_both_give_waits_for_ever() -> None:
+    apart = """
+        worker 0 | F0 F1 B0 B1^
+        worker 1 | F0 F1 B0 B1^
+        """
+    check(parse(apart))
+    with pytest.raises(ScheduleError, match=r"worker 0 waits in F1 of stage 0 for B0 of stage 1"):
+        check(parse(apart.replace("F1", "F1&", 1)))
+    with pytest.raises(ScheduleError, match="can never finish"):
+        check(parse("worker 0 | F0& B0^"))
+
+
+@pytest.mark.parametrize("picture", ["worker 0 | F0 B0 F1 B1&^", "worker 0 | F0& F1 B0 B1^"])
+def test_what_cannot_run_together_is_refused(picture: str) -> None:
+    with pytest.raises(ScheduleError, match=r"cannot run together|nothing follows"):
+        check(parse(picture))
+
+
+def test_what_is_not_side_by_side_is_refused() -> None:
+    whole = parse("worker 0 | F0 F1 B0 B1^")
+    first, _, _, last, _ = whole.workers[0]
+    with pytest.raises(ScheduleError, match="F0 of stage 0 and B1 of stage 0 cannot run together"):
+        check(Schedule(whole.workers, overlaps=frozenset({(first, last)})))
+
+
+def test_a_last_pass_has_nothing_to_run_together_with() -> None:
+    with pytest.raises(ScheduleError, match="line 1: nothing follows F1& to run together with"):
+        parse("worker 0 | F0 B0 F1&")
+    lines = dualpipe_v(2, 2).take(1).to_csv().splitlines()
+    with pytest.raises(ScheduleError, match="the last task of worker 0 in the CSV"):
+        read_csv("\n".join([*lines[:-1], lines[-1][:-1] + "1"]) + "\n")

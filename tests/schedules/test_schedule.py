@@ -55,7 +55,7 @@ def test_a_users_own_function_is_a_first_class_method() -> None:
         worker 3 | .  .  .  F0 F1 F2 F3 B3 -  B2 -  B1 -  B0 -^
         """
     )
-    assert check(schedule, capacity=1) is not None
+    assert check(schedule) is not None
     assert read_csv(schedule.to_csv()) == schedule
 
 
@@ -137,6 +137,9 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert len({one, other, gpipe(2, 3).take(1), gpipe(2, 3).take(1)}) == 2
+    lists = [[*tasks] for tasks in one.head]
+    assert Schedule(lists) == one  # type: ignore[arg-type]
+    assert hash(Schedule(iter(lists))) == hash(one)  # type: ignore[arg-type]
 
 
 # --- CSV -----------------------------------------------------------------------------------------
@@ -177,11 +180,8 @@ def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:
             HEADER + "0,FORWARD,0,0,0\n0,SIDEWAYS,0,1,0\n",
             "row 2 .* is not a task: 0,SIDEWAYS,0,1,0",
         ),
-        (HEADER + "0,F,0,0,0\n", "row 1 .* is not a task"),
         (HEADER + "0,FORWARD,0,0,1.5\n", "row 1 .* is not a task"),
-        (HEADER + "0,FORWARD,0,,0\n", "row 1 .* is not a task"),
         (HEADER + "0,FORWARD\n", "row 1 .* is not a task"),
-        (HEADER + "zero,FORWARD,0,0,0\n", "row 1 .* is not a task"),
         (HEADER + "0,FORWARD,0,0," + "9" * 5000 + "\n", "row 1 .* is not a task"),
         (HEADER + "-1,FORWARD,0,0,0\n", "row 1"),
         (HEADER + "0,FORWARD,0,0,0\n99999999999,FORWARD,0,1,0\n", "row 2"),
@@ -209,9 +209,6 @@ def test_the_header_of_a_csv_keeps_the_batch_size(size: int, stashing: bool, nam
         "# mine; ; stashing on",
         "# mine; ² workers; stashing on",
         "# mine; 99999999999999 workers; stashing on",
-        "# mine; -1 workers; stashing on",
-        "# mine",
-        "#",
         "# ; ;",
     ],
 )

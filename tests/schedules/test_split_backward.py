@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipekit.clusters import flat
-from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
     Op,
@@ -15,7 +13,6 @@ from pipekit.schedules import (
     draw,
     lower,
     parse,
-    replicate,
 )
 from pipekit.simulation import simulate
 from tests.schedules.examples import SPLIT
@@ -35,18 +32,6 @@ PROFILE = Profile((LAYER,) * 3, input_bytes=2)
 """A microbatch keeps 12 bytes on each stage, of which the part for the input frees 4."""
 
 
-def test_slow_links_are_waited_for_between_parts_for_the_input_only() -> None:
-    """One microbatch, 3 s a message there and back: 2 + 2 passes and 2 messages in a row."""
-    schedule = parse("worker 0 | F0 I0 W0^\nworker 1 | F0 I0 W0^")
-    profile = Profile((LAYER,) * 2, input_bytes=2)
-    trace = simulate(schedule, profile, cluster=flat(2, 2 / 3))
-    starts = trace.frame.set_index(["worker", "op"])["start_s"]
-    assert starts[1, "FORWARD"] == 1 + 3
-    assert starts[1, "BACKWARD_WEIGHT"] == 4 + 1 + 1
-    assert starts[0, "BACKWARD_INPUT"] == 4 + 1 + 1 + 3
-    assert starts[0, "BACKWARD_WEIGHT"] == 10
-
-
 def test_its_bytes_over_time_are_those_by_hand() -> None:
     """Of worker 0: a forward's start adds 12, an I's end takes 4, a W's end 8."""
     trace = simulate(SPLIT, PROFILE)
@@ -56,24 +41,6 @@ def test_its_bytes_over_time_are_those_by_hand() -> None:
     batch = {0: 12, 1: 24, 2: 36, 6: 44, 8: 40, 9: 32, 10: 28, 11: 20, 12: 12, 13: 8, 14: 12}
     assert own[own.index <= 14].to_dict() == batch
     assert own.iloc[-1] == 0
-
-
-def test_recomputed_it_keeps_inputs_and_one_microbatch_until_its_weights_part() -> None:
-    """Worker 0 computes F0 again while it waits, frees 4 of its 10 with I0, and 6 with W0."""
-    trace = simulate(SPLIT, PROFILE, Plan.by_hand([1, 1, 1], recompute="always"))
-    assert trace.memory is not None
-    frame = trace.frame.query("worker == 0")
-    again = frame[frame["op"] == "RECOMPUTE"]
-    assert len(again) == 8
-    first = frame[frame["op"] == "BACKWARD_INPUT"].iloc[0]
-    assert again.iloc[0]["end_s"] <= first["start_s"]
-    own = trace.memory.frame.query("worker == 0").set_index("time_s")["recompute"]
-    assert own[again.iloc[0]["start_s"]] == 10
-    held = frame.query("op == 'BACKWARD_WEIGHT' and microbatch == 0").iloc[0]
-    assert own[first["end_s"]] in (6, 16)  # the next one may be computed again at once
-    assert own[own.index < held["end_s"]].min() >= 0
-    assert own.iloc[-1] == 0
-    assert (own >= 0).all()
 
 
 def test_gradients_begin_with_the_first_part_for_the_weights() -> None:
@@ -136,18 +103,6 @@ def test_both_parts_read_the_version_of_the_forward() -> None:
 def test_what_is_wrong_with_the_parts_is_said(picture: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         check(parse(picture))
-
-
-def test_replicas_sum_what_the_parts_for_the_weights_add() -> None:
-    schedule = replicate(SPLIT, 2)
-    check(schedule)
-    profile = replace(PROFILE, layers=(replace(LAYER, parameter_bytes=8),) * 3)
-    plan = Plan.by_hand([1, 1, 1], replicas=[2, 2, 2])
-    trace = simulate(schedule, profile, plan, flat(6, 4.0))
-    assert trace.transfers is not None
-    sums = trace.transfers.query("purpose == 'weights' and stage == 0 and microbatch == 7")
-    added = trace.frame.query("op == 'BACKWARD_WEIGHT' and stage == 0 and microbatch < 8")
-    assert sums["start_s"].tolist() == [added["end_s"].max()] * 2
 
 
 def test_a_worker_may_begin_with_an_update_of_others_gradients() -> None:

@@ -13,8 +13,8 @@ from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Judge
-from pipekit.searching.placements import Placement, neighbours, renumbered
+from pipekit.searching.judge import Judge, Placement
+from pipekit.searching.placements import neighbour, renumbered
 from tests.searching.test_search import unequal
 
 MESSAGE = 1e-6
@@ -126,10 +126,10 @@ def test_caps_that_differ_make_workers_differ() -> None:
 
 def test_every_placement_is_near_another() -> None:
     """By steps from one to the next, each worker keeping a stage."""
-    chance, near = random.Random(0), neighbours(2, [1])
+    chance = random.Random(0)
     seen = set[Placement]()
     now: Placement = (0, 1, 0, 1)
     for _ in range(300):
-        now = near(now, chance)
+        now = neighbour(now, 2, [1], chance)
         seen.add(now)
     assert seen == {(0, *rest) for rest in product(range(2), repeat=3) if 1 in rest}

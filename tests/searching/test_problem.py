@@ -134,8 +134,7 @@ def test_every_policy_finds_orders_that_fit_and_none_beats_the_bound(
 @pytest.mark.parametrize("schedule", SCHEDULES[1:4], ids=str)
 def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) -> None:
     judge, problem = asked(schedule, cap=250.0, links=False)
-    alike = (1.0,) * problem.workers
-    policy = Policy((1.0,) * problem.stages, alike, alike, (True,) * problem.workers)
+    policy = Policy([1.0] * problem.stages, forwards_first=True, waiting=1.0, patience=1.0)
     slow = greedy(problem, policy)
     before = problem.timing(slow).makespan
     search = TabuSearch(problem, slow)

@@ -6,10 +6,9 @@ import pytest
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule, dualpipe, dualpipe_v, parse, slots
+from pipekit.schedules import Schedule, dualpipe, dualpipe_v, parse
 from pipekit.simulation import simulate
 
-SECONDS = {Op.FORWARD: 3, Op.BACKWARD: 5, Op.BACKWARD_INPUT: 3, Op.BACKWARD_WEIGHT: 2, Op.UPDATE: 0}
 LAYER = LayerProfile(
     "layer",
     forward_s=3,
@@ -22,20 +21,6 @@ LAYER = LayerProfile(
 
 def profile(layers: int) -> Profile:
     return Profile((LAYER,) * layers, input_bytes=8)
-
-
-@pytest.mark.parametrize("overlap", [None, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("free", [True, False])
-@pytest.mark.parametrize("schedule", [dualpipe(4, 8).take(2), dualpipe_v(6, 7).take(2)], ids=str)
-def test_simulated_it_takes_its_slots(
-    schedule: Schedule, free: bool, overlap: float | None
-) -> None:
-    workers = len(schedule.workers)
-    cluster = None if free else flat(workers, float("inf"))
-    trace = simulate(schedule, profile(schedule.stages), cluster=cluster, overlap=overlap)
-    for worker, times in enumerate(slots(schedule, SECONDS, overlap)):
-        own = trace.frame[trace.frame["worker"] == worker]
-        assert own[["start_s", "end_s"]].to_numpy() == pytest.approx(times)
 
 
 def test_they_wait_for_the_data_of_both_and_give_theirs_at_their_end() -> None:

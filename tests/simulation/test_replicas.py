@@ -10,7 +10,7 @@ from pipekit import bucketing
 from pipekit.clusters import V100, Cluster, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule, asp, check, pipedream, replicate, slots, two_bw
+from pipekit.schedules import Schedule, asp, check, pipedream, replicate, two_bw
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -81,34 +81,6 @@ def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: i
     assert weights["bytes"].eq(2 * (workers - 1) / workers * 300).all()
     for way in ("source", "destination"):
         assert weights.groupby(way).size().tolist() == [minibatches] * workers * stages
-
-
-# --- Free links ----------------------------------------------------------------------------------
-
-
-def of_slots(schedule: Schedule, forward: float, backward: float) -> list[list[list[float]]]:
-    durations = {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0.0}
-    return [times.tolist() for times in slots(schedule, durations)]
-
-
-def simulated(trace: Trace, workers: int) -> list[list[list[float]]]:
-    frame = trace.frame
-    return [
-        frame[frame["worker"] == worker][["start_s", "end_s"]].to_numpy().tolist()
-        for worker in range(workers)
-    ]
-
-
-@given(vectors, st.integers(0, 12), seconds, seconds, st.booleans())
-def test_any_replicas_take_the_time_of_their_slots(
-    replicas: list[int], more: int, forward: float, backward: float, synced: bool
-) -> None:
-    schedule = pipedream(replicas, vertical_sync=synced).take(max(replicas) + more)
-    profile = Profile.uniform(len(replicas), forward, backward, parameter_bytes=100.0)
-    expected = of_slots(schedule, forward, backward)
-    trace = simulate(schedule, profile)
-    assert simulated(trace, sum(replicas)) == expected
-    assert trace.makespan_s == max(times[-1][1] for times in expected)
 
 
 # --- Parallel pipelines --------------------------------------------------------------------------

@@ -1,18 +1,14 @@
 """Simulated seconds against closed forms, the schedule's own slots, and the longest path."""
 
-import math
-
-import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import bucketing
-from pipekit.clusters import Cluster, Device, Level, flat
+from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
-    Op,
     Schedule,
     ScheduleError,
     flush,
@@ -56,59 +52,6 @@ def test_with_free_links_it_is_what_the_picture_shows(schedule: Schedule) -> Non
     for worker, times in enumerate(slots(schedule)):
         own = trace.frame[trace.frame["worker"] == worker]
         assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
-
-
-@given(training_methods, st.data())
-def test_without_contention_it_is_the_longest_path(schedule: Schedule, data: st.DataObject) -> None:
-    """Latency alone: a link that is never busy, so that arrivals are ends plus a constant."""
-    latency = data.draw(seconds)
-    layers = tuple(
-        LayerProfile(
-            str(i),
-            data.draw(seconds),
-            data.draw(seconds),
-            update_s=data.draw(seconds),
-            backward_input_s=data.draw(seconds),
-            backward_weight_s=data.draw(seconds),
-        )
-        for i in range(schedule.stages)
-    )
-    device = Device("any", math.inf, {}, math.inf)
-    link = Level("link", len(schedule.workers), math.inf, latency_s=latency)
-    trace = simulate(schedule, Profile(layers), cluster=Cluster("c", device, (link,)))
-    assert trace.makespan_s == _longest_path(schedule, layers, latency)
-
-
-def _longest_path(schedule: Schedule, layers: tuple[LayerProfile, ...], latency: float) -> float:
-    graph = nx.DiGraph()
-    home = {task[:3]: w for w, tasks in enumerate(schedule.workers) for task in tasks}
-    for worker, tasks in enumerate(schedule.workers):
-        before = None
-        for task in tasks:
-            op, stage, k, _ = task
-            layer = layers[stage]
-            cost = {
-                Op.FORWARD: layer.forward_s,
-                Op.BACKWARD: layer.backward_s,
-                Op.BACKWARD_INPUT: layer.backward_input_s,
-                Op.BACKWARD_WEIGHT: layer.backward_weight_s,
-                Op.UPDATE: layer.update_s,
-            }[op]
-            node = task[:3]
-            graph.add_edge((node, "start"), (node, "end"), cost=cost)
-            if before is not None:
-                graph.add_edge((before, "end"), (node, "start"), cost=0.0)
-            sources: list[tuple[Op, int, int]] = []
-            if op is Op.FORWARD:
-                sources = [(op, stage - 1, k)]
-            elif op in (Op.BACKWARD, Op.BACKWARD_INPUT):
-                sources = [(o, stage + 1, k) for o in (Op.BACKWARD, Op.BACKWARD_INPUT)]
-            for source in sources:
-                if source in home:
-                    far = home[source] != worker
-                    graph.add_edge((source, "end"), (node, "start"), cost=latency if far else 0.0)
-            before = node
-    return float(nx.dag_longest_path_length(graph, weight="cost"))
 
 
 # --- Links ----------------------------------------------------------------------------------------

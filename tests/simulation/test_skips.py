@@ -135,7 +135,6 @@ def costs(unet: nn.Sequential) -> Profile:
 @pytest.mark.parametrize(
     ("balance", "method", "recompute"),
     [
-        ([11, 11], "gpipe", "never"),
         ([3, 12, 7], "1f1b", "never"),
         ([2, 8, 7, 5], "1f1b", "always"),
     ],

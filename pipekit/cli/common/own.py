@@ -150,7 +150,7 @@ class OwnModel:
 
         found = load(self.model)
         if not isinstance(found, nn.Module) and callable(found):
-            found = _called(self.model, found)
+            found = called(self.model, found)
         module, example = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(module, nn.Module):
             raise TypeError(
@@ -166,7 +166,7 @@ def own_batches(reference: str, steps: int | None = None) -> list[Any]:
     ``reference`` names an iterable, or a function that returns one.
     """
     found = load(reference)
-    found = list(islice(_called(reference, found) if callable(found) else found, steps))
+    found = list(islice(called(reference, found) if callable(found) else found, steps))
     pairs = (isinstance(each, (tuple, list)) and len(each) == 2 for each in found)
     dicts = (isinstance(each, Mapping) for each in found)
     if not found or not (all(pairs) or all(dicts)):
@@ -177,16 +177,19 @@ def own_batches(reference: str, steps: int | None = None) -> list[Any]:
     return found
 
 
-def _called(reference: str, function: Callable[..., Any]) -> Any:
-    """Return the result of a user's function, which takes no arguments."""
+def called(reference: str, function: Any, **given: Any) -> Any:
+    """Return the result of a user's function for what is ``given`` in this order."""
+    form = f"with ({', '.join(given)})" if given else "without arguments"
+    if not callable(function):
+        raise TypeError(f"{reference} is no function: name one that is called {form}")
     arguments = inspect.signature(function)
     try:
-        arguments.bind()
+        arguments.bind(*given.values())
     except TypeError as error:
         module, _, name = reference.partition(":")
         raise TypeError(
-            f"{reference} is called without arguments, and takes {arguments} ({error}): write a "
+            f"{reference} is called {form}, and takes {arguments} ({error}): write a "
             f"function in {module} that calls it with them, or functools.partial({name}, ...), and "
             f"name that"
         ) from None
-    return function()
+    return function(*given.values())

@@ -12,11 +12,11 @@ from pipekit.engine.arguments import require_runnable
 from pipekit.engine.config import PossibleStops, RunTable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, lower
-from pipekit.schedules.beginning import periods_under_way
 from pipekit.schedules.lowering.boundaries import boundaries
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
+from pipekit.schedules.schedule import periods_under_way
 
 
 @dataclass(frozen=True)

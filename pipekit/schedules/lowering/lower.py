@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload, receivers, senders
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
 
 Skips = Sequence[tuple[int, int]]

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from pipekit.schedules.beginning import beginning, periods_under_way
 from pipekit.schedules.lowering.recurring import Recurring, plus, same
 from pipekit.schedules.replay import Replay
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, beginning, periods_under_way
 from pipekit.schedules.task import ScheduleError
 
 T = TypeVar("T")

@@ -1,10 +1,31 @@
-"""How messages between workers behave: what a worker waits for, and what waits behind what."""
+"""How messages behave on a channel: what a worker waits for, and what waits behind what.
+
+:class:`Events` are the begin and the end of every action, and what must be over before: the graph
+of a program.  An event waits for all that it needs, never for one of several things; so whether
+everything ends does not depend on how long anything takes.  A circle is a deadlock for all timings,
+and without one there is none for any.
+"""
 
 import math
 import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from pipekit.choices import require_choice
+from pipekit.schedules.lowering.steps import Message
+from pipekit.schedules.messages.program import (
+    Action,
+    Group,
+    MessageProgram,
+    Transfer,
+    TransferKind,
+    message_into,
+    message_out_of,
+)
+from pipekit.schedules.task import Task
 
 COMMUNICATORS = "worker", "pair", "direction"
 _WRITTEN = re.compile(r"(rendezvous|eager)(?::(\d{1,9}))?$")
@@ -38,15 +59,10 @@ class MessageChannel:
             raise ValueError(f"buffers must be at least 0, not {self.buffers}: 0 is a rendezvous")
 
     @classmethod
-    def parse(
-        cls,
-        written: str,
-        *,
-        waits: bool = True,
-        communicators: str = "direction",
-        shapes_first: bool = False,
-    ) -> "MessageChannel":
+    def parse(cls, written: str, **how: Any) -> "MessageChannel":
         """Return a channel by its words: "rendezvous", "eager" (without bound) or "eager:2".
+
+        ``how`` has its other attributes.
 
         Raises:
             ValueError: they are none of these.
@@ -57,7 +73,7 @@ class MessageChannel:
                 f"{written!r} is no channel: write rendezvous, eager, or eager:2 for two buffers"
             )
         buffers = 0 if found[1] == "rendezvous" else float(found[2] or math.inf)
-        return cls(buffers, waits, communicators, shapes_first)
+        return cls(buffers, **how)
 
     def lane(self, worker: int, peer: int, sends: bool) -> tuple[int, ...]:
         """Return the communicator of a worker's transfer."""
@@ -74,3 +90,170 @@ class MessageChannel:
         words += [f"a communicator a {self.communicators}"]
         words += ["shapes first"] if self.shapes_first else []
         return ", ".join(words)
+
+
+Seconds = Callable[[Task | Message], float]
+"""What a task takes, or a message on its way."""
+
+
+class Events:
+    """The events of a program on a channel: action ``n`` begins as event 2n, and ends as 2n + 1.
+
+    Attributes:
+        actions: of all workers, by number.
+        worker_of: whose each is.
+        needs: for each event those that must be over, each with how long before.
+        over: when each event is over, the first one at 0; None for those that never are.
+        mixed_up: a sentence that says which message is received as another; empty: none is.
+    """
+
+    def __init__(self, program: MessageProgram, channel: MessageChannel, seconds: Seconds) -> None:
+        self.actions: list[Action] = []
+        self.worker_of: list[int] = []
+        self.needs: list[dict[int, float]] = []
+        self._channel, self._seconds = channel, seconds
+        self.mixed_up = ""
+        program.require_pairs()
+        for worker, groups in enumerate(program.workers):
+            self._follow(worker, _with_shapes(groups) if channel.shapes_first else groups)
+        self._join_ends()
+        self._join_data()
+        self.over: list[float | None] = [None] * len(self.needs)
+        self._run()
+
+    @cached_property
+    def circle(self) -> list[int]:
+        """The fewest events of which each waits for the next, and the last for the first."""
+        among, found, most = self._circling(), list[int](), 8
+        while among and not found:  # most circles are short: look for long ones only then
+            for event in sorted(among):
+                found = self._way_back(event, among, len(found) or most) or found
+            most *= 2
+        return found
+
+    def _circling(self) -> set[int]:
+        """Return the events that never are, without those for which no other of them waits."""
+        caught = {event for event, time in enumerate(self.over) if time is None}
+        waiting = Counter(need for event in caught for need in self.needs[event])
+        idle = [event for event in caught if not waiting[event]]
+        while idle:
+            event = idle.pop()
+            caught.discard(event)
+            for need in self.needs[event]:
+                waiting[need] -= 1
+                if need in caught and not waiting[need]:
+                    idle.append(need)
+        return caught
+
+    def _follow(self, worker: int, groups: Iterable[Group]) -> None:
+        """Add a worker's actions, in the order of its calls and of its communicators."""
+        before: list[int] = []  # what has to be over before the worker makes its next call
+        last: dict[tuple[int, ...], list[int]] = {}  # of each communicator, the group before
+        for group in groups:
+            waits_for: list[int] = []
+            running: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for action in group:
+                end = len(self.needs) + 1
+                self.actions.append(action)
+                self.worker_of.append(worker)
+                begins_after = dict.fromkeys(before, 0.0)
+                takes = 0.0
+                if isinstance(action, Transfer):
+                    lane = self._channel.lane(worker, action.peer, action.way is TransferKind.SEND)
+                    begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
+                    running[lane].append(end)
+                else:
+                    takes = self._seconds(action)
+                if isinstance(action, Task) or self._channel.waits or action.is_shape:
+                    waits_for.append(end)
+                self.needs += [begins_after, {end - 1: takes}]
+            last |= running
+            before = waits_for or before
+
+    def _join_ends(self) -> None:
+        """Let each receive wait for its send, and each send for room."""
+        links: dict[tuple[int, int], dict[TransferKind, list[int]]] = {}
+        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+            if isinstance(action, Transfer):
+                here, there = worker, action.peer
+                link = (here, there) if action.way is TransferKind.SEND else (there, here)
+                both = links.setdefault(link, {each: [] for each in TransferKind})
+                both[action.way].append(number)
+        for both in links.values():
+            sends, receives = both[TransferKind.SEND], both[TransferKind.RECEIVE]
+            for position, (send, receive) in enumerate(zip(sends, receives, strict=True)):
+                self._join_pair(send, receive)
+                if position >= self._channel.buffers > 0:
+                    room = receives[position - int(self._channel.buffers)]
+                    self.needs[2 * send + 1][2 * room + 1] = 0.0
+
+    def _join_pair(self, send: int, receive: int) -> None:
+        sent, received = self.actions[send], self.actions[receive]
+        assert isinstance(sent, Transfer)
+        assert isinstance(received, Transfer)
+        if (sent.message, sent.is_shape) != (received.message, received.is_shape):
+            self.mixed_up = self.mixed_up or (
+                f"worker {self.worker_of[send]} sends {sent.content} where worker {sent.peer} "
+                f"receives {received.content}: messages arrive in the order of their sends"
+            )
+        takes = 0.0 if sent.is_shape else self._seconds(sent.message)
+        if self._channel.buffers == 0:
+            both = {2 * send: takes, 2 * receive: takes}
+            self.needs[2 * send + 1], self.needs[2 * receive + 1] = both, {**both}
+        else:
+            self.needs[2 * receive + 1][2 * send + 1] = takes
+
+    def _join_data(self) -> None:
+        """Let a task wait for what it receives, and a send for the task whose output it sends."""
+        arrivals: dict[tuple[int, Message | None], int] = {}
+        outputs: dict[Message | None, int] = {}
+        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+            if isinstance(action, Task):
+                outputs[message_out_of(action)] = 2 * number + 1
+            elif action.way is TransferKind.RECEIVE and not action.is_shape:
+                arrivals[worker, action.message] = 2 * number + 1
+        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+            if isinstance(action, Task):
+                arrival = arrivals.get((worker, message_into(action)))
+                if arrival is not None:
+                    self.needs[2 * number][arrival] = 0.0
+            elif action.way is TransferKind.SEND:
+                self.needs[2 * number][outputs[action.message]] = 0.0
+
+    def _run(self) -> None:
+        """Let events be over, each at the earliest."""
+        waiting = [*map(len, self.needs)]
+        followers: list[list[int]] = [[] for _ in self.needs]
+        for event, needs in enumerate(self.needs):
+            for need in needs:
+                followers[need].append(event)
+        times = [0.0] * len(self.needs)
+        ready = [event for event, count in enumerate(waiting) if not count]
+        for event in ready:  # grows as it goes
+            self.over[event] = times[event]
+            for follower in followers[event]:
+                times[follower] = max(times[follower], times[event] + self.needs[follower][event])
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    ready.append(follower)
+
+    def _way_back(self, event: int, among: set[int], shorter_than: int) -> list[int]:
+        """Return the shortest way from an event over what it waits for to itself, if short."""
+        ways, seen = deque[tuple[int, ...]]([(event,)]), {event}
+        while ways and len(way := ways.popleft()) < shorter_than:
+            for need in self.needs[way[-1]]:
+                if need == event:
+                    return [*way]
+                if need in among and need not in seen:
+                    seen.add(need)
+                    ways.append((*way, need))
+        return []
+
+
+def _with_shapes(groups: Iterable[Group]) -> Iterable[Group]:
+    """Yield groups, each group of transfers behind one that exchanges its shapes."""
+    for group in groups:
+        transfers = [action for action in group if isinstance(action, Transfer)]
+        if transfers:
+            yield tuple(transfer._replace(is_shape=True) for transfer in transfers)
+        yield group

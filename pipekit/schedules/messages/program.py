@@ -4,7 +4,7 @@ A table leaves the order of messages open, since they follow from its tasks.  A 
 it, and so decides whether workers can come to wait for one another.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -60,6 +60,12 @@ def alone(actions: Iterable[Action]) -> list[Group]:
     return [(action,) for action in actions]
 
 
+def grouped(actions: Iterable[Action]) -> list[Group]:
+    """Return actions in groups, each of all transfers between two tasks."""
+    runs = groupby(actions, lambda action: isinstance(action, Task))
+    return [group for are_tasks, run in runs for group in (alone(run) if are_tasks else [(*run,)])]
+
+
 @dataclass(frozen=True)
 class MessageProgram:
     """What every worker calls, in its order."""
@@ -82,54 +88,45 @@ class MessageProgram:
 
     def require_pairs(self) -> None:
         """Raise ScheduleError unless each message that a task needs is sent and received once."""
-        called: dict[tuple[TransferKind, Message], int] = {}
-        for worker, action in self.actions():
-            if isinstance(action, Transfer) and not action.is_shape:
-                key = action.way, action.message
-                if key in called:
-                    raise ScheduleError(f"worker {worker} calls {action} a second time")
-                called[key] = worker
+        called = Counter(
+            (worker, action.way, action.message)
+            for worker, action in self.actions()
+            if isinstance(action, Transfer) and not action.is_shape
+        )
         whose = self.table.dependencies.worker_of
-        ends = zip(whose, sends_of(self.table), receives_of(self.table), strict=True)
+        ends = zip(whose, *ends_of(self.table), strict=True)
         wanted = {
-            (transfer.way, transfer.message): (worker, transfer)
+            (worker, transfer.way, transfer.message): transfer
             for worker, *both in ends
             for transfer in chain(*both)
         }
-        for key, (worker, transfer) in wanted.items():
-            if called.get(key) != worker:
+        for key, transfer in wanted.items():
+            if key not in called:
                 raise ScheduleError(
-                    f"worker {worker} never calls {transfer}: give every message that crosses "
+                    f"worker {key[0]} never calls {transfer}: give every message that crosses "
                     f"workers one send and one receive"
                 )
-        for (way, message), worker in called.items():
-            if (way, message) not in wanted:
+        for (worker, way, message), times in called.items():
+            what = f"worker {worker} calls {way.value} {Transfer(way, message, -1).content}"
+            if (worker, way, message) not in wanted:
                 raise ScheduleError(
-                    f"worker {worker} calls {way.value} for {Transfer(way, message, -1).content}, "
-                    f"which no task of the table needs from another worker"
+                    f"{what}, which no task of the table needs from another worker or sends there"
                 )
+            if times > 1:
+                raise ScheduleError(f"{what} {times} times: once is enough")
 
 
-def sends_of(table: Schedule) -> list[list[Transfer]]:
-    """Return for each task, by its number, what is sent after it."""
+def ends_of(table: Schedule) -> tuple[list[list[Transfer]], list[list[Transfer]]]:
+    """Return for each task, by its number, what it receives from other workers, and sends them."""
     graph = table.dependencies
-    found: list[list[Transfer]] = []
+    receives, sends = ([list[Transfer]() for _ in graph.tasks] for _ in range(2))
     for number, target in enumerate(graph.target):
-        message, peer = message_out_of(graph.tasks[number]), graph.worker_of[target]
-        stays = target < 0 or peer == graph.worker_of[number]
-        found.append([Transfer(TransferKind.SEND, message, peer)] if message and not stays else [])
-    return found
-
-
-def receives_of(table: Schedule) -> list[list[Transfer]]:
-    """Return for each task, by its number, what it receives from another worker."""
-    graph = table.dependencies
-    found: list[list[Transfer]] = [[] for _ in graph.tasks]
-    for number, sends in enumerate(sends_of(table)):
-        for send in sends:
-            peer = graph.worker_of[number]
-            found[graph.target[number]].append(send._replace(way=TransferKind.RECEIVE, peer=peer))
-    return found
+        here, there = graph.worker_of[number], graph.worker_of[target]
+        message = message_out_of(graph.tasks[number])
+        if message and target >= 0 and here != there:
+            sends[number].append(Transfer(TransferKind.SEND, message, there))
+            receives[target].append(Transfer(TransferKind.RECEIVE, message, here))
+    return receives, sends
 
 
 def message_into(task: Task) -> Message | None:
@@ -180,21 +177,14 @@ def with_messages(
 def _in_order(table: Schedule) -> list[list[Group]]:
     graph = table.dependencies
     lists: list[list[Group]] = [[] for _ in table.workers]
-    both = zip(graph.tasks, graph.worker_of, receives_of(table), sends_of(table), strict=True)
-    for task, worker, receives, sends in both:
+    each = zip(graph.tasks, graph.worker_of, *ends_of(table), strict=True)
+    for task, worker, receives, sends in each:
         lists[worker] += alone((*receives, task, *sends))
     return lists
 
 
 def _batched(table: Schedule) -> list[list[Group]]:
-    lists: list[list[Group]] = []
-    for groups in _in_order(table):
-        runs = groupby(chain(*groups), lambda action: isinstance(action, Task))
-        grouped: list[Group] = []
-        for are_tasks, run in runs:
-            grouped += alone(run) if are_tasks else [tuple(run)]
-        lists.append(grouped)
-    return lists
+    return [grouped(chain(*groups)) for groups in _in_order(table)]
 
 
 def _torch(table: Schedule) -> list[list[Group]]:
@@ -203,7 +193,7 @@ def _torch(table: Schedule) -> list[list[Group]]:
     The receive goes behind all that its worker has so far, which knows of a message only from then
     on.  Tasks that run together are one.
     """
-    graph, sends = table.dependencies, sends_of(table)
+    graph, (_, sends) = table.dependencies, ends_of(table)
     lists: list[list[Group]] = [[] for _ in table.workers]
     position, done = [*graph.first[:-1]], {NOTHING}
     while position != graph.first[1:]:
@@ -224,7 +214,7 @@ def _torch(table: Schedule) -> list[list[Group]]:
 
 def _pipekit(table: Schedule) -> list[list[Group]]:
     """Post receives in their senders' order, each four messages before its task needs it."""
-    graph, sends, receives = table.dependencies, sends_of(table), receives_of(table)
+    graph, (receives, sends) = table.dependencies, ends_of(table)
     sent: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     for worker, each in zip(graph.worker_of, sends, strict=True):
         for send in each:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from operator import itemgetter
 from typing import Any
 
 from pipekit.schedules.clock import PAPER_SLOTS, Walk, graph_needs
 from pipekit.schedules.lowering.steps import Message
-from pipekit.schedules.messages.channel import MessageChannel
-from pipekit.schedules.messages.events import Events
+from pipekit.schedules.messages.channel import Events, MessageChannel
 from pipekit.schedules.messages.program import (
     Action,
     Group,
@@ -18,6 +17,7 @@ from pipekit.schedules.messages.program import (
     Transfer,
     TransferKind,
     alone,
+    grouped,
     message_into,
     message_out_of,
 )
@@ -179,8 +179,8 @@ def repair(
     """
     clock = replayed(program.table, durations, link)
     orders = [program]
-    for late, grouped in product((False, True), repeat=2):
-        orders.append(_in_one_order(program, clock, late, grouped))
+    for late, in_groups in product((False, True), repeat=2):
+        orders.append(_in_one_order(program, clock, late, in_groups))
     tried = [check_messages(order, channel, durations, link) for order in orders]
     sound = [verdict for verdict in tried if verdict.slots is not None]
     if not sound:
@@ -189,12 +189,12 @@ def repair(
 
 
 def _in_one_order(
-    program: MessageProgram, clock: Walk, late: bool, grouped: bool
+    program: MessageProgram, clock: Walk, late: bool, in_groups: bool
 ) -> MessageProgram:
     """Return a program whose workers all call their transfers in one order.
 
     A message stands before the task that needs it if ``late``, else behind its sender; transfers
-    between two tasks may be ``grouped``.  Nothing waits for messages in the ``clock``.
+    between two tasks may be ``in_groups``.  Nothing waits for messages in the ``clock``.
     """
     tasks = program.table.dependencies.tasks
     place: dict[Task | Message | None, tuple[Any, ...]] = {}
@@ -211,10 +211,6 @@ def _in_one_order(
 
     workers: list[tuple[Group, ...]] = []
     for each in program.workers:
-        actions = sorted((action for group in each for action in group), key=key)
-        groups: list[Group] = []
-        for are_tasks, run in groupby(actions, lambda action: isinstance(action, Task)):
-            between = [*run]
-            groups += [tuple(between)] if grouped and not are_tasks else alone(between)
-        workers.append(tuple(groups))
+        actions = sorted(chain(*each), key=key)
+        workers.append(tuple(grouped(actions) if in_groups else alone(actions)))
     return MessageProgram(program.table, tuple(workers), "repaired")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pipekit.schedules.clock import PAPER_SLOTS
-from pipekit.schedules.methods.flushed import each_list, require_positive
+from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.schedules.ops import Item, Op
 from pipekit.schedules.replay import slots
@@ -47,17 +47,16 @@ def filled(
     """
     idle = iter(_idle(schedule, durations))
 
-    def change(tasks: Tasks) -> Iterator[Task]:
+    def more(tasks: Tasks, _: Collection[Task]) -> Iterator[tuple[int, Task]]:
         waiting: deque[Task] = deque()
         newest = dict.fromkeys((task.stage for task in tasks), 0)
-        for task, left in zip((*tasks, None), next(idle), strict=True):
+        for place, (task, left) in enumerate(zip((*tasks, None), next(idle), strict=True)):
             while waiting and (length := waiting[0].op.slots_in(durations)) * _SHORTER <= left:
                 left -= length
                 work = waiting.popleft()
                 waiting.extend(behind(work))
-                yield work._replace(version=newest[work.stage])
+                yield place, work._replace(version=newest[work.stage])
             if task:
-                yield task
                 waiting.extend(behind(task))
                 newest[task.stage] += not task.op.is_pass
         if waiting:
@@ -66,7 +65,7 @@ def filled(
                 f"tasks behind it: fill more batches, schedule.take(8).repeat() say"
             )
 
-    return each_list(schedule, change)
+    return inserted(schedule, more, schedule.name)
 
 
 def recomputed(
@@ -88,11 +87,9 @@ def recomputed(
         ScheduleError: the batches do not end with a flush.
     """
     idle = iter(_idle(schedule, durations))
-    second = {other for _, other in schedule.overlaps}
 
-    def change(tasks: Tasks) -> Iterator[Task]:
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         left, forward = next(idle), {}
-        again: dict[int, list[Task]] = {}
         for n, task in enumerate(tasks):
             if task.op is Op.FORWARD:
                 forward[task[1:]] = n
@@ -103,13 +100,9 @@ def recomputed(
                 fits = (place for place in places if left[place] >= length * _SHORTER)
                 place = next(fits, n - (task in second))
                 left[place] -= length
-                again.setdefault(place, []).append(work)
-        for n, task in enumerate(tasks):
-            yield from again.get(n, ())
-            yield task
+                yield place, work
 
-    made = each_list(schedule, change)
-    return replace(made, name=f"{schedule.name}, recomputing early")
+    return inserted(schedule, more, f"{schedule.name}, recomputing early")
 
 
 def pipefisher(stages: int, microbatches: int) -> Schedule:

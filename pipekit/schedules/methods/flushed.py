@@ -1,8 +1,8 @@
 """Batches one after the other, written down phase by phase: what methods with a flush share."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from pipekit.schedules.ops import Op
@@ -37,8 +37,13 @@ def flushed(
     return Schedule.one_batch(name, workers, overlaps).repeat()
 
 
-def each_list(schedule: Schedule, change: Callable[[Tasks], Iterable[Task]]) -> Schedule:
-    """Return a schedule of whole batches with other lists, each made from a worker's own.
+More = Callable[[Tasks, Collection[Task]], Iterable[tuple[int, Task]]]
+"""Returns tasks to be put into a worker's list, each with the place there that it comes before;
+given are the list, and the tasks that run together with the one before."""
+
+
+def inserted(schedule: Schedule, more: More, name: str) -> Schedule:
+    """Return a schedule of whole batches with further tasks in it, under another name.
 
     Raises:
         ScheduleError: the batches are not whole: they do not end with a flush.
@@ -48,10 +53,20 @@ def each_list(schedule: Schedule, change: Callable[[Tasks], Iterable[Task]]) -> 
         raise ScheduleError(
             f"{schedule.title} has no whole batches to change: use a method that flushes"
         )
+
+    second = {other for _, other in schedule.overlaps}
+
+    def change(tasks: Tasks) -> Iterator[Task]:
+        before = defaultdict[int, list[Task]](list)
+        for place, task in more(tasks, second):
+            before[place].append(task)
+        for place, task in enumerate(tasks):
+            yield from (*before[place], task)
+        yield from before[len(tasks)]
+
     lists = tuple(tuple(change(tasks)) for tasks in endless.period)
-    if schedule.is_endless:
-        return replace(schedule, period=lists)
-    return replace(schedule, head=lists)
+    made = replace(endless, name=name, period=lists)
+    return made if schedule.is_endless else replace(made, head=lists, period=())
 
 
 _COUNTED = {

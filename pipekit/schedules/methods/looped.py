@@ -198,12 +198,7 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
             f"of {2 * workers}"
         )
     homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
-    policy = Policy(
-        depth=(workers, *[math.inf] * (stages - 1)),
-        waiting=(0,) * workers,
-        patience=(0,) * workers,
-        forwards_first=(False,) * workers,
-    )
+    policy = Policy([workers, *[math.inf] * (stages - 1)])
     # A backward stands in its two parts, the second of which takes no time; memory has no limit.
     slot, none, endless = [1.0] * stages, [0.0] * stages, [math.inf] * workers
     seconds, kept = (slot, slot, none), [none] * 3

@@ -1,9 +1,9 @@
 """Activations that lie elsewhere between forward and backward: with a partner, or on the host."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from pipekit.schedules.methods.flushed import each_list, flushed
+from pipekit.schedules.methods.flushed import flushed, inserted
 from pipekit.schedules.methods.looped import uniform
 from pipekit.schedules.methods.one_f_one_b import flush, split_backwards
 from pipekit.schedules.ops import ACTIVATIONS, Op
@@ -27,11 +27,11 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
     Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
 
-    def change(tasks: Tasks) -> Iterator[Task]:
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         worker = tasks[0].stage
-        return _moved(tasks, _evicted(tasks, worker, stages), stages - 1 - worker)
+        return _moved(tasks, second, _evicted(tasks, worker, stages), stages - 1 - worker)
 
-    return replace(each_list(flush(stages, microbatches), change), name="BPipe")
+    return inserted(flush(stages, microbatches), more, "BPipe")
 
 
 def _evicted(tasks: Tasks, worker: int, stages: int) -> dict[Place, int]:
@@ -87,14 +87,16 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
     Raises:
         ScheduleError: the batches do not end with a flush.
     """
-    second = {other for _, other in schedule.overlaps}
-    made = each_list(schedule, lambda tasks: _moved(tasks, _away(tasks, stages), second=second))
-    return replace(made, name=f"{schedule.name}, offloading")
+
+    def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
+        return _moved(tasks, second, _away(tasks, stages))
+
+    return inserted(schedule, more, f"{schedule.name}, offloading")
 
 
 def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
     """Return what goes to the host, and behind which of a worker's tasks it comes back."""
-    forwards = {task[1:3]: n for n, task in enumerate(tasks) if task.op is Op.FORWARD}
+    forwards = _forwards(tasks)
     loads: dict[Place, int] = {}
     backwards = _backwards(tasks)
     for before, n in zip(backwards, backwards[2:], strict=False):
@@ -104,36 +106,28 @@ def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
     return loads
 
 
+def _forwards(tasks: Tasks) -> dict[Place, int]:
+    """Return the number of each stage's and microbatch's forward."""
+    return {task[1:3]: n for n, task in enumerate(tasks) if task.op is Op.FORWARD}
+
+
 def _backwards(tasks: Tasks) -> list[int]:
     """Return the numbers of the tasks that use activations up."""
     return [n for n, task in enumerate(tasks) if ACTIVATIONS in task.op.takes]
 
 
 def _moved(
-    tasks: Sequence[Task],
-    loads: Mapping[Place, int],
-    peer: int | None = None,
-    second: Collection[Task] = (),
-) -> Iterator[Task]:
-    """Yield a worker's tasks, and between them transfers: away behind a forward, and back.
+    tasks: Tasks, second: Collection[Task], loads: Mapping[Place, int], peer: int | None = None
+) -> Iterator[tuple[int, Task]]:
+    """Yield transfers of activations, away behind their forward and back; see :data:`.More`.
 
-    Args:
-        tasks: of the worker.
-        loads: behind which of them the activations of a stage and microbatch come back.
-        peer: the worker that keeps them meanwhile; None: the host.
-        second: tasks that run together with the one before, which no transfer parts from it.
+    They come back behind the tasks that ``loads`` says, from the ``peer`` or the host.  No transfer
+    parts tasks that run together.
     """
     away, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
-    places = {n: place for place, n in loads.items()}
-    left: dict[Place, Task] = {}
-    transfers: list[Task] = []
-    for n, (task, behind) in enumerate(zip(tasks, (*tasks[1:], None), strict=True)):
-        yield task
-        if task.op is Op.FORWARD and task[1:3] in loads:
-            left[task[1:3]] = task
-            transfers.append(task._replace(op=away))
-        if n in places:
-            transfers.append(left[places[n]]._replace(op=back))
-        if behind not in second:
-            yield from transfers
-            transfers.clear()
+    forwards = _forwards(tasks)
+    moves = {forwards[place]: (away, place) for place in loads}
+    moves |= {n: (back, place) for place, n in loads.items()}
+    for n, (op, place) in sorted(moves.items()):
+        together = any(task in second for task in tasks[n + 1 : n + 2])
+        yield n + 1 + together, tasks[forwards[place]]._replace(op=op)

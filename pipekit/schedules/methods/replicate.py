@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 
-from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.methods.flushed import require_positive
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
+from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import Task
 
 
@@ -39,7 +39,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     if width > 1 and not any(schedule.borrowed):  # from which others have them at once
         schedule = late_updates(schedule)
 
-    def pipelines(lists: tuple[tuple[Task, ...], ...]) -> tuple[tuple[Task, ...], ...]:
+    def pipelines(lists: tuple[Tasks, ...]) -> tuple[Tasks, ...]:
         return tuple(
             tuple(copied(task, pipeline) for task in tasks)
             for tasks in lists
@@ -70,46 +70,34 @@ def late_updates(schedule: Schedule) -> Schedule:
     PipeDream's do.  For where all stages update together (gradients clipped by the norm over the
     whole model), none may put off an update for which another one waits.
     """
-    if not schedule.period:
-        versions, lists = _begun_together(schedule), []
-        for tasks in schedule.workers:
-            waiting: dict[int, Task] = {}
-            lists.append((*_moved(tasks, versions, waiting), *waiting.values()))
-        return replace(schedule, head=tuple(lists))
-    periods = 2 * periods_under_way(schedule) + 1
-    some = beginning(schedule, periods)
-    versions, folded, unchanged = _begun_together(some), [], True
+    periods = 2 * periods_under_way(schedule) + 1 if schedule.period else 0
+    some = beginning(schedule, periods) if periods else schedule
+    versions, head, period = _begun_together(some), list[Tasks](), list[Tasks]()
+    unchanged = True
     for worker, tasks in enumerate(some.workers):
-        begins = starts(schedule, worker, periods)
-        waiting = {}
-        head = tuple(_moved(tasks[: begins[0]], versions, waiting))
-        parts = [tuple(_moved(tasks[a:b], versions, waiting)) for a, b in pairwise(begins)]
-        together = head + tuple(chain(*parts))
+        begins = starts(schedule, worker, periods) if periods else [len(tasks)]
+        waiting: dict[int, Task] = {}
+        first, *parts = (
+            tuple(_moved(tasks[a:b], versions, waiting)) for a, b in pairwise([0, *begins])
+        )
+        together = (*first, *chain(*parts))
         unchanged &= together == tasks[: len(together)]
-        folded.append(_folded(schedule, head, parts))
+        if not periods:
+            head.append((*first, *waiting.values()))
+            continue
+        while len(parts) > 1 and tuple(schedule.later(t, 1) for t in parts[-2]) == parts[-1]:
+            parts.pop()
+        head.append((*first, *chain(*parts[:-1])))
+        period.append(parts[-1])
     if unchanged:
         return schedule
-    placed = {*chain(*chain(*folded))}
+    placed = {*chain(*head, *period)}
     return replace(
         schedule,
-        head=tuple(head for head, _ in folded),
-        period=tuple(period for _, period in folded),
+        head=tuple(head),
+        period=tuple(period),
         overlaps=frozenset(pair for pair in some.overlaps if placed.issuperset(pair)),
     )
-
-
-def _folded(
-    schedule: Schedule, head: tuple[Task, ...], periods: list[tuple[Task, ...]]
-) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Return a worker's head and period, given its first periods, of which the last are alike."""
-    while len(periods) > 1 and _repeats(schedule, periods[-2:]):
-        periods.pop()
-    return head + tuple(chain(*periods[:-1])), periods[-1]
-
-
-def _repeats(schedule: Schedule, periods: list[tuple[Task, ...]]) -> bool:
-    first, second = periods
-    return tuple(schedule.later(task, 1) for task in first) == second
 
 
 def _moved(tasks: Iterable[Task], versions: set[int], waiting: dict[int, Task]) -> Iterator[Task]:

@@ -10,8 +10,7 @@ from torch.nn import functional
 
 import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
-from pipekit.schedules import Op
-from pipekit.schedules.methods.sequence_chunks import seq1f1b
+from pipekit.schedules import Op, seq1f1b
 from tests.engine.examples import different, sgd, values
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16

@@ -20,12 +20,12 @@ SETTINGS = [
 def test_the_closed_form_is_the_slots_wherever_it_holds(name: str) -> None:
     form, found = FORMS[name], 0
     for setting in SETTINGS:
-        if form.holds.of(setting):
+        if setting.value(form.holds):
             found += 1
             assert comparison.idle(name, setting)[form.part] == pytest.approx(
-                form.bubble.of(setting)
+                setting.value(form.bubble)
             )
-            assert comparison.activations(name, setting) == form.activations(setting)
+            assert comparison.activations(name, setting) == setting.value(form.activations)
     assert found >= 8
 
 

@@ -2,13 +2,28 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, Schedule, check, parse, read_csv, replicate, slots
+from pipekit.names import TABLES as ENTRIES
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    check,
+    interleaved,
+    parse,
+    read_csv,
+    replicate,
+    slots,
+    zb_v,
+)
+from pipekit.schedules.methods import by_name
+from pipekit.schedules.methods.by_name import PER_MINIBATCH, TABLES
 from tests.schedules.reference import finishes, in_flight, ticking
 
 p = st.integers(1, 4)
@@ -127,3 +142,38 @@ def test_every_count_is_at_least_1(method: Callable[[int, int], Schedule]) -> No
 def test_a_pass_is_whole_or_in_two_parts() -> None:
     split = {t.op for t in schedules.zb_h1(3, 4).take(1).workers[0] if t.op.is_pass}
     assert split == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_method_is_had_on_so_many_workers(name: str) -> None:
+    schedule = TABLES[name](workers=4, microbatches=8)
+    assert schedule.worker_count == 4
+    assert schedule.stages == 4 * ENTRIES[name].stages_a_worker
+    assert (
+        schedule == TABLES[name](schedule.stages, 8) == TABLES[name](schedule.stages, 8, workers=4)
+    )
+    check(schedule)
+    if name not in PER_MINIBATCH and ENTRIES[name].replicas == "pipelines":
+        both = TABLES[name]([2] * schedule.stages, 8)
+        assert both == TABLES[name]([2] * schedule.stages, 8, workers=both.worker_count)
+
+
+def test_more_stages_a_worker_are_those_of_the_function() -> None:
+    assert by_name.METHODS["interleaved"](12, 8, workers=4) == interleaved(12, 8, workers=4)
+    assert by_name.METHODS["zb-v"](workers=3, microbatches=4) == zb_v(6, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "says"),
+    [
+        ("flush", {"stages": 8, "workers": 4}, "puts 8 stages on 8 workers, not 4: leave out"),
+        ("zb-v", {"stages": 12, "workers": 4}, "puts 12 stages on 6 workers, not 4"),
+        ("pipedream", {"stages": [2, 1], "workers": 2}, "puts 2 stages on 3 workers, not 2"),
+        ("gis", {"stages": 6, "workers": 4}, "use a multiple of 4 from 8"),
+        ("gis", {"stages": 5}, "use an even number of stages, not 5, or say how many workers"),
+        ("flush", {"workers": 0}, "workers must be a whole number of at least 1"),
+    ],
+)
+def test_what_a_method_has_not_is_refused(name: str, counts: Any, says: str) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        by_name.METHODS[name](microbatches=4, **counts)

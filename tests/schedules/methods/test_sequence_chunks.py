@@ -15,13 +15,12 @@ from pipekit.schedules import (
     flush,
     gpipe,
     parse,
-    replicate,
     seq1f1b,
     slots,
     terapipe,
 )
 from pipekit.simulation.costs import Costs
-from tests.schedules.reference import executable, key, ticking
+from tests.schedules.reference import executable, key
 from tests.schedules.timing import peaks
 
 p, m, q = st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)
@@ -65,16 +64,6 @@ def test_bubble_and_memory_shrink_with_the_chunks(p: int, m: int, q: int) -> Non
     assert terapipe(p, m, chunks=1) == gpipe(p, m)
 
 
-@given(p, m, q)
-def test_times_are_those_of_a_ticking_clock(p: int, m: int, q: int) -> None:
-    """The order of chunks is that of each worker's list: the judge takes them for microbatches."""
-    schedule = seq1f1b(p, m, chunks=q).take(1)
-    ticks = ticking(replace(schedule, chunks=1))
-    for tasks, times in zip(schedule.workers, slots(schedule), strict=True):
-        for task, each in zip(tasks[:-1], times.tolist(), strict=False):
-            assert tuple(each) == ticks[key(task)]
-
-
 def causal(schedule: Schedule) -> bool:
     """Whether each chunk is forward behind the ones before it, and backward before them."""
     for tasks in schedule.workers:
@@ -112,12 +101,6 @@ def test_later_chunks_may_take_longer() -> None:
     )
     assert even == 3 / 2 * (8 + 1)
     assert uneven > even
-
-
-def test_parallel_pipelines_keep_the_chunks_of_a_microbatch_together() -> None:
-    twice = replicate(seq1f1b(2, 2, chunks=2), 2)
-    check(twice, joint_updates=True)
-    assert [t.label for t in twice.take(1).workers[1][:2]] == ["F2", "F3"], "of microbatch 1"
 
 
 @pytest.mark.parametrize("chunks", [0, 2.0])

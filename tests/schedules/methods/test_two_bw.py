@@ -42,15 +42,6 @@ def test_version_formula_for_every_microbatch(d: int, more: int, batches: int) -
         assert task.version == max((k - 1) // m - 1, 0)
 
 
-@given(stages, st.integers(0, 8), small)
-def test_update_t_sums_batch_t(d: int, more: int, batches: int) -> None:
-    m = d + more
-    schedule = two_bw(d, m).take(batches)
-    assert schedule.batches == tuple(range(t * m, (t + 1) * m) for t in range(batches))
-    for update in passes(schedule, Op.UPDATE):
-        assert update.microbatch == update.version * m - 1
-
-
 @given(stages, st.integers(0, 8), st.integers(2, 5))
 def test_at_most_two_versions_are_alive(d: int, more: int, batches: int) -> None:
     """Two as soon as there are two batches, on every worker."""

@@ -34,24 +34,6 @@ def test_idle_over_total_and_activations(d: int) -> None:
         assert peaks(schedule) == (*half, *reversed(half))
 
 
-@pytest.mark.parametrize("d", [2, 4, 6])
-def test_a_worker_and_its_mirror_image_do_the_same(d: int) -> None:
-    for n in range(2, 3 * d, 2):
-        if n % d == 0:
-            rows = chimera(d, n).take(1).workers
-            for w in range(d):
-                assert [t[:2] for t in rows[w]][: 2 * n] == [t[:2] for t in rows[d - 1 - w]][
-                    : 2 * n
-                ]
-
-
-def test_any_number_of_microbatches() -> None:
-    for n in (1, 2, 3, 5, 9):
-        schedule = chimera(4, n).take(1)
-        for costs in every_costs():
-            assert makespan(schedule, costs) >= n * (costs.work)
-
-
 def test_an_odd_number_of_stages_is_refused() -> None:
     with pytest.raises(ScheduleError, match="one stage more or less, or flush"):
         chimera(3, 4).take(1)

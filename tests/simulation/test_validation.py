@@ -11,7 +11,7 @@ from pipekit import schedules, simulate
 from pipekit.engine.combinations import require_joint_updates
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, ScheduleError, zb_h1, zb_h2, zb_v
-from pipekit.schedules.lowering.validation import validation_waits
+from pipekit.simulation.sums import validation_waits
 from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.strategies import training_methods

@@ -1,18 +1,93 @@
-"""WeiPipe: activations stay on their worker, and weights and gradients go round all workers."""
+"""Weights that a worker has for a while: gathered within a group, or sent round all workers."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
+from itertools import chain, pairwise
 
-from pipekit.schedules.methods.flushed import require_positive
+from pipekit.schedules.methods.flushed import inserted, require_positive
+from pipekit.schedules.methods.looped import looped_bfs
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.schedules.transfers import (
     DISCARD,
+    GATHER,
     RECEIVE_GRADIENTS,
     RECEIVE_WEIGHTS,
     SEND_GRADIENTS,
     SEND_WEIGHTS,
+    SUM,
 )
+
+
+def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
+    """Return a schedule in which each stage's weights are gathered before they are needed.
+
+    A worker gathers ahead for its next passes and gives up what these do not need, so that it has
+    the weights of ``gathered`` stages at most, one more where passes of two stages run together.
+    Behind a stage's last backward its gradients are summed, while others compute (fully sharded
+    data parallelism, Zhao et al., arXiv 2304.11277).  It is what ``torch.distributed.pipelining``
+    adds to every table when it runs it, there for three stages.  Each worker of the table stands
+    for a group, whose size and links ``Costs(shards=...)`` says.
+
+    Args:
+        schedule: by a method that flushes, with one update a batch.
+        gathered: stages of a worker whose weights are whole at a time.
+
+    Raises:
+        ScheduleError: there is no such batch, or ``gathered`` is below 1.
+    """
+    require_positive(gathered=gathered)
+    versions = {task.version for task in chain(*schedule.head, *schedule.period) if task.op.is_pass}
+    if versions != {0}:
+        raise ScheduleError(
+            f"{schedule.title} reads weight versions {sorted(versions)} in what it repeats: shard "
+            f"one batch, by a method that flushes"
+        )
+    more = partial(_gathers, gathered=gathered)
+    return inserted(schedule, more, f"{schedule.name}, sharded")
+
+
+def sharded_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
+    """Return the looped breadth-first schedule with sharded weights.
+
+    Each stage's weights are gathered twice a batch, however many microbatches it has, beside the
+    passes of the stage before, and its gradients are summed beside those of the next one
+    (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv 2211.05953).  The
+    ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
+    """
+    return sharded(looped_bfs(stages, microbatches, workers=workers), gathered=2)
+
+
+def _gathers(tasks: Tasks, second: Collection[Task], gathered: int) -> Iterator[tuple[int, Task]]:
+    """Yield what a worker's tasks need of weights; each comes before a place in their list."""
+    last = {task.stage: task for task in tasks if task.op.adds_gradient}
+    here: dict[int, Task] = {}  # by stage whose weights are whole: its last pass, or the next
+    places = [n for n, task in enumerate(tasks) if task not in second]
+    for n, stop in pairwise([*places, len(tasks)]):
+        soon = _next_stages(tasks[n:], second, gathered)
+        for stage in [stage for stage in here if stage not in soon]:
+            yield n, here.pop(stage)._replace(op=DISCARD)
+        for stage in [stage for stage in soon if stage not in here]:
+            here[stage] = soon[stage]
+            yield n, soon[stage]._replace(op=GATHER)
+        for task in tasks[n:stop]:
+            if task.op.is_pass:
+                here[task.stage] = task
+            if task is last.get(task.stage):
+                yield stop, task._replace(op=SUM)
+
+
+def _next_stages(tasks: Tasks, second: Collection[Task], count: int) -> dict[int, Task]:
+    """Return the stages of the next passes, so many or one more, each with its first pass."""
+    found: dict[int, Task] = {}
+    for task in tasks:
+        if len(found) >= count and task not in second:
+            break
+        if task.op.is_pass:
+            found.setdefault(task.stage, task)
+    return found
 
 
 def weipipe(stages: int, microbatches: int) -> Schedule:
