@@ -87,7 +87,7 @@ def require_weights_as_read(
     some = beginning(schedule, 2) if schedule.period else schedule
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
-        under_way = (_is_shared(stage.index, tasks) for tasks in some.workers)
+        under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)
         if stage.recompute == "never" and any(under_way):
             raise ValueError(
                 f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
@@ -144,14 +144,13 @@ def counted(
 NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
 
 
-def require_no_autocast(autocast: torch.dtype | None, devices: Iterable[torch.device]) -> None:
+def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
     """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
-    for kind in {device.type for device in devices}:
-        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
-            raise ValueError(
-                f"the call is within torch.autocast, in which workers would not be: leave it out, "
-                f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
-            )
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
+        raise ValueError(
+            f"the call is within torch.autocast, in which workers would not be: leave it out, "
+            f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
+        )
 
 
 def require_steps(steps: int | None) -> None:

@@ -28,7 +28,7 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports import distributed as distributed_transport
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import run
+from pipekit.engine.work import built, run
 
 LONGEST_S = 300
 
@@ -245,13 +245,13 @@ class InOrderRunner(Runner):
 
         def work(assignment: WorkerAssignment, _: Notify) -> WorkerReport:
             network.join(assignment.index)
-            feed = Feed(read, Needs.of(assignment.steps))
+            feed = Feed(read, config.loss, Needs.of(assignment.steps))
             with on_stream(new_stream(assignment.device)):
                 for event in issued:  # a process has one stream, and it is all its own
                     wait_event(assignment.device, event)
                 told = replace(assignment, incoming=coming[assignment.index])
                 transport = DistributedTransport(told, config, feed, read_ahead=True)
-                return run(assignment, config, transport, feed, on_news)
+                return run(built(assignment), config, transport, feed, on_news)
 
         module.group_of = lambda _, *about: _Group(*about)
         module.dist = network

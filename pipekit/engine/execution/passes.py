@@ -17,7 +17,7 @@ from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
-from pipekit.trees import Tree, differentiable, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Passes:
             return [], []
         target = pending.target.target if pending.target else ()
         received, read = (pending.input, ()) if self._part.index else ((), pending.input)
-        return leaves((received, pending.output)), leaves((read, target))
+        return leaves((received, pending.output)), tensors_in((read, target))
 
     def backward(
         self,

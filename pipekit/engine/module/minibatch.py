@@ -21,7 +21,7 @@ from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
 from pipekit.engine.observers.observer import Observer, listeners
-from pipekit.engine.observers.record import WorkerRecord
+from pipekit.engine.observers.record import WorkerRecord, recorded
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify
@@ -73,7 +73,7 @@ class Minibatch:
     @property
     def records(self) -> list[WorkerRecord]:
         """What the stages' workers have recorded so far."""
-        return [stage.recording.record() for stage in self._stages]
+        return [recorded(stage.trace, stage.memory) for stage in self._stages]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -165,9 +165,9 @@ class Minibatch:
         watchdog = Watchdog(states, each_ones, [[stage] for stage in stages], runtime.timeout)
 
         def work(number: int, notify: Notify) -> None:
-            stage, state = self._stages[number], states.observer(number)
+            stage = self._stages[number]
             with runtime.workers[number].entered(self._ready), _noted(number, runtime.at_work):
-                transport, observers = network.transport(number), [*stage.observers, state]
+                transport, observers = network.transport(number), [*stage.observers, states]
                 executor = Executor(
                     number,
                     {number: stage.passes},
@@ -181,8 +181,9 @@ class Minibatch:
                 )
                 worker = Worker(stage.view, executor.execute, transport, observers)
                 stage.with_aliases(partial(worker.execute, steps[number]))
-                state.end(number)
-                stage.recording.note_peak()
+                states.end(number)
+                if stage.memory:
+                    stage.memory.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from pipekit.engine.batches import Batch, has_one_a_row, parted
+from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
 from pipekit.engine.options import Inputs
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
@@ -222,8 +222,7 @@ def _batch(
 ) -> Batch:
     _require_rows(rows, 1 if fewer else parts, number)
     shapes = tuple(tuple(t.shape[1:] if has_one_a_row(t, rows) else t.shape) for t in leaves(taken))
-    tensors, plain = parted(target)
-    return Batch(taken, tensors, rows, shapes, parts, plain)
+    return Batch(taken, target, rows, shapes, part_sizes(rows, parts))
 
 
 def _counted(

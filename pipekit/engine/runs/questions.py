@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, copied, pieces, split
+from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.execution.stage import StageConfig
@@ -85,9 +84,9 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     Warns:
         UserWarning: of a whole batch it is not what it is of the microbatches together.
     """
-    if not first.batch.microbatch_rows[0]:
+    if not first.batch.sizes[0]:
         return
-    if first.batch.parts == 1 and isinstance(loss, nn.Module) and is_pure(loss):
+    if len(first.batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
         return
     try:
@@ -128,9 +127,7 @@ class _LossQuestion:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
         unread = OriginalUnread(self._first.original, tried.edited_buffers, refusal_of_reading)
-        there = pytree.tree_map_only(
-            Tensor, lambda tensor: to_device(tensor, self._device), copied((output, target))
-        )
+        there = to_device(copied((output, target)), self._device)
         try:
             with unread, torch.no_grad(), autocast(self._device, dtype):
                 value = self.copies(*there)
@@ -164,8 +161,8 @@ def _require_nothing_set(
 def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     """Warn of random numbers that two workers draw from one generator."""
     ends = [*accumulate(first.balance)]
-    for name in sorted(first.drawn | by_loss | {library for _, library in first.tried.drawn}):
-        layers = sorted(layer for layer, library in first.tried.drawn if library == name)
+    for name in sorted({*first.drawn, *by_loss, *first.tried.drawn}):
+        layers = first.tried.drawn.get(name, ())
         who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
         who |= {len(ends) - 1: "the loss"} if name in by_loss else {}
         told = [*(["the data"] if name in first.drawn else []), *who.values()]
@@ -181,8 +178,8 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
 
 def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:
     """Warn of entries that are cut as rows, which the loss would take whole as well."""
-    batch, whole = first.batch, first.batch.whole_target
-    if batch.said is None or batch.parts < 2:
+    batch, whole = first.batch, first.batch.target
+    if batch.said is None or len(batch.sizes) < 2:
         return
     taken, part = {*map(id, leaves(batch.input))}, batch.cut_target()[0]
     named = whole.items() if isinstance(whole, Mapping) else enumerate(whole)
@@ -209,7 +206,7 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
     a loss that the model itself computes, is known only by running the model, on two microbatches.
     """
     batch, output = first.batch, first.tried.output
-    sizes = [rows for rows in batch.microbatch_rows if rows]
+    sizes = [rows for rows in batch.sizes if rows]
     if len(sizes) < 2:
         return []
     has_rows = all(t.dim() and len(t) == sizes[0] for t in differentiable(output))
@@ -218,14 +215,14 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
         return []
     if has_rows:
         joined = tree_map(lambda tensor: _repeated(tensor, sizes[0], some), output)
-        outputs = [joined, *split(joined, batch.parts, some)]
-        targets = [batch.whole_target, *batch.cut_target()]
-        return list(zip(outputs, targets, [some, *batch.microbatch_rows], strict=True))
+        outputs = [joined, *split(joined, part_sizes(some, len(batch.sizes)))]
+        targets = [batch.target, *batch.cut_target()]
+        return list(zip(outputs, targets, [some, *batch.sizes], strict=True))
     inputs = batch.cut_input()[:2]
     both = tree_map(lambda t: t[:some] if t.dim() and len(t) == batch.rows else t, batch.input)
-    whole = batch.whole_target
+    whole = batch.target
     if some < batch.rows:
-        whole = pieces(whole, [some, batch.rows - some], batch.said)[0]
+        whole = batch.cut_target([some, batch.rows - some])[0]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it edits was said
@@ -248,7 +245,7 @@ def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:
 
 def _cut_entries(batch: Batch) -> list[str]:
     """Return the names of what is cut by rows for the loss."""
-    whole, part = batch.whole_target, batch.cut_target()[0]
+    whole, part = batch.target, batch.cut_target()[0]
     if batch.said is None:
         return ["the target"]
     names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]

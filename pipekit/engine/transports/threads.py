@@ -1,8 +1,8 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -25,9 +25,10 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import End, Feed, Needs
+from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StopPoint, Transport
+from pipekit.engine.stops import StopPoint
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
@@ -152,12 +153,13 @@ class ThreadRunner(Runner):
         ]
         network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
-        on_accelerators = any(thread.copiers for thread in threads)
+        on_accelerators = is_accelerator(workers[0].device)
         caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
         before = caller.record_events() if caller else ()
-        # A run that is taken up needs nothing of the batches before.
-        needs = Needs.after(config.resume.boundary.microbatches if config.resume else 0)
-        feed = Feed(batches, needs, caller, config.count, network.end)
+        needs = EVERYTHING
+        if config.resume:  # nothing of the batches before
+            needs = Needs(*[range(config.resume.boundary.microbatches, sys.maxsize)] * 2)
+        feed = Feed(batches, config.loss, needs, caller, network.end)
         calendar = Calendar(config.execution.cluster) if config.execution.cluster else None
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
@@ -165,7 +167,7 @@ class ThreadRunner(Runner):
 
         def build(place: int, _: Notify) -> WorkerAssignment:
             with threads[place].entered(before):
-                return replace(workers[place], stages=[*workers[place].build().values()])
+                return work.built(workers[place])
 
         def run(place: int, notify: Notify) -> WorkerReport:
             assignment = workers[place]
@@ -173,9 +175,8 @@ class ThreadRunner(Runner):
                 transport: Transport = network.transport(assignment.index)
                 if calendar:
                     transport = SlowTransport(transport, assignment.index, calendar)
-                watched = [states.observer(assignment.index)]
                 told = notify if on_news else None
-                report = work.run(assignment, config, transport, feed, told, watched)
+                report = work.run(assignment, config, transport, feed, told, [states])
                 if report.error is not None:
                     watchdog.ends_by(report.error)
                 return report
@@ -184,7 +185,8 @@ class ThreadRunner(Runner):
             functions = [partial(function, place) for place in range(len(workers))]
             return self._threads.run(functions, network.abort, on_news, watchdog.look)
 
-        if not all(isinstance(stage, Stage) for worker in workers for stage in worker.stages):
+        stages = chain.from_iterable(worker.stages.values() for worker in workers)
+        if not all(isinstance(stage, Stage) for stage in stages):
             workers = all_workers(build)  # before any begins: one may fail
         return all_workers(run)
 
