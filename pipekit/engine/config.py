@@ -108,13 +108,6 @@ class Start(NamedTuple):
     resume: ResumeConfig | None = None
     losses: Sequence[tuple[int, float]] = ()
 
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing is left to train on."""
-        if self.resume is None:
-            return False
-        return self.resume.boundary.batches == len(self.schedule.batches)
-
 
 class Extent(NamedTuple):
     """Which batches a run has, and by which schedule.

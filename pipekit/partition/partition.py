@@ -17,7 +17,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from pipekit.layers.module_state import named_buffers, trained
-from pipekit.layers.skips import Name, Skip, between, links
+from pipekit.layers.skips import Name, Skip
 from pipekit.partition.probe import Probe
 from pipekit.schedules.lowering.steps import FIRST_TIE
 
@@ -127,12 +127,13 @@ class PartitionStage:
 
     def tied(self, ties: Iterable[Tie]) -> "PartitionStage":
         """Return the same, whose backwards pass on the gradients of what stages share."""
-        ways = {FIRST_TIE - number: way for number, way in enumerate(tie_ways(ties))}
-        return replace(
-            self,
-            originals={n: way.original for n, way in ways.items() if way.early == self.index},
-            copies={n: way.copy for n, way in ways.items() if way.late == self.index},
-        )
+        originals, copies = dict[int, int](), dict[int, int]()
+        for number, way in enumerate(tie_ways(ties)):
+            if way.early == self.index:
+                originals[FIRST_TIE - number] = way.original
+            elif way.late == self.index:
+                copies[FIRST_TIE - number] = way.copy
+        return replace(self, originals=originals, copies=copies)
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,11 @@ class Partition:
         return replace(self, stages=tuple(stages), ties=ties)
 
 
-def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
-    """Cut a model; the layers are its own."""
+def partition(
+    model: nn.Sequential, balance: Sequence[int], tried: Probe, skips: Sequence[Skip] = ()
+) -> Partition:
+    """Cut a model; the layers are its own, ``skips`` those between its stages."""
     require_handed_on_within(balance, tried.handed_on)
-    skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
     stages = (

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -243,7 +242,8 @@ class InOrderRunner(Runner):
         before = module.dist, module.group_of
         coming = incoming([worker.steps for worker in workers])
 
-        def work(assignment: WorkerAssignment, _: Notify) -> WorkerReport:
+        def work(place: int, _: Notify) -> WorkerReport:
+            assignment = workers[place]
             network.join(assignment.index)
             feed = Feed(read, config.loss, Needs.of(assignment.steps))
             with on_stream(new_stream(assignment.device)):
@@ -256,8 +256,7 @@ class InOrderRunner(Runner):
         module.group_of = lambda _, *about: _Group(*about)
         module.dist = network
         try:
-            functions = [partial(work, each) for each in workers]
-            return WorkerThreads().run(functions, network.fail)
+            return WorkerThreads().run(work, len(workers), network.fail)
         finally:
             module.dist, module.group_of = before
 

@@ -229,34 +229,31 @@ class Executor:
     def _input(self, step: Step) -> StageIO:
         if not step.receives:
             return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
-        contents = self._receive(step)
-        main = contents.pop(MAIN)
-        return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
+        return StageIO(*self._receive(step))
 
     def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
             ends = self._gradient_ends
             return ends.output_gradients(step.task.microbatch) if ends else None
-        contents = self._receive(step)
-        main = contents.pop(MAIN)
-        return StageGradients(main, {n: content[0] for n, content in contents.items() if content})
+        return StageGradients(*self._receive(step))
 
-    def _receive(self, step: Step) -> dict[int, Any]:
-        """Return the contents of a step's messages, by skip connection or MAIN."""
-        contents = {}
+    def _receive(self, step: Step) -> tuple[Any, dict[int, Tensor]]:
+        """Return the content of a step's main message, and those of skip connections, if any."""
+        main, skips = None, {}
         for message, source in step.receives:
-            content = contents[message.skip] = self._transport.receive(message, source)
+            content = self._transport.receive(message, source)
             for tell in self._tell_received:
                 tell(step, message, source, content)
-        return contents
+            if message.skip == MAIN:
+                main = content
+            elif isinstance(content, Tensor):  # else nothing has come of it
+                skips[message.skip] = content
+        return main, skips
 
     def _send(self, step: Step, result: StageIO | StageGradients) -> None:
         for message, receiver in step.sends:
-            content: Tree = result.main
-            if message.skip != MAIN:
-                content = result.skips.get(message.skip, ())  # nothing: it is None, or has none
-                if isinstance(result, StageGradients):
-                    content = {0: content} if isinstance(content, Tensor) else {}
+            is_main = message.skip == MAIN
+            content: Tree = result.main if is_main else result.skips.get(message.skip, ())
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self._transport.send(message, receiver, content)
             for tell in self._tell_sent:

@@ -24,7 +24,6 @@ from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.observers.record import WorkerRecord, recorded
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
@@ -164,7 +163,7 @@ class Minibatch:
         each_ones = {stage: Steps(tuple(steps[stage])) for stage in stages}
         watchdog = Watchdog(states, each_ones, [[stage] for stage in stages], runtime.timeout)
 
-        def work(number: int, notify: Notify) -> None:
+        def work(number: int) -> None:
             stage = self._stages[number]
             with runtime.workers[number].entered(self._ready), _noted(number, runtime.at_work):
                 transport, observers = network.transport(number), [*stage.observers, states]
@@ -187,9 +186,12 @@ class Minibatch:
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            contexts = [self._context.copy() for _ in stages]
-            functions = [partial(contexts[n].run, partial(work, n)) for n in stages]
-            runtime.threads.run(functions, network.abort, on_wait=watchdog.look)
+            runtime.threads.run(
+                lambda number, _: self._context.copy().run(work, number),
+                len(stages),
+                network.abort,
+                on_wait=watchdog.look,
+            )
             if last:
                 self._tell(Observer.end)
         except BaseException:

@@ -292,7 +292,7 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, sample, devices=devices, training=self.training)
-        parts = partition(layers, self.balance, tried).stages
+        parts = partition(layers, self.balance, tried, self._skips).stages
         return [
             PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
             for part, stage in zip(parts, self._stages, strict=True)

@@ -75,7 +75,7 @@ class ModelStages:
     ) -> None:
         self.original, self._model = original, model
         self._weights, self.was_evaluating = UsersWeights(original), is_evaluating(original)
-        self._count, self._configure = count, configure
+        self._count, self._configure, self._links = count, configure, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
@@ -98,7 +98,7 @@ class ModelStages:
     def joints(self) -> Joints | None:
         """What joins the stages to be; None: only the first batch tells."""
         balance = self.balance or [1] * len(self._model)
-        skips = between(links(self._model), balance)
+        skips = between(self._links, balance)
         found = Joints(skips, find_ties(cut(self._model, balance)))
         return found if self.balance or not any(found) else None
 
@@ -164,7 +164,8 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
         require_unshared(self.original, balance, tried.edited_weights)
         self.balance = balance
-        self.partition = partition(self._model, self.balance, tried).separated()
+        skips = between(self._links, balance) if self._links else ()
+        self.partition = partition(self._model, balance, tried, skips).separated()
         stages = self.partition.stages
         self._stages = {each.index: self._configure(each, seed=self._seed) for each in stages}
         self._model = nn.Sequential()  # the stages own the layers now

@@ -16,9 +16,9 @@ from pipekit.engine.arguments import require_weights_as_read
 from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
-from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers.module_state import trained
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names, state_untouched
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
@@ -42,7 +42,13 @@ class FirstBatch:
     drawn: Set[str]  # libraries from whose generators reading it has drawn
 
 
-def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -> None:
+def ask(
+    loss: Loss,
+    optimizer: OptimizerFactory,
+    model: ModelStages,
+    schedule: Schedule,
+    first: FirstBatch,
+) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
@@ -51,7 +57,7 @@ def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -
     if model.was_evaluating:
         warn_of_mode(first)
     ask_loss(loss, first)
-    ask_optimizer(model.configs)
+    ask_optimizer(optimizer, model)
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -252,19 +258,19 @@ def _cut_entries(batch: Batch) -> list[str]:
     return [repr(name) for name in names if part[name] is not whole[name]]
 
 
-def ask_optimizer(stages: Sequence[StageConfig]) -> None:
+def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Warn of an optimizer whose step of a parameter depends on other parameters.
 
     Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
     be copied, fails or draws random numbers is not asked.
     """
-    made_by = getattr(stages[0].optimizer, "func", stages[0].optimizer)  # of a partial
+    made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by in vars(torch.optim).values():
         return
-    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
-    if len(trained) < 2:
+    stages = [each for each in model.configs if trained(each.module)]
+    if len(stages) < 2:
         return
-    stepped = partial(_stepped, trained[0].optimizer, trained[0].updates.groups is not None)
+    stepped = partial(_stepped, optimizer, stages[0].updates.groups is not None)
     try:
         question = FunctionCopies(stepped, [], torch.device("cpu"))
         together, apart = question(True), question(False)

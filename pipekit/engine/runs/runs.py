@@ -68,7 +68,7 @@ class Runs:
             reports: list[WorkerReport] = []
             stop_early = source.stop if source.possible_stops.batches else None
             interrupted: list[KeyboardInterrupt] = []
-            if start.is_end:
+            if start.resume and start.resume.boundary.batches == len(schedule):  # nothing is left
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 config = None

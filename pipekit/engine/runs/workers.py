@@ -87,7 +87,7 @@ class Workers:
                 evaluate = partial(model.probe, autocast=autocast)
                 balance = (model.balance or ()) if len(parts.devices) > 1 else ()
                 about = first, tried, evaluate, model.original, autocast, balance, drawn
-                ask(parts.loss, model, schedule, FirstBatch(*about))
+                ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
             if self.can_end:
                 stops = possible_stops(schedule)
             if start.resume:

@@ -1,13 +1,13 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -34,8 +34,6 @@ from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.trees import tree_map
-
-T = TypeVar("T")
 
 
 class CopyingMailbox(KeyedMailbox):
@@ -73,7 +71,9 @@ class ThreadWorker:
 
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
         self.device, self.stream = device, new_stream(device)
-        self.copiers = [Copier(device, copy_streams) for _ in range(2 * is_accelerator(device))]
+        self.copiers: list[Copier] = []
+        if is_accelerator(device):
+            self.copiers = [Copier(device, copy_streams), Copier(device, copy_streams)]
 
     @contextmanager
     def entered(self, before: Iterable[torch.Event]) -> Iterator[None]:
@@ -89,28 +89,23 @@ class ThreadNetwork:
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers
-        # Of each worker for messages, and for sums.
-        self._queues: list[list[SimpleQueue[Any]]] = [
-            [SimpleQueue() for _ in workers] for _ in range(2)
-        ]
+        # For each worker's messages, and behind these for its sums.
+        self._queues = [SimpleQueue[Any]() for _ in (*workers, *workers)]
         self._aborted, self._stop_point = False, StopPoint()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
-        devices, copiers = [each.device for each in self._workers], self._workers[worker].copiers
+        mailboxes = self._mailbox(worker, 0), self._mailbox(worker, 1)
+        return MailboxTransport(worker, self._busy, *mailboxes, self.end)
 
-        def mailbox(place: int) -> KeyedMailbox:
-            queues = self._queues[place]
-
-            def put(worker: int, key: Key, content: Any) -> None:
-                queues[worker].put((key, content))
-
-            given = put, queues[worker].get, self.require_peers, self._stop_point
-            if copiers:
-                return CopyingMailbox(copiers[place], devices, *given)
+    def _mailbox(self, worker: int, kind: int) -> KeyedMailbox:
+        """Return a worker's mailbox for messages (0), or for sums (1)."""
+        count, copiers = len(self._workers), self._workers[worker].copiers
+        queues = self._queues[kind * count : (kind + 1) * count]
+        given = partial(_put, queues), queues[worker].get, self.require_peers, self._stop_point
+        if not copiers:
             return KeyedMailbox(*given)
-
-        return MailboxTransport(worker, self._busy, mailbox(0), mailbox(1), self.end)
+        return CopyingMailbox(copiers[kind], [each.device for each in self._workers], *given)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
@@ -128,8 +123,12 @@ class ThreadNetwork:
         self._wake(None)
 
     def _wake(self, key: Key | None) -> None:
-        for queue in chain(*self._queues):
+        for queue in self._queues:
             queue.put((key, ()))
+
+
+def _put(queues: Sequence[SimpleQueue[Any]], worker: int, key: Key, content: Any) -> None:
+    queues[worker].put((key, content))
 
 
 class ThreadRunner(Runner):
@@ -181,14 +180,11 @@ class ThreadRunner(Runner):
                     watchdog.ends_by(report.error)
                 return report
 
-        def all_workers(function: Callable[[int, Notify], T]) -> list[T]:
-            functions = [partial(function, place) for place in range(len(workers))]
-            return self._threads.run(functions, network.abort, on_news, watchdog.look)
-
+        about = len(workers), network.abort, on_news, watchdog.look
         stages = chain.from_iterable(worker.stages.values() for worker in workers)
         if not all(isinstance(stage, Stage) for stage in stages):
-            workers = all_workers(build)  # before any begins: one may fail
-        return all_workers(run)
+            workers = self._threads.run(build, *about)  # before any begins: one may fail
+        return self._threads.run(run, *about)
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return True
